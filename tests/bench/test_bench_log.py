@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from millstream.bench.log.load import Sent, packs_of
 from millstream.bench.log.options import Choice, Senders, parse_choice
+from millstream.bench.log.ours import IN_MEMORY
 from millstream.bench.log.read_check import ReadCheck, ReadCheckError
 from millstream.bench.log.runs import LogRuns
 from millstream.bench.log.servers import Servers
@@ -45,6 +46,33 @@ def test_a_contender_writes_and_reads_back_all_that_it_is_timed_for(work: LogRun
 def test_rows_and_blocks_in_postgresql_take_part(work: LogRuns) -> None:
     for name in ("postgres-copy", "postgres"):
         assert work.alone(name, 100, 20).value > 0
+
+
+def test_a_bucket_takes_part_and_its_requests_are_counted(work: LogRuns) -> None:
+    assert work.both("memory-bucket", 4, 20).value > 0
+    sample = work.ahead("memory-bucket-50ms", 100, 1)
+    assert sample.figures["PUT/million"] == sample.figures["GET/million"] > 0, "a PUT and a GET for each commit"
+    assert sample.figures["LIST/million"] == 0
+    assert sample.figures["MB/million"] > 5
+    assert sample.figures["p50 ms"] >= 100, "both requests take 50 ms"
+    assert not IN_MEMORY, "nothing of it stays"
+
+
+@pytest.mark.served
+def test_a_bucket_on_a_server_is_read_by_another_process(work: LogRuns) -> None:
+    assert work.two_processes("bucket", 4, 20).value > 0
+    assert work.ahead("bucket", 4, 5).figures["server CPU µs/message"] >= 0
+
+
+def test_a_bucket_in_memory_is_left_out_where_another_process_reads() -> None:
+    parts = {"peers": "none", "backends": "segments,memory-bucket", "modes": "processes,ahead", "packs": "7"}
+    report = run_benchmark("log", size="quick", runs=1, clock=SystemClock(), show=lambda _: None, parts=parts)
+    names = [[row.contender for row in result.rows] for result in report.results]
+    assert names == [["millstream, segment files"], ["millstream, segment files", "millstream, bucket (in memory)"]]
+    assert [result.title for result in report.results] == [
+        "Write and read at once in two processes: 4 B, packs of 7",
+        "Write with 100 unconfirmed messages a sender: 4 B, packs of 7",
+    ]
 
 
 @pytest.mark.served

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -48,6 +48,11 @@ def cpu_seconds() -> float:
     ``/proc``.
     """
     return _cpu.ticks() / _TICKS
+
+
+def cpu_seconds_of(pids: Iterable[int]) -> float:
+    """Seconds of processor time so far of the processes *pids*, and of those of their children that have ended."""
+    return sum(sum(_cpu_ticks(pid)) for pid in pids) / _TICKS
 
 
 def descendants(pid: int) -> Iterator[int]:

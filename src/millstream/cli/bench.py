@@ -37,8 +37,8 @@ from millstream.core.durable import write_durably
 @click.option(
     "--modes",
     metavar="LIST",
-    help="Which comparisons, of log (alone,both,arrow), batching (core,spark), pipeline (read,ingest,anchor,sweep,"
-    "plan) or mill (copy,sweep,loop,adopt,listed).",
+    help="Which comparisons, of log (alone,both,arrow,ahead), batching (core,spark), pipeline (read,ingest,anchor,"
+    "sweep,plan) or mill (copy,sweep,loop,adopt,listed).",
 )
 @click.option("--cores", metavar="N", help="batching, batching-spark, pipeline: number of cores (default 2).")
 @click.option("--counts", metavar="LIST", help="pipeline: numbers of messages, rows or items, such as 1e5,1e6.")
@@ -46,6 +46,7 @@ from millstream.core.durable import write_durably
 @click.option("--share", metavar="S", help="pipeline: share of a core for each worker, such as 0.5 (Linux, root).")
 @click.option("--heap", metavar="SIZE", help="pipeline: heap of the driver's Java machine (default 512m).")
 @click.option("--senders", metavar="N", help="log: number of concurrent senders.")
+@click.option("--unconfirmed", metavar="N", help="log: messages that a sender of the mode ahead has under way at most.")
 @click.option("--kind", metavar="KIND", help="log: run senders as coroutines or threads.")
 @click.option("--seconds", metavar="S", help="log: approximate write time per contender and round.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")

@@ -35,12 +35,13 @@ def comparisons(
     peers: str | None = None,
     modes: str | None = None,
     senders: str | None = None,
+    unconfirmed: str | None = None,
     kind: str | None = None,
     seconds: str | None = None,
 ) -> Iterator[Comparison]:
     """All comparisons that the parts choose (see :class:`~millstream.bench.log.options.Choice`)."""
-    names = ("payloads", "packs", "backends", "peers", "modes", "senders", "kind", "seconds")
-    values = (payloads, packs, backends, peers, modes, senders, kind, seconds)
+    names = ("payloads", "packs", "backends", "peers", "modes", "senders", "unconfirmed", "kind", "seconds")
+    values = (payloads, packs, backends, peers, modes, senders, unconfirmed, kind, seconds)
     parts = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     choice = parse_choice(parts, **(_QUICK if size == "quick" else {"seconds": _SECONDS[size]}))
     with Servers(folder) as servers:
@@ -66,6 +67,8 @@ class LogComparisons:
                 yield self._two_processes(payload, pack)
             if "arrow" in modes and self._choice.backends:
                 yield self._arrow(payload)
+            if "ahead" in modes and self._choice.backends:
+                yield from self._ahead(payload)
         for smaller in sorted(set(self._choice.packs) - {pack}, reverse=True) if "alone" in modes else ():
             yield self._alone(min(self._choice.payloads), smaller)
         if "lone" in modes:
@@ -93,7 +96,21 @@ class LogComparisons:
         )
         run = functools.partial(self._work.two_processes, payload=payload, pack=pack)
         title = f"Write and read at once in two processes: {payload:,} B, packs of {pack}"
-        return self._comparison(title, "messages/s", conditions, run)
+        names = [name for name in self._choice.contenders if not contender(name).in_memory]
+        return self._comparison(title, "messages/s", conditions, run, names)
+
+    def _ahead(self, payload: int) -> Iterator[Comparison]:
+        senders, unconfirmed = self._choice.senders, self._choice.unconfirmed
+        for pack in sorted({min(pack, unconfirmed) for pack in (max(self._choice.packs), min(self._choice.packs))}):
+            conditions = (
+                f"{senders:,} coroutines, each of which sends {'packs' if pack > 1 else 'messages'} of {pack} without "
+                f"waiting until {unconfirmed:,} of its messages are unconfirmed. p50 and p99 are from sending to the "
+                "confirmation. Requests of a bucket, and megabytes of objects sent and received, are those of the "
+                f"writer. {_DURABLE} {_CHECKED}"
+            )
+            run = functools.partial(self._work.ahead, payload=payload, pack=pack)
+            title = f"Write with {unconfirmed:,} unconfirmed messages a sender: {payload:,} B, packs of {pack}"
+            yield self._comparison(title, "messages/s", conditions, run, self._choice.backends)
 
     def _arrow(self, payload: int) -> Comparison:
         conditions = (

@@ -17,7 +17,10 @@ from millstream.testing.services import ServerDefinition
 
 
 class LogContender(msgspec.Struct, frozen=True):
-    """One that takes part. ``rates`` are messages a second by payload; ``module`` holds its classes, with *classes*."""
+    """One that takes part. ``rates`` are messages a second by payload; ``module`` holds its classes, with *classes*.
+
+    ``in_bucket`` is whether it writes to a bucket, each of whose requests takes ``latency`` seconds longer.
+    """
 
     title: str
     server: str
@@ -25,6 +28,13 @@ class LogContender(msgspec.Struct, frozen=True):
     module: str
     classes: str
     suffix: str = ""
+    latency: float = 0.0
+    in_bucket: bool = False
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether no other process sees what it writes."""
+        return self.in_bucket and not self.server
 
     def rate(self, payload: int) -> float:
         """Messages a second with *payload* bytes each, about."""
@@ -47,11 +57,25 @@ class LogPeers(Protocol):
 _OURS: dict[int, float] = {4: 3e6, 100: 1e6, 1000: 2e5}
 _OUR_MODULE = "millstream.bench.log.ours"
 
+FAR = 0.05
+"""What is added to each request of a bucket that is far away, in seconds."""
+
+
+def _in_bucket(where: str, server: str, latency: float = 0.0) -> LogContender:
+    rates = dict.fromkeys(_OURS, 2e5) if latency else _OURS
+    title = f"millstream, bucket ({where})" + (f" + {latency * 1000:.0f} ms a request" if latency else "")
+    return LogContender(title, server, rates, _OUR_MODULE, "Our", latency=latency, in_bucket=True)
+
+
 OURS: Mapping[str, LogContender] = {
     "mariadb": LogContender("millstream, MariaDB", "mariadb-whole", _OURS, _OUR_MODULE, "Our"),
     "postgres": LogContender("millstream, PostgreSQL", "postgresql-whole", _OURS, _OUR_MODULE, "Our"),
     "sqlite": LogContender("millstream, SQLite", "", _OURS, _OUR_MODULE, "Our", ".db"),
     "segments": LogContender("millstream, segment files", "", _OURS, _OUR_MODULE, "Our"),
+    "bucket": _in_bucket("moto", "moto"),
+    "bucket-50ms": _in_bucket("moto", "moto", FAR),
+    "memory-bucket": _in_bucket("in memory", ""),
+    "memory-bucket-50ms": _in_bucket("in memory", "", FAR),
 }
 
 

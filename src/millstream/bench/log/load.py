@@ -6,11 +6,13 @@ import asyncio
 import random
 import statistics
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
 
 from millstream.bench.log.options import Senders
+from millstream.bench.log.ours import OurSender
 from millstream.bench.log.protocol import QueueSender
 from millstream.core.clock import Clock
 
@@ -39,9 +41,9 @@ def bodies(payload: int) -> list[bytes]:
     return [_record(draw, number, payload) for number in range(POOL)]
 
 
-def packs_of(pool: Sequence[bytes], pack: int) -> list[Sequence[bytes]]:
-    """*pool* in packs of *pack* messages, at most a thousand of them."""
-    count = min(len(pool) // pack, 1000)
+def packs_of(pool: Sequence[bytes], pack: int, most: int = 1000) -> list[Sequence[bytes]]:
+    """*pool* in packs of *pack* messages, *most* of them at most."""
+    count = min(len(pool) // pack, most)
     return [pool[number * pack : (number + 1) * pack] for number in range(count)]
 
 
@@ -52,7 +54,43 @@ def send(
     senders, turns = load
     begin = clock.monotonic()
     results = (_coroutines if kind == "coroutines" else _threads)(sender, packs, senders, turns, clock)
-    seconds = clock.monotonic() - begin
+    return _sent(results, clock.monotonic() - begin)
+
+
+def send_ahead(
+    sender: OurSender, packs: Sequence[Sequence[bytes]], load: tuple[int, int], unconfirmed: int, clock: Clock
+) -> Sent:
+    """As :func:`send`, by coroutines each of which has up to *unconfirmed* messages under way."""
+    results: list[tuple[int, int, float]] = []
+    senders, turns = load
+    ahead = max(unconfirmed // len(packs[0]), 1)
+
+    async def one(number: int) -> None:
+        waiting: deque[tuple[int, int, float]] = deque()  # last id, pack, when it was sent
+        for turn in range(turns):
+            which = (number + turn * senders) % len(packs)
+            waiting.append((sender.append_nowait(packs[which]), which, clock.monotonic()))
+            if len(waiting) == ahead:
+                await confirmed(waiting, waiting[0][0])
+        if waiting:
+            await confirmed(waiting, waiting[-1][0])
+
+    async def confirmed(waiting: deque[tuple[int, int, float]], last_id: int) -> None:
+        await sender.durable_async(last_id)
+        durable, now = sender.last_id, clock.monotonic()
+        while waiting and waiting[0][0] <= durable:
+            last, which, begin = waiting.popleft()
+            results.append((last - len(packs[which]) + 1, which, now - begin))
+
+    async def everyone() -> None:
+        await asyncio.gather(*(one(number) for number in range(senders)))
+
+    begin = clock.monotonic()
+    asyncio.run(everyone())
+    return _sent(results, clock.monotonic() - begin)
+
+
+def _sent(results: Sequence[tuple[int, int, float]], seconds: float) -> Sent:
     return Sent([(first, number) for first, number, _ in results], [wait for *_, wait in results], seconds)
 
 

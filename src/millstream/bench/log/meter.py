@@ -8,12 +8,24 @@ from resource import RUSAGE_SELF, getrusage
 
 import msgspec
 
+from millstream.bench.processes import cpu_seconds_of
+
 
 class ResourceUsage(msgspec.Struct, frozen=True):
-    """The CPU seconds of this process, and the bytes that it and its server have written to storage, so far."""
+    """The CPU seconds of this process and of its server, and the bytes that both have written to storage, so far."""
 
     cpu: float
     written: int | None
+    server_cpu: float = 0.0
+
+    def figures(self, before: ResourceUsage, messages: int, *, has_server: bool) -> dict[str, float]:
+        """What was used since *before*, for each of *messages*."""
+        figures = {"CPU µs/message": (self.cpu - before.cpu) / messages * 1e6}
+        if has_server:
+            figures["server CPU µs/message"] = (self.server_cpu - before.server_cpu) / messages * 1e6
+        if self.written is not None and before.written is not None:
+            figures["bytes written/message"] = (self.written - before.written) / messages
+        return figures
 
 
 def read_meter(servers: Sequence[int]) -> ResourceUsage:
@@ -21,7 +33,8 @@ def read_meter(servers: Sequence[int]) -> ResourceUsage:
     usage = getrusage(RUSAGE_SELF)
     written = [_written(process) for process in ("self", *map(str, servers))]
     known = [size for size in written if size is not None]
-    return ResourceUsage(usage.ru_utime + usage.ru_stime, sum(known) if len(known) == len(written) else None)
+    total = sum(known) if len(known) == len(written) else None
+    return ResourceUsage(usage.ru_utime + usage.ru_stime, total, cpu_seconds_of(servers))
 
 
 def memory_mib() -> float:

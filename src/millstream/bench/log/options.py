@@ -15,14 +15,16 @@ Senders = Literal["coroutines", "threads"]
 
 PAYLOADS = (4, 100, 1000)
 PACKS = (200, 10, 1)
-MODES = ("alone", "both", "processes", "arrow", "lone")
-"""Write and then read; both at once; both at once in two processes; Arrow; the wait for a lone message."""
+MODES = ("alone", "both", "processes", "arrow", "ahead", "lone")
+"""Write and then read; both at once; both at once in two processes; Arrow; several packs of a sender under way at
+once; the wait for a lone message."""
 
 
 class Choice(msgspec.Struct, frozen=True):
     """What to measure: payloads in bytes, messages a pack, our backends, peers, how many senders of which kind.
 
-    ``seconds`` is about how long one run of one contender writes.
+    ``unconfirmed`` is how many messages a sender of the mode *ahead* has under way at most; ``seconds`` is about how
+    long one run of one contender writes.
     """
 
     payloads: Sequence[int] = PAYLOADS
@@ -31,6 +33,7 @@ class Choice(msgspec.Struct, frozen=True):
     peers: Sequence[str] = msgspec.field(default_factory=peer_names)
     modes: Sequence[str] = MODES
     senders: int = 1000
+    unconfirmed: int = 100
     kind: Senders = "coroutines"
     seconds: float = 1.5
 
@@ -46,10 +49,15 @@ class Choice(msgspec.Struct, frozen=True):
                 raise InputError(f"unknown {name} {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
         if not self.contenders:
             raise InputError("nothing to measure: give at least one of our backends or of the peers")
-        if not all(1 <= size <= 1 << 20 for size in self.payloads) or not all(
-            1 <= size <= 10_000 for size in self.packs
+        if (
+            not all(1 <= size <= 1 << 20 for size in self.payloads)
+            or not all(1 <= size <= 10_000 for size in self.packs)
+            or not 1 <= self.unconfirmed <= 1_000_000
         ):
-            raise InputError("out of range: payloads must be 1 to 1,048,576 bytes, and packs 1 to 10,000 messages")
+            raise InputError(
+                "out of range: payloads must be 1 to 1,048,576 bytes, packs 1 to 10,000 messages, and unconfirmed 1 "
+                "to 1,000,000"
+            )
 
     @property
     def contenders(self) -> list[str]:

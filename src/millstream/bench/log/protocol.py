@@ -12,11 +12,15 @@ Part: TypeAlias = tuple[Sequence[int], Sequence[bytes]]
 
 
 class QueueLocation(msgspec.Struct, frozen=True):
-    """Where a contender works: its name, the URL or folder of its store, the name of its queue there."""
+    """Where a contender works: its name, the URL or folder of its store, the name of its queue there.
+
+    Each request to a bucket takes ``latency`` seconds longer.
+    """
 
     contender: str
     url: str
     queue: str
+    latency: float = 0.0
 
 
 class QueueSender(Protocol):

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.bench.log.contenders import contender, open_ours, open_receiver, open_sender
-from millstream.bench.log.load import POOL, bodies, packs_of, send
+from millstream.bench.log.load import POOL, bodies, packs_of, send, send_ahead
 from millstream.bench.log.meter import memory_mib, read_meter
 from millstream.bench.log.options import Choice
+from millstream.bench.log.ours import IN_MEMORY, OurReceiver, OurSender
 from millstream.bench.log.protocol import QueueLocation
 from millstream.bench.log.read_check import ReadCheck, ReadCheckError, drain
 from millstream.bench.log.reader_process import ReaderProcess
@@ -24,6 +25,7 @@ from millstream.bench.log.server_cleanup import clear
 from millstream.bench.log.servers import Servers
 from millstream.bench.runner import Measurement
 from millstream.core.clock import Clock
+from millstream.testing.object_bucket import MemoryBucket
 
 READ, ARROW, BODIES = "read messages/s", "read Arrow messages/s", "read Arrow bodies/s"
 
@@ -49,15 +51,36 @@ class LogRuns:
             sent = send(sender, packs, load, self._choice.kind, self._clock)
             after, memory = read_meter(self._processes(name)), memory_mib()
             figures = {
-                "CPU µs/message": (after.cpu - before.cpu) / total * 1e6,
+                **after.figures(before, total, has_server=bool(contender(name).server)),
                 "p50 ms": sent.percentile(50),
                 "p99 ms": sent.percentile(99),
                 "memory MiB": memory,
                 "senders": float(load[0]),
             }
-            if after.written is not None and before.written is not None:
-                figures["bytes written/message"] = (after.written - before.written) / total
             with contextlib.closing(open_receiver(place)) as receiver:
+                seen = ReadCheck(payload)
+                begin = self._clock.monotonic()
+                seen.add_all(receiver.follow(total))
+                figures[READ] = total / (self._clock.monotonic() - begin)
+                seen.expect(sent, packs)
+        self._remove(place)
+        return Measurement(total / sent.seconds, figures)
+
+    def ahead(self, name: str, payload: int, pack: int) -> Measurement:
+        """Write, where each sender has several packs under way; then read message by message what was written."""
+        place, packs = self._place(name), packs_of(self._pool(payload), pack, POOL)
+        load, ahead = self._load_ahead(name, payload, pack), self._choice.unconfirmed
+        total = load[0] * load[1] * pack
+        with contextlib.closing(OurSender(place)) as sender:
+            before, asked = read_meter(self._processes(name)), sender.usage
+            sent = send_ahead(sender, packs, load, ahead, self._clock)
+            figures = {
+                **read_meter(self._processes(name)).figures(before, total, has_server=bool(contender(name).server)),
+                **({} if sender.bucket is None else sender.usage.figures(asked, total)),
+                "p50 ms": sent.percentile(50),
+                "p99 ms": sent.percentile(99),
+            }
+            with contextlib.closing(OurReceiver(place)) as receiver:
                 seen = ReadCheck(payload)
                 begin = self._clock.monotonic()
                 seen.add_all(receiver.follow(total))
@@ -156,6 +179,16 @@ class LogRuns:
         rate = contender(name).rate(payload)
         return self._choice.load(rate * min(pack, 200) / 200 if pack < 200 else rate, pack)
 
+    def _load_ahead(self, name: str, payload: int, pack: int) -> tuple[int, int]:
+        """All senders, each of which fills what it may have under way three times at least."""
+        rate = min(contender(name).rate(payload), 2e5 if pack < 10 else 1e6)
+        senders, turns = self._choice.load(rate, pack)
+        if self._choice.seconds < 1:
+            return senders, turns
+        return self._choice.senders, max(
+            round(rate * self._choice.seconds / pack / self._choice.senders), 3 * self._choice.unconfirmed // pack
+        )
+
     def _pool(self, payload: int) -> list[bytes]:
         if payload not in self._pools:
             self._pools[payload] = bodies(payload)
@@ -167,12 +200,23 @@ class LogRuns:
 
     def _place(self, name: str) -> QueueLocation:
         found, queue = contender(name), f"bench_{next(self._numbers)}"
+        if found.in_bucket:
+            return QueueLocation(name, self._bucket_url(found.server, queue), queue, found.latency)
         if found.server:
             return QueueLocation(name, self._servers.get(found.server).url, queue)
         path = self._folder / f"{queue}{found.suffix}"
         return QueueLocation(name, _local_url(name, path), queue)
 
+    def _bucket_url(self, server: str, queue: str) -> str:
+        """The URL of a bucket, or a part of one, that nobody has used."""
+        if server:
+            return self._servers.bucket(server).new_url()
+        url = f"s3://{queue}"
+        IN_MEMORY[url] = MemoryBucket()
+        return url
+
     def _remove(self, place: QueueLocation) -> None:
+        IN_MEMORY.pop(place.url, None)
         clear(contender(place.contender).server, place.url)
         for path in self._folder.glob(f"{place.queue}*"):
             if path.is_dir():

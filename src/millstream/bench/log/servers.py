@@ -13,6 +13,7 @@ from millstream.bench.log.contenders import log_peers
 from millstream.core.clock import SystemClock
 from millstream.core.closing import ClosesOnExit
 from millstream.log import open_store
+from millstream.testing.s3 import S3Server
 from millstream.testing.services import SERVICES, Server, ServerDefinition
 
 DATABASE = "millstream_bench"
@@ -39,6 +40,7 @@ class Servers(ClosesOnExit):
         self._folder = folder
         self._stack = contextlib.ExitStack()
         self._started: dict[str, Started] = {}
+        self._buckets: dict[str, S3Server] = {}
 
     def get(self, name: str) -> Started:
         """The server *name*. Raises :class:`ServiceError`."""
@@ -47,6 +49,12 @@ class Servers(ClosesOnExit):
             known: dict[str, ServerDefinition] = {**SERVICES, **({} if peers is None else peers.SERVERS)}
             self._started[name] = self._stack.enter_context(_started(known[name], self._folder))
         return self._started[name]
+
+    def bucket(self, name: str) -> S3Server:
+        """A bucket on the server *name*. Raises :class:`ServiceError`."""
+        if name not in self._buckets:
+            self._buckets[name] = S3Server(self.get(name).url)
+        return self._buckets[name]
 
     def close(self) -> None:
         """Stop all of them."""

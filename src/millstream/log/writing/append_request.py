@@ -47,6 +47,8 @@ def make_request(messages: Messages, sequence: int | None = None) -> AppendReque
     """The request of *messages*, checked. Raises :class:`LogInputError`."""
     if sequence is not None and sequence < 1:
         raise LogInputError(f"a producer's sequence must be at least 1, not {sequence}")
+    if type(messages) is list and len(messages) == 1 and type(messages[0]) is bytes:
+        return _request_of_body(messages[0], sequence)
     if isinstance(messages, pa.RecordBatch):
         return _request_of_columns(from_record_batch(messages), sequence)
     if isinstance(messages, pa.Table | pa.Array | pa.ChunkedArray | bytes | str) or not isinstance(messages, Iterable):
@@ -96,6 +98,15 @@ def encode_requests(
             blocks.append(encode_block(part, first_id, origin, compression=spec.compression))
             first_id += len(part)
     return blocks
+
+
+def _request_of_body(body: bytes, sequence: int | None) -> AppendRequest:
+    """The most frequent request, made in a third of the time."""
+    length = len(body)
+    size = length + MESSAGE_BYTES
+    if length > MAX_MESSAGE_BYTES:
+        _checked(size, length)
+    return AppendRequest(Bodies(body, 1, length), 1, size, sequence)
 
 
 def _request_of_bodies(bodies: list[bytes], sequence: int | None) -> AppendRequest:

@@ -70,14 +70,20 @@ class GroupCommit:
 
     # Appending
 
-    def enqueue(self, request: AppendRequest) -> IdRange | None:
-        """Give ids to *request*, once there is room for it; None where its sequence was given before."""
+    def enqueue(self, request: AppendRequest, *, leaves: bool = False) -> IdRange | None:
+        """Give ids to *request*, once there is room for it; None where its sequence was given before.
+
+        A caller that *leaves* does not wait for it: the scheduler thread commits it.
+        """
         with self._lock:
             self._check_open()
             while not self._pending.has_room(request):
                 self._make_room()
                 self._check_open()
-            return self._add(request)
+            ids = self._add(request)
+            if leaves:
+                self._leave_to_scheduler()
+            return ids
 
     def enqueue_if_room(self, request: AppendRequest) -> tuple[bool, IdRange | None]:
         """Like :meth:`enqueue`; without room it returns False at once, and the scheduler thread makes some."""

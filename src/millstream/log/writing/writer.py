@@ -100,9 +100,7 @@ class Writer:
 
         It waits only while more than 64 MiB are under way.
         """
-        ids = self._group.enqueue(self._request(messages, sequence))
-        self._group.leave()
-        return ids
+        return self._group.enqueue(self._request(messages, sequence), leaves=True)
 
     def send(self, message: Message | bytes) -> int:
         """Store one message and return its id once it is durable; :meth:`append` is for many."""
