@@ -11,6 +11,7 @@ import numpy as np
 from millstream.core.message import Message
 from millstream.log.backend import Head, producer_key
 from millstream.log.batch import Batch
+from millstream.log.block_location import BlockLocation, cover
 from millstream.log.consumer_positions import (
     CONSUMERS,
     ConsumerPosition,
@@ -213,6 +214,14 @@ class Log:
             BlockRange(max(block.first_id, ids.first), min(block.last_id, ids.last), block.bytes)
             for block in self._backend.ranges(self.name, ids.first, ids.last)
         ]
+
+    def block_locations(self, first_id: int, last_id: int) -> Sequence[BlockLocation]:
+        """Where all blocks from *first_id* to *last_id* lie in the log's bucket, for other processes; nothing is read.
+
+        None, unless all of them lie there. :func:`millstream.log.reading.located_blocks.read_located` reads them.
+        """
+        locations = self._backend.locate(self.name, first_id, last_id)
+        return locations if cover(locations, first_id, last_id) else ()
 
     def block_index(self, first_id: int, last_id: int) -> Sequence[IndexEntry]:
         """What the store keeps of each whole block that has ids from *first_id* to *last_id*; no block is read.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
+import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec
+from millstream.log.block_location import BlockLocation
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.reachable import FileIdentity, store_identity
 from millstream.pipeline.read_options import LogReadOptions
@@ -23,13 +27,24 @@ LEAST_BYTES = 1_000_000
 
 
 class IdRangePartition(InputPartition):
-    """Messages *first_id* to *last_id*, the work of one task; *files* are what the driver saw of the log store."""
+    """Messages *first_id* to *last_id*, the work of one task; *files* are what the driver saw of the log store.
 
-    def __init__(self, first_id: int, last_id: int, files: FileIdentity = ()) -> None:
+    Of a log in a bucket the task also gets where the blocks lie: it reads them with no look at the log.
+    """
+
+    def __init__(
+        self, first_id: int, last_id: int, files: FileIdentity = (), locations: Sequence[BlockLocation] = ()
+    ) -> None:
         super().__init__((first_id, last_id))
         self.first_id = first_id
         self.last_id = last_id
         self.files = files
+        self._locations = msgspec.msgpack.encode(locations)  # small, and quickly passed on
+
+    @property
+    def locations(self) -> Sequence[BlockLocation]:
+        """Where all the blocks lie; none where the log store has to be asked."""
+        return msgspec.msgpack.decode(self._locations, type=list[BlockLocation])
 
 
 def plan_block_ranges(
@@ -54,11 +69,17 @@ def plan_block_ranges(
             )
         if end < begin:
             return []
-        blocks = [(block.first_id, block.last_id, block.bytes) for block in log.block_ranges(begin, end)]
+        locations = log.block_locations(begin, end)
+        blocks = [(max(one.first_id, begin), min(one.last_id, end), one.size) for one in locations] or [
+            (block.first_id, block.last_id, block.bytes) for block in log.block_ranges(begin, end)
+        ]
     share = max(LEAST_BYTES, sum(map(_cost, blocks)) // request.least_partitions)
     files = store_identity(request.store)
     runs = without_id_gaps(group_blocks(blocks, min(request.partition_bytes, share)), begin, end)
-    return [IdRangePartition(run.first_id, run.last_id, files) for run in runs]
+    return [
+        IdRangePartition(run.first_id, run.last_id, files, _within(locations, run.first_id, run.last_id))
+        for run in runs
+    ]
 
 
 def group_blocks(blocks: Sequence[tuple[int, int, int]], target: int) -> Iterator[IdRangePartition]:
@@ -84,6 +105,11 @@ def without_id_gaps(runs: Iterator[IdRangePartition], first_id: int, last_id: in
         yield IdRangePartition(begin, run.first_id - 1)
         begin = run.first_id
     yield IdRangePartition(begin, last_id)
+
+
+def _within(locations: Sequence[BlockLocation], first_id: int, last_id: int) -> Sequence[BlockLocation]:
+    start = bisect_left(locations, first_id, key=attrgetter("last_id"))
+    return locations[start : bisect_right(locations, last_id, key=attrgetter("first_id"))]
 
 
 def _cost(block: tuple[int, int, int]) -> int:

@@ -27,8 +27,8 @@ from millstream.log import LogSpec
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.data_source_registration import register_source
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.reachable import require_identity
 from millstream.pipeline.read_options import OPTIONS, LogReadOptions, required, whole
+from millstream.pipeline.run_reader import read_run
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts, shard_of, shares_of, write_share
 from millstream.pipeline.trigger_limits import TriggerLimitedReader
@@ -122,15 +122,12 @@ class ShardReader(DataSourceReader):
             yield from self._shares(partition)
 
     def _shares(self, run: IdRangePartition) -> Iterator[pa.RecordBatch]:
-        require_identity(self._request.store, run.files)
-        with open_log_store(self._request.store, clock=SystemClock()) as store:
-            log = store.log(LogSpec(self._request.log), create=False)
-            columns = MESSAGE_SCHEMA.names if self._request.whole else COLUMNS
-            for batch in log.read(run.first_id, run.last_id, columns, gaps="none"):
-                messages = batch.arrow.select(columns)
-                if self._ordered:
-                    _check_order(self._request.log, messages)
-                yield _rows(messages, self._request)
+        columns = MESSAGE_SCHEMA.names if self._request.whole else COLUMNS
+        for batch in read_run(self._request, run, columns, "none"):
+            messages = batch.arrow.select(columns)
+            if self._ordered:
+                _check_order(self._request.log, messages)
+            yield _rows(messages, self._request)
 
 
 class ShardStreamReader(TriggerLimitedReader):

@@ -1,7 +1,8 @@
 """The data source ``millstream``: a log as a Spark DataFrame, as it stands or as a stream, to be read and written.
 
-Partitions are runs of whole blocks, balanced by bytes; executors open the log store themselves and hand record
-batches on as they lie in the blocks, with no Python object a message.
+Partitions are runs of whole blocks, balanced by bytes; executors open the log store themselves, or read the objects of
+a bucket in which the driver located the blocks, and hand record batches on as they lie in the blocks, with no Python
+object a message.
 """
 
 from __future__ import annotations
@@ -14,20 +15,19 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.log import CorruptBlockError, LogSpec
+from millstream.log import CorruptBlockError
 from millstream.log.gap import Gap, Gaps
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.data_source_registration import register_source
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.output.log_sink import LogStreamWriter, LogWriter
-from millstream.pipeline.reachable import check_reachable, require_identity
+from millstream.pipeline.reachable import check_reachable
 from millstream.pipeline.read_options import PARTITION_BYTES, TASKS_A_CORE, LogReadOptions, checked_columns
+from millstream.pipeline.run_reader import read_run
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.trigger_limits import TriggerLimitedReader
 from millstream.pipeline.unreadable import Quarantine
-from millstream.stores.tiers import open_log_store
 
 NAME = "millstream"
 """The name in ``spark.read.format(…)`` and ``spark.readStream.format(…)``."""
@@ -216,21 +216,18 @@ class LogReader(DataSourceReader):
             return
         request, quarantine = self._request, self._quarantine
         gaps: Gaps = "none" if quarantine is None else "all"
-        require_identity(request.store, partition.files)
-        with open_log_store(request.store, clock=SystemClock()) as store:
-            log = store.log(LogSpec(request.log), create=False)
-            for batch in log.read(partition.first_id, partition.last_id, self._columns, gaps=gaps):
-                gap = batch if isinstance(batch, Gap) else None
-                try:
-                    messages = batch.arrow.select(self._columns)
-                except CorruptBlockError as error:
-                    if quarantine is None:
-                        raise
-                    gap = Gap(request.log, batch.ids, "corrupt", error=error)
-                if quarantine is not None and gap is not None:
-                    quarantine.record(gap)
-                else:
-                    yield self._as_requested(messages)
+        for batch in read_run(request, partition, self._columns, gaps):
+            gap = batch if isinstance(batch, Gap) else None
+            try:
+                messages = batch.arrow.select(self._columns)
+            except CorruptBlockError as error:
+                if quarantine is None:
+                    raise
+                gap = Gap(request.log, batch.ids, "corrupt", error=error)
+            if quarantine is not None and gap is not None:
+                quarantine.record(gap)
+            else:
+                yield self._as_requested(messages)
 
     def _as_requested(self, messages: pa.RecordBatch) -> pa.RecordBatch:
         """*messages* with the nullability that the user's schema states: Spark compares it."""

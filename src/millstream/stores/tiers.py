@@ -91,10 +91,11 @@ def open_tier(url: str) -> TierSpace:
 
 def open_log_store(url: str, clock: Clock | None = None, **options: Any) -> LogStore:
     """As :func:`millstream.log.open_store`, with logs in buckets, and blocks that were moved to other providers."""
-    return open_store(url, clock, open_objects=open_tier, open_bucket=_open_bucket, **options)
+    return open_store(url, clock, open_objects=open_tier, open_bucket=open_bucket, **options)
 
 
-def _open_bucket(url: str) -> Bucket:
+def open_bucket(url: str) -> Bucket:
+    """The bucket of the log store at *url*. Raises :class:`LogInputError`."""
     from millstream.stores.s3.log_bucket import open_log_bucket
 
     return open_log_bucket(url)

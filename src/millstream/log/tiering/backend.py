@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from millstream.log.backend import Backend, BlockStatistics, Commit, Head, StoredBlock, VersionedValue, add_statistics
+from millstream.log.block_location import BlockLocation, LocatesBlocks
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.reading import TierReader
@@ -92,6 +93,10 @@ class TieredBackend:
             return self.hot.ranges(log, first_id, last_id)
         sealed = tier.ranges(first_id, last_id)
         return [*sealed, *self.hot.ranges(log, max(first_id, tier.last_id + 1), last_id)]
+
+    def locate(self, log: str, first_id: int, last_id: int) -> Sequence[BlockLocation]:
+        """Where those blocks lie that are in the store itself; none where that is no bucket."""
+        return self.hot.locate(log, first_id, last_id) if isinstance(self.hot, LocatesBlocks) else []
 
     def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
         return self.hot.index(log, first_id, last_id)

@@ -18,6 +18,7 @@ from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.names import LOGS, created_name, unquoted
 from millstream.log.backends.objects.object_log import FORMAT, CreatedLog, ObjectLog
 from millstream.log.backends.objects.probe import check_bucket
+from millstream.log.block_location import BlockLocation
 from millstream.log.errors import LogNotFoundError, StorageReadOnlyError
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.kinds import KIND
@@ -117,6 +118,21 @@ class ObjectsBackend:
     def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
         blocks = self._access(log, last_id).entries(first_id, last_id)
         return [BlockRange(block.first_id, block.last_id, block.size) for _, block in blocks]
+
+    def locate(self, log: str, first_id: int, last_id: int) -> Sequence[BlockLocation]:
+        """Where the blocks lie; see :class:`millstream.log.block_location.LocatesBlocks`."""
+        names = self._log(log).names
+        return [
+            BlockLocation(
+                block.first_id,
+                block.last_id,
+                names.commit(commit.head.number),
+                commit.data_start + block.offset,
+                block.size,
+                block.sha256,
+            )
+            for commit, block in self._access(log, last_id).entries(first_id, last_id)
+        ]
 
     def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
         return [
