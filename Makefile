@@ -10,7 +10,7 @@ PART ?= 1/1
 SIZE ?= quick
 unexport PYTHONDONTWRITEBYTECODE # or each of the processes that tests start compiles the code anew
 
-.PHONY: help demo test test-all test-clients test-reference test-transparency test-heavy test-failed test-long test-long-status screenshots check bench docs proto openapi requirements clean
+.PHONY: help demo test test-all test-clients test-reference test-transparency test-object-storage test-heavy test-failed test-long test-long-status screenshots check bench docs proto openapi requirements clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-18s %s\n' "$$name" "$$text"; done
@@ -49,6 +49,10 @@ test-reference: $(VENV)/.dev ## Compare with Sidetree's reference implementation
 
 test-transparency: $(VENV)/.dev ## Compare signed ledgers with verifiers of transparency logs; needs Go (one minute)
 	MILLSTREAM_TEST_TRANSPARENCY=build/transparency $(BIN)/python -m pytest tests/anchoring/transparency/interop $(ARGS)
+
+test-object-storage: $(VENV)/.dev ## Run the tests of logs in buckets on one more real S3 server; needs Go (5 minutes, 2 of which build it)
+	cd tests/log/objects/versitygw && GOFLAGS= go build -mod=readonly -buildvcs=false -o $(CURDIR)/build/object-storage/versitygw github.com/versity/versitygw/cmd/versitygw
+	PATH="$(CURDIR)/build/object-storage:$$PATH" MILLSTREAM_TEST_SIZE=$(or $(MILLSTREAM_TEST_SIZE),ci) $(PYTEST) tests/log/objects $(ARGS)
 
 test-long: $(VENV)/.dev ## Run all tiers at their long size; PART=2/6 for the second of six parts, of an hour at most
 	$(prepare-tests)

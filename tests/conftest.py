@@ -75,6 +75,19 @@ def moto() -> Iterator[S3Server]:
     yield from _s3_server("moto")
 
 
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[S3Server]:
+    """A real S3 server whose create-only PUT is atomic; skipped where `make test-object-storage` has not built it."""
+    from millstream.testing import s3, services
+
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(services.running("versitygw"))
+        except services.LocalServerMissingError as error:
+            pytest.skip(str(error))
+        yield s3.S3Server(server.url)
+
+
 def _s3_server(name: str) -> Iterator[S3Server]:
     from millstream.testing import s3, services
     from suite.missing import started

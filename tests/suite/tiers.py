@@ -27,7 +27,7 @@ TIERS = {
 
 FIXTURES = {
     "mariadb": "served", "postgresql": "served", "rabbitmq": "served", "swift": "served", "moto": "served",
-    "mosquitto": "served", "careful_mosquitto": "served",
+    "versitygw": "served", "mosquitto": "served", "careful_mosquitto": "served",
     "drivers": "clients", "reference": "clients", "spark": "spark", "undisturbed": "acceptance", "browser": "browser",
 }  # fmt: skip
 """Fixtures that start something, and the tier of the tests that ask for them."""
@@ -41,7 +41,7 @@ SERVERS = frozenset({
 PROGRAMS = {
     "mariadbd": "served", "mariadb-install-db": "served", "postgres": "served", "initdb": "served",
     "mosquitto": "served", "redis-server": "served", "nats-server": "served", "millstream.testing.rabbitmq": "served",
-    "millstream.testing.swift": "served", "moto.server": "served",
+    "millstream.testing.swift": "served", "millstream.testing.moto": "served", "versitygw": "served",
     "java": "spark", "chromium": "browser", "chromedriver": "browser",
 }  # fmt: skip
 """Programs, and Python modules, that only tests of a tier may start."""

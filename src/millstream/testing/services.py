@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,7 +32,7 @@ from millstream.testing.parent_watchdog import ParentWatchdog
 from millstream.testing.postgresql import PostgreSQL
 from millstream.testing.programs import LocalServerError, LocalServerMissingError, find_program, run_program
 from millstream.testing.spark import Spark
-from millstream.testing.swift import CREDENTIALS
+from millstream.testing.swift import CREDENTIALS, ENVIRONMENT
 
 __all__ = [
     "SERVICES",
@@ -183,18 +184,41 @@ class Swift:
 
 
 class Moto(Swift):
-    """The S3 part of moto: a mock that knows all of the interface, and believes everything it is told."""
+    """The S3 part of moto: a mock that knows all of the interface, and believes everything it is told.
+
+    Its conditional writes are made atomic; see :mod:`millstream.testing.moto`.
+    """
 
     name = "moto"
 
     def command(self, folder: Path, port: int) -> Sequence[str]:  # noqa: ARG002 - it keeps nothing
-        code = "import sys; from moto.server import main; main(sys.argv[1:])"
-        return [sys.executable, "-c", code, "-H", "127.0.0.1", "-p", str(port)]
+        return [sys.executable, "-m", "millstream.testing.moto", str(port)]
+
+
+class VersityGateway(Swift):
+    """The Versity gateway over a folder: a real S3 server whose create-only PUT is atomic.
+
+    It is a program in Go, which ``make test-object-storage`` builds and puts into the path.
+    """
+
+    name, package = "versitygw", "`make test-object-storage`"
+
+    def prepare(self, folder: Path) -> None:
+        if shutil.which(self.name) is None:
+            raise LocalServerMissingError(f"{self.name} is not installed: {self.package} builds it, with Go")
+        (folder / "data").mkdir()
+
+    def command(self, folder: Path, port: int) -> Sequence[str]:
+        access, secret = ENVIRONMENT.values()
+        return [
+            self.name, "--access", access, "--secret", secret, "--port", f"127.0.0.1:{port}", "--quiet",
+            "--keep-alive", "posix", str(folder / "data"),
+        ]  # fmt: skip
 
 
 _ALL: Sequence[ServerDefinition] = (
     MariaDB(), MariaDB(whole=True), PostgreSQL(), PostgreSQL(whole=True), RabbitMQ(), Swift(), Moto(),
-    Mosquitto(), Mosquitto(careful=True), Spark(),
+    VersityGateway(), Mosquitto(), Mosquitto(careful=True), Spark(),
 )  # fmt: skip
 SERVICES: dict[str, ServerDefinition] = {service.name: service for service in _ALL}
 

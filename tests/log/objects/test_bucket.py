@@ -39,6 +39,12 @@ class TestSwiftBucket(BucketConformance):
         return S3LogBucket(parse_address(swift.new_url()), client=swift.client)
 
 
+class TestVersityGatewayBucket(BucketConformance):
+    @pytest.fixture
+    def bucket(self, versitygw: S3Server) -> Bucket:
+        return S3LogBucket(parse_address(versitygw.new_url()), client=versitygw.client)
+
+
 class ScriptedClient:
     """An S3 client whose calls all have the outcome *outcome*; counts them."""
 

@@ -117,6 +117,12 @@ def test_moto_is_fit(moto: S3Server) -> None:
         assert list(bucket.list("")) == [RECORD]
 
 
+def test_the_versity_gateway_is_fit(versitygw: S3Server) -> None:
+    with contextlib.closing(S3LogBucket(parse_address(versitygw.new_url()))) as bucket:
+        check_bucket(bucket)
+        assert list(bucket.list("")) == [RECORD]
+
+
 def test_swift_lets_two_win_and_is_refused(swift: S3Server) -> None:
     with contextlib.closing(S3LogBucket(parse_address(swift.new_url()))) as bucket:
         with pytest.raises(UnfitBucketError, match="writers create one name at the same time"):

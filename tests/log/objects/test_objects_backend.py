@@ -82,3 +82,11 @@ class TestObjectsOnSwift(BackendConformance):
     @pytest.fixture
     def open_backend(self, over: Callable[[Bucket], OpenBackend], swift: S3Server) -> OpenBackend:
         return over(on_server(swift))
+
+
+class TestObjectsOnVersityGateway(BackendConformance):
+    renames = False
+
+    @pytest.fixture
+    def open_backend(self, over: Callable[[Bucket], OpenBackend], versitygw: S3Server) -> OpenBackend:
+        return over(on_server(versitygw))

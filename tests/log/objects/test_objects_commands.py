@@ -19,7 +19,7 @@ from support.commands import run_command
 
 
 def new_store(server: S3Server) -> str:
-    """The URL of a store in a bucket that counts as probed: the server lets several creators win now and then."""
+    """The URL of a store in a bucket that counts as probed."""
     url = server.new_url()
     open_log_bucket(url).put(RECORD, b"{}")
     return url
