@@ -64,11 +64,11 @@ def test_every_command_has_an_example_and_every_example_a_command() -> None:
 def test_every_command_that_a_module_defines_can_be_called() -> None:
     known = {id(command) for command in reachable(millstream)}
     known |= {id(pkgutil.resolve_name(tool)) for tool in TOOLS.values()}
-    for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
+    for module in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}."):
         for name, value in vars(importlib.import_module(module.name)).items():
             is_command = isinstance(value, click.Command) and value is not millstream
             assert not is_command or id(value) in known, (
-                f"register {module.name}.{name} in GROUPS of cli/main.py, or in the module of its group"
+                f"register {module.name}.{name} in cli/main.py, or in the module or package of its group"
             )
 
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from millstream.cli.command_group import CommandGroup
 from millstream.cli.main import COMMANDS, GROUPS, millstream, run
 
 
@@ -20,11 +22,32 @@ def test_every_command_can_be_loaded_and_has_help() -> None:
         assert command.help
 
 
-def test_help_names_every_command_without_loading_arrow() -> None:
-    program = "import sys; from millstream.cli.main import run; run(['--help']); sys.exit('pyarrow' in sys.modules)"
+def groups_with_tables() -> list[CommandGroup]:
+    context = click.Context(millstream)
+    below = [millstream.get_command(context, name) for name in COMMANDS]
+    return [group for group in (millstream, *below) if isinstance(group, CommandGroup)]
+
+
+@pytest.mark.parametrize("group", groups_with_tables(), ids=lambda group: group.name)
+def test_help_of_a_group_names_every_command_without_loading_any(group: CommandGroup) -> None:
+    arguments = ["--help"] if group is millstream else [group.name, "--help"]
+    program = (
+        f"import sys; from millstream.cli.main import run; run({arguments!r}); "
+        "sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules or 'sqlalchemy' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 0
-    assert all(name in result.stdout for name in COMMANDS)
+    assert all(f"\n  {name} " in result.stdout for name in group.list_commands(click.Context(group)))
+
+
+@pytest.mark.parametrize("group", groups_with_tables()[1:], ids=lambda group: group.name)
+def test_help_of_a_group_says_of_each_command_what_its_own_help_says_first(group: CommandGroup) -> None:
+    context = click.Context(group)
+    for table in group.tables.values():
+        for name, (_, purpose) in table.items():
+            command = group.get_command(context, name)
+            assert command is not None
+            assert command.get_short_help_str(120) == purpose, f"{group.name} {name}"
 
 
 def test_help_shows_each_command_once_under_what_people_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from millstream.anchoring.batch_records import EncodedBatch, decode_message
 from millstream.batching import Reject
-from millstream.cli.anchor_operations import cut_operations
+from millstream.cli.anchor.operations import cut_operations
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.passwords import hash_password

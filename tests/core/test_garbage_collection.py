@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from millstream.cli.mill_processes import processes_option
+from millstream.cli.mill.processes_option import processes_option
 from millstream.core.garbage_collection import collecting_seldom
 from millstream.settings import Settings
 

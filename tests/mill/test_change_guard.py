@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.cli.mill_plans import held_lines
+from millstream.cli.mill.plan_printing import held_lines
 from millstream.mill.duplication.change_guard import MIN_COPIES, ChangeBudgets, ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan
 from millstream.mill.duplication.duplicator import DuplicationProcessor

@@ -12,7 +12,7 @@ def example_lines() -> list[str]:
     """Every example, as a user types it, sorted."""
     spec = importlib.util.find_spec("millstream.cli")
     assert spec is not None and spec.submodule_search_locations
-    modules = Path(spec.submodule_search_locations[0]).glob("*.py")
+    modules = Path(spec.submodule_search_locations[0]).rglob("*.py")
     return sorted(line for module in modules for line in _examples_in(ast.parse(module.read_text("utf-8"))))
 
 

@@ -15,7 +15,7 @@ from millstream.batching import BatchConfig, LatePolicy
 from millstream.batching.simulation import SLACK, SimulationMetrics, recommend
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
-from millstream.cli.pipeline_progress import shown
+from millstream.cli.spark_progress import shown
 from millstream.core.amounts import parse_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.node import Node

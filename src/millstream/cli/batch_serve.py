@@ -12,7 +12,7 @@ from millstream.anchoring.feed import AnchorSchedule
 from millstream.batching.batching_metrics import delay_quantiles
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
-from millstream.cli.anchor_feed import print_handed
+from millstream.cli.anchor.feed import print_handed
 from millstream.cli.common import json_option, log_options, metrics_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration, Seconds

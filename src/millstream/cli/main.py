@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
@@ -11,6 +10,7 @@ import click
 from click.shell_completion import shell_complete
 
 from millstream import __version__
+from millstream.cli.command_group import CommandGroup
 from millstream.cli.logging_setup import describe_error, print_error, stop_logging
 from millstream.core.errors import MillstreamError
 from millstream.core.extras import missing_package
@@ -76,27 +76,7 @@ GROUPS = {
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
-class Commands(click.Group):
-    """The top-level commands of :data:`COMMANDS`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        width = max(map(len, COMMANDS))
-        for title, group in GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in group.items()])
-
-
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, tables=GROUPS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="millstream")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def millstream(debug: bool) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from millstream.cli.logging_setup import describe_error
-from millstream.cli.mill_plans import held_lines
-from millstream.cli.mill_produce import left_out
+from millstream.cli.mill.plan_printing import held_lines
+from millstream.cli.mill.produce import left_out
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.audit.export import AuditExport
 from millstream.mill.audit.open_changes import open_changes

@@ -199,7 +199,7 @@ async def _serve_console(
             raise MissingConsoleError from error
         _log.warning("no console: %s", MissingConsoleError.__doc__)
         return
-    from millstream.cli.mill_work import watching
+    from millstream.cli.mill.work import watching
     from millstream.core.address import parse_address
 
     address = node.settings.console.address

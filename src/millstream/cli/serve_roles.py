@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.anchoring.feed import AnchorSchedule
-from millstream.cli.anchor_observe import follow_in_background
+from millstream.cli.anchor.observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
-from millstream.cli.mill_work import monitor_of, run_pools, wake_others, watching
+from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watching
 from millstream.cli.producer_threads import running_producers
 from millstream.core.errors import MillstreamError
 from millstream.core.metrics_hook import LabelledMetrics

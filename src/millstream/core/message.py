@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.core.errors import InputError
 from millstream.core.timestamps import parse_timestamp
@@ -164,6 +163,8 @@ def _header_pairs(headers: Any) -> Iterable[tuple[tuple[str, bytes], ...]]:
     if not len(flat):
         return itertools.repeat((), len(headers))
     pairs = list(zip(flat.field("name").to_pylist(), flat.field("value").to_pylist(), strict=True))
+    import pyarrow.compute as pc  # 50 ms, of which commands that print no headers have no need
+
     ends = [0, *pc.cumulative_sum(pc.list_value_length(headers)).to_pylist()]
     return [tuple(pairs[begin:end]) for begin, end in itertools.pairwise(ends)]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -28,9 +27,13 @@ from millstream.log.writing.append_request import (
     set_columns,
 )
 from millstream.log.writing.committer import Committer
-from millstream.log.writing.event_loop_waiters import EventLoopWaiters
 from millstream.log.writing.group_commit import GroupCommit
 from millstream.log.writing.lease import WriterLease
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from millstream.log.writing.event_loop_waiters import EventLoopWaiters
 
 
 class Writer:
@@ -195,6 +198,10 @@ class Writer:
             self._group.expect(last_id)
 
     def _waiters_here(self) -> EventLoopWaiters:
+        import asyncio  # 15 ms, of which programs without an event loop have no need
+
+        from millstream.log.writing.event_loop_waiters import EventLoopWaiters
+
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         if found is None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from millstream.log.backends.mysql.address import MysqlAddress, parse_address
-from millstream.log.backends.mysql.backend import MysqlBackend
+from typing import TYPE_CHECKING
 
-__all__ = ["MysqlAddress", "MysqlBackend", "parse_address", "redact"]
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.log.backends.mysql.address import MysqlAddress, parse_address
+    from millstream.log.backends.mysql.backend import MysqlBackend
+
+__all__ = ["MysqlAddress", "MysqlBackend", "parse_address"]
+
+__getattr__ = lazy_names(__name__)

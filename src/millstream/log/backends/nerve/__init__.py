@@ -6,8 +6,15 @@ tables, and what two kinds of publishers do to one another, is in ``docs/formats
 
 from __future__ import annotations
 
-from millstream.log.backends.nerve.address import NerveAddress, is_nerve, parse_nerve
-from millstream.log.backends.nerve.backend import NerveBackend
-from millstream.log.backends.nerve.queue import NerveHost, NerveQueue
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.log.backends.nerve.address import NerveAddress, is_nerve, parse_nerve
+    from millstream.log.backends.nerve.backend import NerveBackend
+    from millstream.log.backends.nerve.queue import NerveHost, NerveQueue
 
 __all__ = ["NerveAddress", "NerveBackend", "NerveHost", "NerveQueue", "is_nerve", "parse_nerve"]
+
+__getattr__ = lazy_names(__name__)

@@ -1,0 +1,34 @@
+"""``millstream anchor cut``: anchor what waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.anchor.operations import cut_operations
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
+from millstream.node import Node
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    pass
+
+
+@example("millstream anchor cut --force")
+@click.command()
+@click.option("--force", is_flag=True, help="Anchor all waiting batches, also if they do not fill an anchor.")
+@json_option
+@data_options
+def cut(settings: Settings, force: bool, as_json: bool) -> None:
+    """Anchor the waiting batches and operations, and finish an interrupted run."""
+    with Node.open(settings) as node:
+        entries = [*node.anchoring.batch_writer.cut(force=force), *cut_operations(node.registry.instance, force=force)]
+    for entry in entries:
+        if as_json:
+            print_json(entry)
+        else:
+            print(f"{entry.number}  {entry.anchor_string}")
+    if not entries and not as_json:
+        print("nothing to anchor")

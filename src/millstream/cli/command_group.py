@@ -1,0 +1,37 @@
+"""Groups of commands of which each is loaded only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+Table = Mapping[str, tuple[str, str]]
+"""For each command where it is defined, as ``module:name``, and the first sentence of its help."""
+
+
+class CommandGroup(click.Group):
+    """The commands of tables, by title. The help of the group is printed from the tables, and loads no command."""
+
+    def __init__(self, *args: Any, tables: Mapping[str, Table], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tables = tables
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return [name for table in self.tables.values() for name in table]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        for table in self.tables.values():
+            if cmd_name in table:
+                module, _, name = table[cmd_name][0].partition(":")
+                command: click.Command = getattr(importlib.import_module(module), name)
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.list_commands(ctx)))
+        for title, table in self.tables.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in table.items()])

@@ -1,0 +1,135 @@
+"""``millstream log append``: lines of files, or of standard input, into a log."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from millstream.cli.common import store_options
+from millstream.cli.examples import example
+from millstream.core.errors import InputError, MillstreamError
+from millstream.core.message import MessageError, decode_line
+from millstream.log import IdRange, LogSpec, Message, Writer
+from millstream.settings import Settings
+from millstream.stores.tiers import open_log_store
+
+_GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
+_LONGEST = 64 << 20  # bytes in a line
+
+Line = TypeVar("Line", bytes, Message)
+
+
+class ConfirmationLostError(MillstreamError):
+    """No process reads the confirmations any more."""
+
+
+@example("millstream log append weather readings.jsonl --jsonl")
+@click.command()
+@click.argument("name")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@click.option("--jsonl", is_flag=True, help="Lines are JSON objects with body or body_base64, key, source, times.")
+@store_options
+def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) -> None:
+    """Append the lines of FILES (or of standard input) to the log NAME, one message per line.
+
+    Prints "FIRST LAST", the ids, each time lines are durable. Lines that are available together are stored together; a
+    single line is stored at once. The log is created if it does not exist. Without --jsonl every line is a message,
+    including empty ones; with it, empty lines are skipped, and times are microseconds since the epoch or ISO 8601 with
+    a zone, such as "2013-01-31T12:00:00.25Z". Line ends are not stored: `log read` prints one after each message.
+    """
+    with open_log_store(settings.log_url) as store, store.log(LogSpec(name)).writer() as writer:
+        for file in files or (Path("-"),):
+            _append_file(writer, file, jsonl)
+
+
+def _append_file(writer: Writer, file: Path, jsonl: bool) -> None:
+    handle = sys.stdin.fileno() if file == Path("-") else os.open(file, os.O_RDONLY)
+    number = 1
+    try:
+        for lines in _runs_of_lines(handle):
+            if jsonl:
+                _append_json(writer, lines, file, number)
+            else:
+                _append(writer, lines)
+            number += len(lines)
+    finally:
+        if file != Path("-"):
+            os.close(handle)
+
+
+def _append_json(writer: Writer, lines: list[bytes], file: Path, number: int) -> None:
+    messages: list[Message] = []
+    if number == 1:
+        lines = [lines[0].removeprefix(BOM_UTF8), *lines[1:]]
+    try:
+        for line in lines:
+            if line.strip():
+                messages.append(decode_line(line, written=True))
+            number += 1
+    except MessageError as error:
+        _append(writer, messages)
+        where = "standard input" if file == Path("-") else str(file)
+        raise InputError(f"{where}, line {number}: {error}. {_how_to_continue(number)}") from error
+    _append(writer, messages)
+
+
+def _how_to_continue(number: int) -> str:
+    """What to do about the invalid line *number* (from 1)."""
+    if number == 1:
+        return "Nothing is stored: fix line 1, and append again"
+    stored = "Line 1 is stored" if number == 2 else f"Lines 1 to {number - 1} are stored"
+    return f"{stored}: fix line {number}, and append again from line {number} (`tail -n +{number}`)"
+
+
+def _append(writer: Writer, lines: list[Line]) -> None:
+    if lines:
+        ids = writer.append(lines)
+        if ids is not None:
+            _confirm(ids)
+
+
+def _confirm(ids: IdRange) -> None:
+    try:
+        click.echo(f"{ids.first} {ids.last}")
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise ConfirmationLostError(
+            f"the pipe that receives the confirmations was closed: all messages up to id {ids.last} are "
+            "stored, none after it; append the rest again"
+        ) from error
+
+
+def _runs_of_lines(handle: int) -> Iterator[list[bytes]]:
+    """Whole lines, without their ends, as many as are there; the last one may lack its end."""
+    rest = b""
+    while chunk := _ready_bytes(handle):
+        *lines, tail = chunk.split(b"\n")
+        if lines:
+            yield [rest + lines[0], *lines[1:]]
+            rest = b""
+        rest += tail
+        if len(rest) > _LONGEST:
+            raise InputError(
+                f"the line is longer than {_LONGEST:,} bytes, the limit of a message: store its content as "
+                "a content item"
+            )
+    if rest:
+        yield [rest]
+
+
+def _ready_bytes(handle: int) -> bytes:
+    """What can be read: waits for the first byte, not for more. Empty at the end."""
+    chunks = [os.read(handle, 1 << 20)]
+    size = len(chunks[0])
+    while chunks[-1] and size < _GATHER and select.select([handle], [], [], 0)[0]:
+        chunks.append(os.read(handle, 1 << 20))
+        size += len(chunks[-1])
+    return b"".join(chunks)

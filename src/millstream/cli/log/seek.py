@@ -1,0 +1,40 @@
+"""``millstream log seek``: move a consumer."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.cli.change_log import record_change_if_node
+from millstream.cli.common import store_options
+from millstream.cli.examples import example
+from millstream.cli.log.filters import microseconds
+from millstream.core.errors import InputError
+from millstream.log import LogSpec
+from millstream.settings import Settings
+from millstream.stores.tiers import open_log_store
+
+
+@example("millstream log seek weather --consumer report --time 2026-11-22T00:00:00Z")
+@click.command()
+@click.argument("name")
+@click.option("--consumer", required=True, help="Name of the consumer.")
+@click.option("--to", "first_id", type=click.IntRange(1), help="Id of the next message.")
+@click.option(
+    "--time", "time", help="Start at the first message received at or after this time: 2013-01-31T12:00Z, or µs."
+)
+@store_options
+def seek(settings: Settings, name: str, consumer: str, first_id: int | None, time: str | None) -> None:
+    """Set the position of a consumer of the log NAME to an id or a time. An open reader of it is fenced."""
+    if (first_id is None) == (time is None):
+        raise click.UsageError("give exactly one of --to ID and --time T")
+    with open_log_store(settings.log_url, create=False) as store:
+        found = store.log(LogSpec(name), create=False)
+        first_id = first_id or found.first_id_since(microseconds(time or ""))
+        if first_id < found.first_id:
+            raise InputError(
+                f"cannot move the consumer to id {first_id}: log {name} was trimmed and begins at id "
+                f"{found.first_id}; choose that id or a later one"
+            )
+        found.set_pointer(consumer, first_id - 1)
+    record_change_if_node(settings, "seek", f"log {name}", consumer=consumer, next_id=first_id)
+    click.echo(f"consumer {consumer} continues with id {first_id} of {name}")

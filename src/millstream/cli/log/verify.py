@@ -1,0 +1,32 @@
+"""``millstream log verify``."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.examples import example
+from millstream.log import LogSpec
+from millstream.settings import Settings
+from millstream.stores.tiers import open_log_store
+
+
+@example("millstream log verify weather --deep")
+@click.command()
+@click.argument("name")
+@click.option("--deep", is_flag=True, help="Also read the tiered objects of older messages.")
+@json_option
+@store_options
+def verify(settings: Settings, name: str, deep: bool, as_json: bool) -> int:
+    """Verify every checksum of the log NAME, and that no id is missing. Exit code 1 if anything is wrong."""
+    with open_log_store(settings.log_url, read_only=True) as store:
+        found = store.log(LogSpec(name), create=False).verify(deep=deep)
+    if as_json:
+        print_json(found)
+    else:
+        for problem in found.problems:
+            click.echo(problem, err=True)
+        verdict = "ok" if found.ok else f"{len(found.problems)} problems"
+        objects = f", {found.objects:,} objects {'read' if deep else 'seen'}" if found.objects else ""
+        click.echo(f"{name}: {found.messages:,} messages in {found.blocks:,} blocks checked{objects}: {verdict}")
+    return 0 if found.ok else 1

@@ -1,0 +1,80 @@
+"""``millstream mill approve`` and ``reject``: what the change guard holds, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from millstream.cli.change_log import os_user, record_change
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
+from millstream.cli.mill.plan_printing import HELD
+from millstream.mill.duplication.change_guard import PendingApproval
+from millstream.node import Node
+from millstream.settings import Settings
+
+_SHORTEST_REASON = 3
+
+
+@example("millstream mill approve 1")
+@click.command()
+@click.argument("numbers", nargs=-1, type=click.IntRange(1))
+@click.option("--all", "everything", is_flag=True, help="Approve all held plans.")
+@data_options
+@json_option
+def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_json: bool) -> int:
+    """List the plans that the change guard holds, or approve those with the given NUMBERS.
+
+    The change guard holds the plan of a space if it would delete or replace more copies than its budget allows
+    (settings mill.change_guard), or if the source lists no items. The next `millstream mill duplicate` or loop of the
+    producer executes an approved plan. Exit code 5 if a plan is held and none was approved.
+    """
+    if numbers and everything:
+        raise click.UsageError("nothing to approve was named: give the numbers of pending approvals, or --all")
+    with Node.open(settings) as node:
+        if not numbers and not everything:
+            holds = node.stores.change_guard.pending()
+            for hold in holds:
+                _print(hold, as_json)
+            return HELD if holds else 0
+        approved = node.stores.change_guard.approve(None if everything else numbers)
+        for hold in approved:
+            record_change(node, "approve", f"{hold.space} {hold.pair}", plan=hold.number, **hold.counts)
+            _print(hold, as_json)
+    if not as_json:
+        for space in dict.fromkeys(hold.space for hold in approved):
+            click.echo(f"`millstream mill duplicate --space {space}` does it now, the next loop of the producer later")
+    return 0
+
+
+@example('millstream mill reject 2 --reason "the source is on the wrong disk"')
+@click.command()
+@click.argument("number", type=click.IntRange(1))
+@click.option("--reason", required=True, help="Why; kept in the operator audit log.")
+@data_options
+@json_option
+def reject(settings: Settings, number: int, reason: str, as_json: bool) -> None:
+    """Reject the held plan NUMBER: it is not executed, and needs a new decision only if it grows.
+
+    Nothing of its space is copied between its stores until its source is in order, or the plan is approved after all.
+    """
+    if len(reason.strip()) < _SHORTEST_REASON:
+        raise click.UsageError(f"the reason {reason!r} is too short: write at least {_SHORTEST_REASON} characters")
+    with Node.open(settings) as node:
+        hold = node.stores.change_guard.reject(number, os_user(), reason)
+        record_change(node, "reject", f"{hold.space} {hold.pair}", reason=reason, plan=number, **hold.counts)
+        _print(hold, as_json)
+
+
+def _print(hold: PendingApproval, as_json: bool) -> None:
+    if as_json:
+        print_json(hold)
+        return
+    waiting = "held" if hold.rejected_at is None else "rejected"
+    state = waiting if hold.approved_at is None else "approved"
+    click.echo(f"{hold.number}  {state}  {hold.space} {hold.pair}: {hold.reason}")
+    click.echo(
+        f"   {hold.deletes:,} to delete, {hold.changes:,} to replace, "
+        f"{hold.vanished:,} without an original or a record of its deletion"
+    )

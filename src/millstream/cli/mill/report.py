@@ -1,0 +1,125 @@
+"""``millstream mill report`` and ``statistics``: what checks found, and how much there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
+from millstream.cli.mill.space_options import chosen_spaces
+from millstream.cli.open_changes import print_open_changes
+from millstream.core.amounts import share_text, size_text
+from millstream.core.durable import write_durably
+from millstream.mill.adoption.adopted_store import find_adopted_store
+from millstream.mill.reports.page import age_text, overview
+from millstream.mill.reports.report import IntegrityReport, ReportResult, report_lines
+from millstream.mill.reports.statistics import store_sizes
+from millstream.mill.tasks import QueueName, StorageStatistics, encode_task
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+@example("millstream mill report second photos --html report.html")
+@click.command()
+@click.argument("store", required=False)
+@click.argument("space", required=False)
+@click.option(
+    "--verify", is_flag=True, help="Verify the chain of reports against the ledger, and print the last SHA-256."
+)
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML page with one line per space."
+)
+@data_options
+@json_option
+def report(
+    settings: Settings, *, store: str | None, space: str | None, verify: bool, html: Path | None, as_json: bool
+) -> int:
+    """Print the latest report of every space, and its age.
+
+    Exit code 1 unless all say SUCCESS and no change is left open, that is, it is known of every change whether it
+    happened.
+    """
+    with Node.open(settings) as node:
+        places = chosen_spaces(node, store, space, known=node.mill.reports.folder.spaces(), asked=True)
+        latest = [node.mill.reports.folder.latest(*place) for place in places]
+        now = node.clock.now()
+        if html is not None:
+            write_durably(html, "".join(overview(places, latest, now)).encode())
+        if verify:
+            return _verify(node, places)
+        for place, found in zip(places, latest, strict=True):
+            if found is None:
+                click.echo(_without_report(node, *place), err=True)
+            else:
+                print_report(found, as_json, now)
+        left = print_open_changes(node, store, space)
+    return 0 if not left and all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
+
+
+def _without_report(node: Node, store: str, space: str) -> str:
+    line = f"{store}/{space}: no report yet; run `millstream mill check {store} {space}`"
+    is_protected = store in node.stores.providers and find_adopted_store(node.stores.providers[store]) is not None
+    return f"{line} (`millstream status` tells what `protect` read)" if is_protected else line
+
+
+def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
+    """Exit code 1 where a report is not in the ledger."""
+    is_anchored, missing = node.mill.reports.is_anchored(), 0
+    for store, space in places:
+        head = node.mill.reports.folder.verify(store, space)
+        unknown = [one for one in node.mill.reports.folder.reports(store, space) if not is_anchored(one)]
+        missing += len(unknown)
+        note = f"; {len(unknown):,} of its reports are not in the ledger" if unknown else ""
+        click.echo(f"{store}/{space}: {head or 'no report yet'}{note}")
+    return 1 if missing else 0
+
+
+@example("millstream mill statistics second")
+@click.command()
+@click.argument("store", required=False)
+@click.option("--count", is_flag=True, help="Count now, by tasks on the queue storage-statistics.")
+@data_options
+@json_option
+def statistics(settings: Settings, store: str | None, count: bool, as_json: bool) -> int:
+    """Print the items and bytes of each space at its last count.
+
+    Stores with a capacity in the settings (`most_bytes`) get a total. Exit code 1 if one exceeds it.
+    """
+    with Node.open(settings) as node:
+        if count:
+            places = [place for place in node.stores.manifest.spaces() if store in (None, place[0])]
+            node.queues.open(QueueName.STORAGE_STATISTICS).put(
+                [encode_task(StorageStatistics(*place)) for place in places]
+            )
+            node.mill.workers(QueueName.STORAGE_STATISTICS).run_until_drained()
+        sizes = node.stores.statistics.latest(store)
+    for size in sizes:
+        if as_json:
+            print_json(size)
+        else:
+            click.echo(f"{size.store}/{size.space}: {size.items:,} items, {size_text(size.bytes)}")
+    limits = {name: one.most_bytes for name, one in settings.stores.items() if store in (None, name)}
+    stores = store_sizes(sizes, limits)
+    for whole in stores:
+        if as_json:
+            print_json({**msgspec.to_builtins(whole), "over": whole.over})
+        else:
+            state = "OVER its limit" if whole.over else "OK"
+            most = f"{share_text(whole.share)} of {size_text(whole.most_bytes)}"
+            click.echo(f"{whole.store}: {whole.items:,} items, {size_text(whole.bytes)}, {most}: {state}")
+    return 1 if any(whole.over for whole in stores) else 0
+
+
+def print_report(found: IntegrityReport, as_json: bool, now: int | None = None) -> None:
+    """Print *found*; *now* (microseconds) tells how old it is."""
+    if as_json:
+        values: dict[str, Any] = msgspec.to_builtins(found)
+        print_json(values)
+        return
+    for line in report_lines(found, age="" if now is None else age_text(now - found.ended_at)):
+        echo_line(line)

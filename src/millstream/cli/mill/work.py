@@ -1,0 +1,161 @@
+"""``millstream mill work``: pools of workers on the queues of the mill."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import operator
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, log_options
+from millstream.cli.examples import example
+from millstream.cli.mill.processes_option import processes_option
+from millstream.cli.producer_threads import running_producers
+from millstream.cli.queue_draining import WorkStatus, print_tally
+from millstream.mill.tasks import QueueName
+from millstream.mill.workers.manager import WorkerManager, WorkTally
+from millstream.mill.workers.monitor import QueueMonitor, serve_metrics
+from millstream.mill.workers.pools import ALL, queues_of
+from millstream.node import Node
+from millstream.settings import Settings
+
+_LOOK = 0.5
+"""Seconds between looks of the main thread: Python handles a signal only where that one runs."""
+
+_log = logging.getLogger(__name__)
+
+
+@example("millstream mill work --produce")
+@click.command()
+@click.argument("queues", nargs=-1, type=click.Choice([name.value for name in QueueName]))
+@click.option(
+    "--pool", "pools", multiple=True, metavar="NAME", help="Run this pool of workers (settings mill.pools); repeatable."
+)
+@click.option("--produce", is_flag=True, help="Also run the looping producers (see `millstream mill produce`).")
+@click.option("--drain", is_flag=True, help="Exit when no task is left.")
+@click.option(
+    "--monitor", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve queue metrics on this port."
+)
+@data_options
+@processes_option
+@log_options
+@json_option
+def work(
+    settings: Settings,
+    queues: Sequence[str],
+    pools: Sequence[str],
+    produce: bool,
+    drain: bool,
+    port: int | None,
+    as_json: bool,
+) -> int:
+    """Process tasks until stopped; the first queue has priority. SIGTERM lets running tasks finish.
+
+    Without QUEUES, pools of workers run, each with its own queues in its own order; without --pool, one pool works on
+    all queues. Alarms about dead letters and long queues are sent to the recipients in the settings (mill.alarms). With
+    --monitor, http://127.0.0.1:PORT/workers returns the recommended workers of each queue as JSON, and /metrics the
+    same for Prometheus. Exit code 1 if a task died.
+    """
+    if queues and pools:
+        raise click.UsageError("queues and pools cannot be combined: give one of them")
+    chosen = (
+        {"queues": tuple(map(QueueName, queues))}
+        if queues
+        else {name: queues_of(name, settings.mill.pools) for name in pools or (ALL,)}
+    )
+    names = tuple(dict.fromkeys(name for each in chosen.values() for name in each))
+    with Node.open(settings) as node, WorkStatus() as status:
+        managers = dict[str, WorkerManager]()
+
+        def show(pool: str, tally: WorkTally) -> None:
+            status.show(pool, tally)
+            wake_others(managers, but=pool)
+
+        for pool, each in chosen.items():
+            managers[pool] = node.mill.workers(*each, on_progress=functools.partial(show, pool))
+        _stop_on_signals(managers)
+        for pool, each in chosen.items():
+            _log.info("working on %s%s", ", ".join(each), f" (pool {pool})" if pools else "")
+        _log.info("stop with Ctrl-C or SIGTERM")
+        loops = (
+            running_producers(node, lambda: wake_others(managers), _log.info) if produce else contextlib.nullcontext()
+        )
+        with watching(monitor_of(node, names, stays=not drain), port), loops:
+            tally = run_pools(managers, drain)
+    print_tally(tally, as_json)
+    return 1 if tally.dead else 0
+
+
+def monitor_of(node: Node, names: Sequence[QueueName], *, stays: bool = True) -> QueueMonitor:
+    """Watches the queues *names*; where the settings name who is told of alarms, and no console runs, the node too.
+
+    A process that does not stay tells of its queues only: it cannot know what was told before.
+    """
+    if not (stays and node.settings.mill.alarms.tells_somebody):
+        return node.mill.monitor(*names)
+    from millstream.status.verdict.alarms import unwatched_alarms
+
+    return node.mill.monitor(*names, others=unwatched_alarms(node))
+
+
+def _stop_on_signals(managers: Mapping[str, WorkerManager]) -> None:
+    def stop(*_: object) -> None:
+        for manager in managers.values():
+            manager.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+
+
+def wake_others(managers: Mapping[str, WorkerManager], but: str = "") -> None:
+    """Tell the others that there may be tasks, so that they do not sleep for minutes."""
+    for pool, manager in managers.items():
+        if pool != but:
+            manager.wake()
+
+
+def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> WorkTally:
+    """Let all work; when one fails the others end in order, and its error is raised."""
+
+    def work_of(manager: WorkerManager) -> WorkTally:
+        try:
+            return manager.run_until_drained() if drain else manager.run()
+        except BaseException:
+            for other in managers.values():
+                other.stop()
+            raise
+
+    with ThreadPoolExecutor(len(managers), thread_name_prefix="mill-pool") as pool:
+        futures = [pool.submit(work_of, manager) for manager in managers.values()]
+        while wait(futures, _LOOK).not_done:
+            pass
+    tallies = [msgspec.structs.astuple(future.result()) for future in futures]
+    return WorkTally(*(functools.reduce(operator.add, column) for column in zip(*tallies, strict=True)))
+
+
+@contextlib.contextmanager
+def watching(monitor: QueueMonitor, port: int | None) -> Iterator[None]:
+    """Watch the queues, and serve the figures where a *port* is given, for the length of the block."""
+    server = None if port is None else serve_metrics(monitor.count, "127.0.0.1", port)
+    threads = [threading.Thread(target=monitor.run, name="mill-monitor", daemon=True)]
+    if server is not None:
+        _log.info("figures at http://127.0.0.1:%s/workers and /metrics", server.server_port)
+        threads.append(threading.Thread(target=server.serve_forever, name="mill-figures", daemon=True))
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        monitor.stop()
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+        for thread in threads:
+            thread.join()

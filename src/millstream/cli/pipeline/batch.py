@@ -1,0 +1,165 @@
+"""``millstream pipeline batch``: a log as batches, its history or as it grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from millstream.batching.ticks import idle_log_ticker
+from millstream.cli.common import json_option, metrics_option, print_json, store_options
+from millstream.cli.examples import example
+from millstream.cli.spark_options import master_option
+from millstream.cli.spark_progress import shown
+from millstream.cli.stop_signals import stop_on_signals
+from millstream.cli.stream_options import check_way, stream_options
+from millstream.core.amounts import size_text
+from millstream.core.metrics_collector import MetricsCollector
+from millstream.core.prometheus import write_prometheus
+from millstream.log import LogSpec, user_log
+from millstream.node import Node
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.pipeline.output.batch_sink import Trigger
+    from millstream.pipeline.output.job_folder import JobRecord
+
+
+@example("millstream pipeline batch weather --flush")
+@click.command("batch")
+@click.argument("log")
+@click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
+@click.option(
+    "--flush/--no-flush",
+    default=False,
+    show_default=True,
+    help="Close open batches at the end. Use it for complete logs only: on a growing log it splits batches.",
+)
+@click.option("--hand-over", metavar="LOG", help="Leave open batches to --stream or `batch serve` into LOG.")
+@click.option("--stream", is_flag=True, help="Keep running, and batch into the log --output.")
+@stream_options
+@metrics_option
+@json_option
+@store_options
+@master_option
+def batch_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
+    """Batch the messages of LOG by event time, by the rules in the settings.
+
+    Without --stream it is a job over the history that writes Parquet files: of the batches that no message can change
+    any more, and with --flush also of the others. With --stream it keeps running like `millstream batch serve` and
+    shares its log of batches and its state: either can resume the other's work. SIGTERM or Ctrl-C stops it.
+    """
+    check_way(stream=stream, history_options=["last_id", "flush", "hand_over"], stream_options=["metrics_file"])
+    if output:
+        _stream(settings, log, output, **given)
+    else:
+        _history(settings, log, **given)
+
+
+def _history(
+    settings: Settings,
+    log: str,
+    *,
+    last_id: int | None,
+    flush: bool,
+    hand_over: str | None,
+    as_json: bool,
+    **_: Any,
+) -> None:
+    from millstream.pipeline.jobs import batch as history
+
+    if flush and hand_over:
+        raise click.UsageError(
+            "--flush and --hand-over cannot be combined: --flush leaves no open records to hand over"
+        )
+    if hand_over:
+        user_log(hand_over)
+    with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "batch"):
+        jobs = node.spark.jobs
+        job = history.run_batch(
+            spark, jobs, settings.log_url, log, node.batching.rules, last_id=last_id, flush=flush, clock=node.clock
+        )
+        if hand_over:
+            history.hand_over(
+                job, node.logs.store.log(LogSpec(hand_over, kind="batches")), node.batching.state_file(hand_over)
+            )
+    print_record(job.record, job.data, as_json=as_json, reused=job.reused)
+
+
+def _stream(
+    settings: Settings,
+    log: str,
+    output: str,
+    *,
+    available_now: bool,
+    per_trigger: int,
+    shards: int,
+    ticks: bool,
+    metrics_file: Path | None,
+    as_json: bool,
+    **_: Any,
+) -> None:
+    from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
+
+    stop, figures = stop_on_signals(), MetricsCollector()
+
+    def tell(trigger: Trigger) -> None:
+        if metrics_file is not None:
+            write_prometheus(metrics_file, figures.figures())
+        print_json(trigger) if as_json else _print_trigger(trigger)
+
+    with Node.open(settings) as node, node.spark.session() as spark:
+        state = node.batching.state_file(output)
+        plan = StreamPlan(
+            store_url=settings.log_url,
+            log=log,
+            output=output,
+            rules=node.batching.rules,
+            state=state,
+            shards=shards,
+            per_trigger=per_trigger,
+        )
+        source = node.logs.store.log(LogSpec(log), create=False)
+        done = run_stream(
+            spark,
+            plan,
+            available_now=available_now,
+            stopped=stop,
+            on_trigger=tell,
+            ticks=idle_log_ticker(source, node.clock) if ticks and not available_now else None,
+            figures=figures,
+            clock=node.clock,
+        )
+    if as_json:
+        print_json(done)
+    else:
+        click.echo(
+            f"{log} to {output}: at {done.position:,}; {done.messages:,} messages, {done.batches:,} batches, "
+            f"{done.rejected:,} refused in {done.seconds:.1f} s"
+        )
+
+
+def _print_trigger(trigger: Trigger) -> None:
+    said = " (had been written)" if trigger.repeated else ""
+    click.echo(
+        f"  {trigger.first_id:,} to {trigger.last_id:,}: {trigger.batches:,} batches, {trigger.rejected:,} refused, "
+        f"{trigger.open_sources:,} sources open, {trigger.seconds:.1f} s{said}"
+    )
+
+
+def print_record(record: JobRecord, data: Path, *, as_json: bool, reused: bool) -> None:
+    """Print the figures of a finished job whose output is the table in the folder *data*."""
+    from millstream.pipeline.result_parts import shown_place
+
+    place = shown_place(data)
+    if as_json:
+        print_json(msgspec.to_builtins(record) | {"data": place, "reused": reused})
+        return
+    counts = ", ".join(f"{count:,} {name}" for name, count in record.counts.items())
+    done = "done before" if reused else f"{record.seconds:.1f} s"
+    click.echo(f"{record.job}: {record.rows_in:,} in, {record.rows_out:,} out, {size_text(record.bytes)}, {done}")
+    if counts:
+        click.echo(f"  {counts}")
+    click.echo(f"  {place}")
