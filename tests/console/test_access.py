@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from world import Served, serving
+from world import Served, basic, serving
 
 from millstream.cli.main import run
 from millstream.core.passwords import PasswordError, hash_password, is_password
@@ -52,11 +51,6 @@ class Browser:
         tokens = re.findall(r'name="token" value="([0-9a-f]+)"', found[1])
         self.token = tokens[0] if tokens else self.token
         return found
-
-
-def basic(name: str, password: str | None = None) -> Mapping[str, str]:
-    text = base64.b64encode(f"{name}:{password or f'secret of {name}'}".encode()).decode()
-    return {"Authorization": f"Basic {text}"}
 
 
 def test_without_users_it_listens_on_this_machine_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
@@ -83,6 +84,12 @@ def guard(folder: Path) -> Path:
     with (folder / "millstream.toml").open("a", encoding="utf-8") as file:
         file.write("\n".join(users))
     return folder
+
+
+def basic(name: str, password: str | None = None) -> Mapping[str, str]:
+    """The header with which a program signs in as *name*, one of :data:`PEOPLE` without a *password*."""
+    text = base64.b64encode(f"{name}:{password or f'secret of {name}'}".encode()).decode()
+    return {"Authorization": f"Basic {text}"}
 
 
 def did() -> str:

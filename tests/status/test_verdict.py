@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -26,6 +27,7 @@ from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogSpec
+from millstream.mill.manifest import ManifestEvent
 from millstream.mill.manifest_table import manifest_table
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import CommandReceiver
@@ -204,6 +206,20 @@ def test_copies_that_are_newer_than_the_last_check_are_no_issue_and_copies_that_
     desk.command("mill", "check")
     desk.clock.advance(60)
     assert desk.poller.verdict().ok
+
+
+def test_an_item_without_a_copy_is_an_issue_after_an_hour(desk: FaultyNode) -> None:
+    """Also where the report on the copy has missed it, which says INCOMPLETE until the next check."""
+    desk.node.stores.providers["one"].put("photos", "new", io.BytesIO(b"new"))
+    event = ManifestEvent("one", "photos", "new", desk.clock.now(), hashlib.sha256(b"new").hexdigest(), 3)
+    desk.node.stores.manifest.writer.record([event])
+    desk.command("mill", "check")
+    report = desk.node.mill.reports.folder.latest("two", "photos")
+    assert report is not None and (report.result, report.absent.count) == ("INCOMPLETE", 1)
+    for minutes, kinds in ((1, []), (58, []), (2, ["space-not-well"])):
+        desk.clock.advance(minutes * 60)
+        assert [one.kind for one in desk.poller.verdict().issues] == kinds
+    assert "photos from one: 1 not copied to two" in desk.poller.verdict().issues[0].what
 
 
 def test_messages_that_a_job_over_history_took_are_not_left_behind(desk: FaultyNode) -> None:

@@ -11,7 +11,8 @@ class VerdictSettings(Section, frozen=True):
 
     Each store is probed at the interval ``store_every``; a store that does not answer within ``store_timeout`` is shown
     as unknown. An integrity report is stale after ``report_age``, a consumer is behind if its first unread message is
-    older than ``consumer_age``, and the ledger is stuck if batches have waited for ``ledger_age``. A disk is full below
+    older than ``consumer_age``, the ledger is stuck if batches have waited for ``ledger_age``, and a space is not well
+    if an item that was recorded ``copy_age`` ago still lacks a copy. A disk is full below
     ``least_free`` bytes, and is about to be full if that takes less than ``disk_full_within`` at the rate of the last
     day. The clock is wrong if the node has recorded a time later than now by ``clock_off``, or if the
     clock was set by more than that while the node runs. A certificate is about to expire ``certificate_left`` before
@@ -23,6 +24,7 @@ class VerdictSettings(Section, frozen=True):
     report_age: Duration = parse_duration("60d")
     consumer_age: Duration = parse_duration("1h")
     ledger_age: Duration = parse_duration("1h")
+    copy_age: Duration = parse_duration("1h")
     least_free: Size = Size(1_000_000_000)
     disk_full_within: Duration = parse_duration("24h")
     clock_off: Duration = parse_duration("60s")
@@ -30,4 +32,6 @@ class VerdictSettings(Section, frozen=True):
     ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_time(self, "store_every", "store_timeout", "report_age", "consumer_age", "ledger_age", "clock_off")
+        require_time(
+            self, "store_every", "store_timeout", "report_age", "consumer_age", "ledger_age", "copy_age", "clock_off"
+        )

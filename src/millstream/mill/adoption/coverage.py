@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -20,7 +21,9 @@ class CopyCoverage(msgspec.Struct, frozen=True):
     """The copies of a space in one store, in items.
 
     ``verified`` copies were read, and hashed to what was adopted, since they were written; ``pending`` items have no
-    copy there of the version that was adopted; the others are not in order. Times are in microseconds.
+    copy there of the version that was adopted; the others are not in order. Times are in microseconds;
+    ``oldest_pending`` is when the first of the pending items was recorded, None where that is not known. ``new`` copies
+    were never checked.
     """
 
     items: int
@@ -28,6 +31,8 @@ class CopyCoverage(msgspec.Struct, frozen=True):
     pending: int
     oldest_verified: int | None
     newest_verified: int | None
+    oldest_pending: int | None
+    new: int
 
     @property
     def damaged(self) -> int:
@@ -124,13 +129,17 @@ def _coverage(
     source, space, copy = names
     item, row, count = items.c, manifest_table.c, sa.func.count
     joined, copied, good = _join_copies(items, space, copy)
+    is_pending = sa.func.coalesce(copied, sa.false()).is_(False)
+    recorded_at: sa.ColumnElement[Any] = sa.null() if items is items_table else item.modified
     query = (
         sa.select(
             count(),
             count(sa.case((good, 1))),
-            count(sa.case((sa.func.coalesce(copied, sa.false()).is_(False), 1))),
+            count(sa.case((is_pending, 1))),
             sa.func.min(sa.case((good, row.verified_at))),
             sa.func.max(sa.case((good, row.verified_at))),
+            sa.func.min(sa.case((is_pending, recorded_at))),
+            count(sa.case((sa.and_(copied, row.missing.is_(False), row.outcome.is_(None)), 1))),
         )
         .select_from(joined)
         .where(item.store == source, item.space == space, there)

@@ -39,7 +39,9 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     ``findings`` are copies that differ and of which no record says whether they are right, by kind; ``report`` is the
     result of the last integrity report, None where there is none. ``named`` are the first items of each kind that are
-    not in order here, also those that the last report names (findings and strays).
+    not in order here, also those that the last report names (findings and strays). ``oldest_pending`` is when the first
+    item without a copy here was recorded (microseconds, None where that is not known). ``new`` of the damaged copies
+    were never checked.
     """
 
     store: str
@@ -55,6 +57,8 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
     report: ReportResult | None = None
     named: Sequence[CopyFinding] = ()
     problem: str = ""
+    oldest_pending: int | None = None
+    new: int = 0
 
     @property
     def is_well(self) -> bool:
@@ -216,6 +220,8 @@ class ProtectionStatus:
             report=self._report(store, space, since=None),
             named=self._named_copies(source, space, store, is_adopted=is_adopted),
             problem=self._work.problems.get(store, ""),
+            oldest_pending=found.oldest_pending,
+            new=found.new,
         )
 
 
