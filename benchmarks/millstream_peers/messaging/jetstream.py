@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from millstream.bench.messaging.task import AT_ONCE, BATCH, BODY, ConsumerMeter, MessagingTask, Meter
@@ -66,21 +65,14 @@ async def _receive(work: MessagingTask, *, singly: bool) -> Measurement:
     calls, got = ConsumerMeter(work.servers), 0
     while got < work.count:
         messages = await calls.receive(subscription.fetch(BATCH, timeout=5))
-        await calls.ack(_ack_each(messages) if singly else messages[-1].ack_sync())
+        if singly:
+            await calls.ack_singly(message.ack_sync() for message in messages)
+        else:
+            await calls.ack(messages[-1].ack_sync())
         got += len(messages)
     sample = calls.sample(work.count)
     await client.close()
     return sample
-
-
-async def _ack_each(messages: Sequence[Any]) -> None:
-    turns = iter(messages)
-
-    async def ack() -> None:
-        for message in turns:
-            await message.ack_sync()
-
-    await asyncio.gather(*(ack() for _ in range(AT_ONCE)))
 
 
 async def _fill(stream: Any, topic: str, count: int) -> list[float]:

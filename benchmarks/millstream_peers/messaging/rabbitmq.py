@@ -61,18 +61,16 @@ async def _receive(work: MessagingTask, *, singly: bool) -> Measurement:
         await queue.consume(arrived.put)
         while got < work.count:
             messages = await calls.receive(_next(arrived, min(BATCH, work.count - got)))
-            await calls.ack(_ack_each(messages) if singly else messages[-1].ack(multiple=True))
+            if singly:  # the server does not answer: one after the other is fastest
+                await calls.ack_singly((message.ack() for message in messages), at_once=1)
+            else:
+                await calls.ack(messages[-1].ack(multiple=True))
             got += len(messages)
         return calls.sample(work.count)
 
 
 async def _next(arrived: asyncio.Queue[Any], count: int) -> Sequence[Any]:
     return [await arrived.get() for _ in range(count)]
-
-
-async def _ack_each(messages: Sequence[Any]) -> None:
-    for message in messages:
-        await message.ack()
 
 
 async def _fill(channel: Any, queue: Any, count: int) -> list[float]:

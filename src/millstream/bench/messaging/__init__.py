@@ -1,10 +1,10 @@
 """Sending and receiving through our broker; in a checkout beside the official client, RabbitMQ and NATS JetStream.
 
 Single sends are 64 at a time, each confirmed when it is durable; our client gathers those of the same moment, unless
-it is told to make a call of each. Batches are 1,000 messages: one call of our client, and what the clients of RabbitMQ
-and NATS publish without waiting. What is received is acknowledged, each message by itself (64 at a time where the
-client can wait for that) or a batch at once; either is timed. RabbitMQ's queue is durable, its messages are persistent,
-publishes are confirmed by the server and acknowledgements are not.
+it is told to make a call of each; so with acknowledgements. Batches are 1,000 messages: one call of our client, and
+what the clients of RabbitMQ and NATS publish without waiting. What is received is acknowledged, each message by itself
+(64 at a time where the client can wait for that) or a batch at once; either is timed. RabbitMQ's queue is durable, its
+messages are persistent, publishes are confirmed by the server and acknowledgements are not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Protocol, cast
 
 from millstream.bench.messaging.ours import (
     receive_batches_ours,
+    receive_gathered_ours,
     receive_singly_ours,
     send_batches_ours,
     send_gathered_ours,
@@ -86,7 +87,11 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
         )  # fmt: skip
         yield Comparison(
             "Receiving, and acknowledging singly", "received/s", f"every message acknowledged by itself, {body}",
-            [_contender("our client, our broker", ours, receive_singly_ours, singly), *peers.receive_singly(singly)],
+            [
+                _contender("our client, our broker", ours, receive_gathered_ours, singly),
+                _contender("our client with a call each, our broker", ours, receive_singly_ours, singly),
+                *peers.receive_singly(singly),
+            ],
         )  # fmt: skip
         half = batched // 2
         yield Comparison(

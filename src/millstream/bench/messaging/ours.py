@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from millstream.bench.messaging.task import AT_ONCE, BATCH, BODY, ConsumerMeter, MessagingTask, Meter
 from millstream.bench.runner import Measurement
-from millstream.messaging.client import Message, Producer, Received, SimpleConsumer
+from millstream.messaging.client import Message, Producer, SimpleConsumer
 
 
 def send_singly_ours(work: MessagingTask) -> Measurement:
@@ -26,13 +26,18 @@ def send_batches_ours(work: MessagingTask) -> Measurement:
 
 
 def receive_singly_ours(work: MessagingTask) -> Measurement:
-    """As every server gives messages, a frame each; acknowledged in calls of their own."""
-    return asyncio.run(_receive(work, frames=True))
+    """A frame for each message, as every server of the protocol sends them, and a call for each acknowledgement."""
+    return asyncio.run(_receive(work, frames=True, singly=True))
+
+
+def receive_gathered_ours(work: MessagingTask) -> Measurement:
+    """Each message acknowledged by itself; the client gathers the acknowledgements of the same moment in one call."""
+    return asyncio.run(_receive(work, frames=False, singly=True))
 
 
 def receive_batches_ours(work: MessagingTask) -> Measurement:
     """About a thousand messages a call, acknowledged together."""
-    return asyncio.run(_receive(work, frames=False))
+    return asyncio.run(_receive(work, frames=False, singly=False))
 
 
 async def _send_singly(work: MessagingTask, batch: int) -> Measurement:
@@ -58,7 +63,7 @@ async def _send_batches(work: MessagingTask) -> Measurement:
         return meter.sample(work.count, delays)
 
 
-async def _receive(work: MessagingTask, *, frames: bool) -> Measurement:
+async def _receive(work: MessagingTask, *, frames: bool, singly: bool) -> Measurement:
     topic = work.topic()
     async with Producer(work.place, [topic]) as producer:
         await _fill(producer, topic, work.count)
@@ -68,19 +73,12 @@ async def _receive(work: MessagingTask, *, frames: bool) -> Measurement:
         calls, got = ConsumerMeter(work.servers), 0
         while got < work.count:
             messages = await calls.receive(consumer.receive(1024, invisible=60))
-            await calls.ack(_ack_each(consumer, messages) if frames else consumer.ack(*messages))
+            if singly:
+                await calls.ack_singly(map(consumer.ack, messages))
+            else:
+                await calls.ack(consumer.ack(*messages))
             got += len(messages)
         return calls.sample(work.count)
-
-
-async def _ack_each(consumer: SimpleConsumer, messages: Sequence[Received]) -> None:
-    turns = iter(messages)
-
-    async def ack() -> None:
-        for message in turns:
-            await consumer.ack(message)
-
-    await asyncio.gather(*(ack() for _ in range(AT_ONCE)))
 
 
 async def _fill(producer: Producer, topic: str, count: int) -> list[float]:

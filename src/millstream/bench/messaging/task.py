@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import statistics
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import TypeVar
@@ -78,6 +79,7 @@ class ConsumerMeter:
         self._meter = Meter(servers)
         self._receives: list[float] = []
         self._acks: list[float] = []
+        self._single_acks: list[float] = []
 
     async def receive(self, call: Awaitable[Result]) -> Result:
         """What *call*, which receives, comes to."""
@@ -87,10 +89,19 @@ class ConsumerMeter:
         """Wait for *call*, which acknowledges what was received before it."""
         await self._timed(call, self._acks)
 
+    async def ack_singly(self, acks: Iterator[Awaitable[object]], at_once: int = AT_ONCE) -> None:
+        """Wait for *acks*, each of one message, *at_once* under way; each is timed by itself."""
+
+        async def work() -> None:
+            for ack in acks:
+                await self._timed(ack, self._single_acks)
+
+        await self.ack(asyncio.gather(*(work() for _ in range(at_once))))
+
     def sample(self, count: int) -> Measurement:
         """*count* messages were received and acknowledged: of either, how many a second while it was done."""
         figures = {"acknowledged/s": count / sum(self._acks), **self._meter.sample(count).figures}
-        acks = {f"ack {name}": value for name, value in delay_figures(self._acks).items()}
+        acks = {f"ack {name}": value for name, value in delay_figures(self._single_acks or self._acks).items()}
         return Measurement(count / sum(self._receives), {**figures, **delay_figures(self._receives), **acks})
 
     async def _timed(self, call: Awaitable[Result], delays: list[float]) -> Result:
