@@ -158,6 +158,35 @@ def test_all_logs_are_searched_in_turn(node: AskedInProcess) -> None:
     assert f"Log {count} of {count}, zzz: searched ids 1 to 1 of 1" in pages[-1]
 
 
+def test_programs_search_all_logs_with_one_cursor(node: AskedInProcess) -> None:
+    for log in ("first", "last"):
+        with node.node.logs.store.log(LogSpec(log)).writer() as writer:
+            writer.append([Message(b"{}", key=key) for key in ("pin", "x", "pin")])
+    found, cursor, requests = list[str](), "", 0
+    while True:
+        answer = node.api(f"/search/messages?key=pin&limit=1{cursor}")
+        found += [f"{step['log']}/{row['id']}" for step in answer["steps"] for row in step["items"]]
+        requests += 1
+        if answer["next"] is None:
+            break
+        cursor = f"&first={answer['next']}"
+    assert found == ["first/1", "first/3", "last/1", "last/3"] and requests >= 4
+    answer = node.api("/search/messages?key=pin")
+    assert (answer["next"], answer["found"], len(answer["steps"])) == (None, 4, answer["logs"])
+    after = node.api("/search/messages?key=pin&first=g/7")  # a log that is gone: those behind it
+    assert [step["log"] for step in after["steps"] if step["items"]] == ["last"]
+    assert "/api/v1/search/messages?key=pin" in node.page("/messages?log=&key=pin")
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [("", "give at least one of key"), ("key=k&first=weather", "first"), ("key=k&first=weather/0", "first")],
+)
+def test_a_search_in_all_logs_that_cannot_be_done_is_refused(node: AskedInProcess, query: str, message: str) -> None:
+    status, text = node.ask("GET", f"/api/v1/search/messages?{query}")
+    assert status == 400 and message in text
+
+
 def test_a_search_continues_by_itself_and_stops_at_a_click(furnished: Path, tmp_path: Path, watched: Watched) -> None:
     import shutil
 

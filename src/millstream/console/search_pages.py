@@ -11,8 +11,7 @@ from starlette.routing import BaseRoute, Route
 from millstream.console.page_renderer import PageRenderer, PageRequest, read_time, sentence
 from millstream.console.rendering import link
 from millstream.core.errors import InputError
-from millstream.log import DATA_KINDS
-from millstream.rest.views import search
+from millstream.rest.views import message_search, search
 
 ROWS = 50
 """Messages after which a search waits for a person."""
@@ -59,8 +58,10 @@ def find_messages(call: PageRequest) -> Mapping[str, Any]:
     given: dict[str, Any] = {name: value or None for name, value in criteria.items()}
     try:
         given |= {name: read_time(criteria[name]) for name in ("since", "until") if criteria[name]}
-        query = call.ask(search.MessageSearchQuery, log=at, limit=ROWS - hits % ROWS, seconds=STEP_SECONDS, **given)
-        step = search.search_log(call.app, query)
+        query = call.ask(
+            message_search.MessageSearchQuery, log=at, limit=ROWS - hits % ROWS, seconds=STEP_SECONDS, **given
+        )
+        step = message_search.search_log(call.app, query)
     except InputError as error:
         return {**page, "error": sentence(error)}
     hits += len(step.items)
@@ -80,7 +81,7 @@ def find_messages(call: PageRequest) -> Mapping[str, Any]:
 
 
 def _form(call: PageRequest) -> dict[str, Any]:
-    names = sorted(name for name, kind in call.app.node.logs.store.kinds().items() if kind in DATA_KINDS)
+    names = message_search.message_logs(call.app)
     log = call.query.get("log", "")
     return {"logs": names if log in names or not log else [*names, log], "log": log}
 

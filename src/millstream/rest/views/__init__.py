@@ -13,6 +13,7 @@ from millstream.rest.views import (
     integrity,
     ledgers,
     logs,
+    message_search,
     overview,
     policies,
     proofs,
@@ -23,7 +24,7 @@ from millstream.rest.views import (
 )
 
 _MODULES = (
-    overview, logs, search, topics, queues, policies, integrity, holds, batches, anchors, ledgers,
+    overview, logs, message_search, search, topics, queues, policies, integrity, holds, batches, anchors, ledgers,
     identifiers, proofs, system,
 )  # fmt: skip
 

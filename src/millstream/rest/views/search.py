@@ -1,21 +1,21 @@
-"""Search: messages of a log in bounded steps, and everything that has a name."""
+"""Search for everything that has a name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from millstream.core.cid import is_cid
 from millstream.core.errors import MillstreamError, NotFoundError
-from millstream.log import DATA_KINDS, MessageFilter, UnreadableIds, search_messages
+from millstream.log import DATA_KINDS, MessageFilter, search_messages
 from millstream.rest.app_context import AppContext
-from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Name, Number
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry
 from millstream.rest.views.identifiers import registry_of
-from millstream.rest.views.logs import MessageId, MessageRow, message_row
+from millstream.rest.views.message_search import Text, message_logs
 from millstream.rest.views.policies import accounts
 
 endpoints = EndpointRegistry()
@@ -31,50 +31,6 @@ KEY_MESSAGES = 100_000
 
 SHORTEST_PART = 4
 """So many characters of the id of a batch, or of an item, are asked for at least."""
-
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-
-
-class MessageSearchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Messages of ``log`` that match all given conditions: the exact ``key``, the exact ``source``, a ``header`` (with
-    the exact ``value``), ``text`` in the body (case-sensitive), and a ``time`` of ``since`` or later and before
-    ``until`` (microseconds).
-
-    A request searches the ids from ``first`` to ``last`` until it has found ``limit`` messages, worked for ``seconds``,
-    or decoded 64 MiB of columns. To continue, set ``first`` to ``next`` of the response.
-    """
-
-    log: Name
-    key: Text | None = None
-    source: Text | None = None
-    header: Text | None = None
-    value: Text | None = None
-    text: Text | None = None
-    since: Number | None = None
-    until: Number | None = None
-    time: Literal["received", "event"] = "received"
-    first: MessageId | None = None
-    last: MessageId | None = None
-    limit: Limit = 50
-    seconds: Annotated[float, msgspec.Meta(ge=0.05, le=10)] = 1.0
-
-
-class MessageMatches(msgspec.Struct, frozen=True, kw_only=True):
-    """Matching messages among the ids ``first_id`` to ``searched_to`` of ``log``; the search ends at ``last_id``.
-
-    ``next`` is the id at which to continue (None at the end). ``compared`` is the number of searched messages,
-    ``bytes`` the size of the decoded columns. ``unreadable`` lists ids that could not be searched.
-    """
-
-    log: str
-    items: Sequence[MessageRow]
-    next: str | None
-    first_id: int
-    searched_to: int
-    last_id: int
-    compared: int
-    bytes: int
-    unreadable: Sequence[UnreadableIds] = ()
 
 
 class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,36 +66,6 @@ class SearchAnswer(msgspec.Struct, frozen=True):
     q: str
     items: Sequence[SearchResult]
     searched: Sequence[SearchedKind]
-
-
-@endpoints.get("/logs/{log}/search", MessageSearchQuery)
-def search_log(app: AppContext, request: ApiRequest[MessageSearchQuery, Any]) -> MessageMatches:
-    """Search the messages of a log, a limited number per request."""
-    query, found = request.query, app.log(request.query.log)
-    wanted = MessageFilter(
-        key=query.key,
-        source=query.source,
-        header=query.header,
-        value=query.value,
-        text=query.text,
-        since=query.since,
-        until=query.until,
-        time=query.time,
-    )
-    end = min(query.last or found.last_id, found.last_id)
-    limits: dict[str, Any] = {"limit": query.limit, "seconds": query.seconds, "clock": app.clock}
-    step = search_messages(found, wanted, first_id=query.first, last_id=end, **limits)
-    return MessageMatches(
-        log=found.name,
-        items=list(map(message_row, step.messages)),
-        next=None if step.next_id is None else str(step.next_id),
-        first_id=step.first_id,
-        searched_to=step.last_id,
-        last_id=end,
-        compared=step.rows,
-        bytes=step.bytes,
-        unreadable=step.unreadable,
-    )
 
 
 @endpoints.get("/search", FindQuery)
@@ -202,7 +128,7 @@ def _spaces(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
 
 def _keys(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
     """For each log, the first messages with the key *text* among its newest, and the way to all of them."""
-    logs = sorted(name for name, kind in app.node.logs.store.kinds().items() if kind in DATA_KINDS)
+    logs = message_logs(app)
     deadline, wanted = app.clock.monotonic() + ITEM_SECONDS, MessageFilter(key=text)
     for number, name in enumerate(logs):
         log, seconds = app.log(name), deadline - app.clock.monotonic()
