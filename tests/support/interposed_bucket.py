@@ -55,6 +55,10 @@ class InterposedBucket:
         self._turn()
         return self._bucket.get(name, start, length)
 
+    def size(self, name: str) -> int | None:
+        self._turn()
+        return self._bucket.size(name)
+
     def list(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[str]:
         self._turn()
         return self._bucket.list(prefix, after, limit)

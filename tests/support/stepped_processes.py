@@ -91,6 +91,9 @@ class SteppedBucket:
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         return self._stepped().get(name, start, length)
 
+    def size(self, name: str) -> int | None:
+        return self._stepped().size(name)
+
     def list(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[str]:
         return self._stepped().list(prefix, after, limit)
 

@@ -9,7 +9,10 @@ import msgspec
 
 
 class BlockLocation(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The block of *first_id* to *last_id*: *size* bytes of the object *name* from the byte *start* on."""
+    """The block of *first_id* to *last_id*: *size* bytes of the object *name* from the byte *start* on.
+
+    ``sha256`` is empty where no other object ever has that name.
+    """
 
     first_id: int
     last_id: int

@@ -31,8 +31,11 @@ from millstream.log.runtime.context import LogContext
 from millstream.log.runtime.writer_refusals import WriterRefusal
 from millstream.log.sourced import Sourced, as_sourced
 from millstream.log.spec import LogSpec, require_owner
-from millstream.log.tiering import BlockMover, TierInfo, Tiering, TieringResult
+from millstream.log.tiering import BlockMover, Compactor, TierInfo, Tiering, TieringResult
+from millstream.log.tiering.objects import KeepsObjects
 from millstream.log.tiering.sealed_objects import read_tiering, write_tiering
+from millstream.log.tiering.settling import drop_trimmed
+from millstream.log.upkeep.compaction_trigger import CompactionTrigger
 from millstream.log.upkeep.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 from millstream.log.upkeep.verification import Verification, verify_log
@@ -111,10 +114,22 @@ class Log:
             raise
         context.refusals.discard(self.name)
         try:
-            return Writer(self.spec, producer, lease, self._context)
+            writer = Writer(self.spec, producer, lease, self._context)
         except BaseException:
             lease.release()
             raise
+        self._compact_while_writing(writer)
+        return writer
+
+    def _compact_while_writing(self, writer: Writer) -> None:
+        hot, rules = self._backend.hot, self._context.compaction
+        if rules is not None and isinstance(hot, KeepsObjects):
+            trigger = CompactionTrigger(
+                self.name, lambda: hot.commits(self.name), lambda stopped: self.compact(stopped=stopped), rules.commits
+            )
+            writer.on_durable(trigger.look)
+            writer.on_close(trigger.close)
+            trigger.look()
 
     def reader(self, consumer: str) -> Reader:
         """A reader that continues after what *consumer* has acknowledged."""
@@ -268,8 +283,7 @@ class Log:
             raise LogInputError(f"cannot trim log {self.name!r} to begin at id {first_id}: it ends at id {last_id}")
         raise_watermarks(self._backend, self.name, first_id=first_id)
         try:
-            sealed = self._tierer().drop_trimmed() if self.tiering is not None else 0
-            return sealed + free_blocks(self._backend, self.name)
+            return self._drop_trimmed() + free_blocks(self._backend, self.name)
         except (StorageFullError, StorageBusyError) as error:
             raise type(error)(
                 f"log {self.name!r} now begins at id {first_id}, but not all space before it was freed: "
@@ -296,6 +310,17 @@ class Log:
         """Move what is due to the object store; see :meth:`millstream.log.tiering.BlockMover.run_once`."""
         self._refuse_users("moved")
         return self._tierer().run_once(partial=partial, stopped=stopped)
+
+    def compact(self, *, stopped: Callable[[], bool] = bool) -> TieringResult:
+        """Merge the commits of a log in a bucket into sealed objects there, if there are many.
+
+        See :meth:`millstream.log.tiering.Compactor.run_once`. Does nothing for a log that is not in a bucket.
+        """
+        self._refuse_users("compacted")
+        rules, hot = self._context.compaction, self._backend.hot
+        if rules is None or not isinstance(hot, KeepsObjects):
+            return TieringResult(log=self.name)
+        return Compactor(hot, self.name, self._backend.places(self.name), rules).run_once(stopped=stopped)
 
     def leftovers(self) -> Sequence[str]:
         """The names of objects that runs which were killed have left; nothing needs them, and nothing deletes them.
@@ -405,7 +430,14 @@ class Log:
         policy = self.tiering
         if policy is None:
             raise LogInputError(f"log {self.name!r} has no tier: give a URL for its objects first")
-        return BlockMover(self._backend.hot, self.name, self._backend.objects(policy.url), policy, self._context.clock)
+        places = self._backend.places(self.name)
+        return BlockMover(self._backend.hot, self.name, places, policy, self._context.clock)
+
+    def _drop_trimmed(self) -> int:
+        hot = self._backend.hot
+        if self.tiering is None and not isinstance(hot, KeepsObjects):
+            return 0
+        return drop_trimmed(hot, self.name, self._backend.places(self.name))
 
     def _sourced(self, message: Message) -> Sourced:
         if not self.bodies_only:

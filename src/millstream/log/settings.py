@@ -26,7 +26,8 @@ class LogSettings(Section, frozen=True):
     ``nerve:NAME@HOST`` is the queue NAME of ``nerve`` on one of its hosts. The first of ``rules`` whose ``log`` matches
     the name of a log is stored with that log. `millstream serve` tiers and trims logs by their stored rules, at the
     interval ``upkeep`` (0: never). In a bucket, each commit is a request that is paid for: a writer there collects
-    messages for ``bucket_linger`` before it commits less than a block (1 MiB). Readers in other processes look for new
+    messages for ``bucket_linger`` before it commits less than a block (1 MiB), and merges its commits into larger
+    objects after ``bucket_commits`` of them (0: never). Readers in other processes look for new
     messages at that interval, and five times less often at rest; what they acknowledged is stored after ten of them.
     """
 
@@ -35,6 +36,7 @@ class LogSettings(Section, frozen=True):
     rules: tuple[LogRule, ...] = ()
     upkeep: Duration = Duration(60 * MICROSECONDS)
     bucket_linger: Duration = Duration(MICROSECONDS // 10)
+    bucket_commits: int = 500
 
 
 def nerve_url(log: LogSettings) -> str:

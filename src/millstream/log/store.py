@@ -30,8 +30,9 @@ from millstream.log.runtime.scheduler_thread import SchedulerThread
 from millstream.log.runtime.tail import Tail
 from millstream.log.runtime.writer_refusals import WriterRefusal, WriterRefusals
 from millstream.log.spec import LogSpec, require_owner
-from millstream.log.tiering import OpenObjects, TierObjects
+from millstream.log.tiering import Compaction, OpenObjects, TierObjects
 from millstream.log.tiering.backend import TieredBackend
+from millstream.log.tiering.spec import MIN_COMMITS
 from millstream.log.upkeep.migration import LegacyLogNames
 
 LEASE_SECONDS = 15.0
@@ -39,6 +40,9 @@ LEASE_SECONDS = 15.0
 
 BUCKET_LINGER = 0.1
 """How long a writer of a log in a bucket waits for company, in seconds: at most 10 commits a second."""
+
+BUCKET_COMMITS = 500
+"""After how many commits a log in a bucket is compacted."""
 
 
 class LogStore(ClosesOnExit):
@@ -54,12 +58,14 @@ class LogStore(ClosesOnExit):
         open_objects: OpenObjects | None = None,
         read_only: bool = False,
         min_linger: float = 0.0,
+        compaction: Compaction | None = None,
     ) -> None:
         """Logs in *backend*, which with *bodies_only* keeps nothing but the bodies of messages.
 
         *open_objects* opens the place that older blocks were moved to. A store of the format before is brought to the
         present one (:mod:`millstream.log.upkeep.migration`), unless it is *read_only* or nothing can be written there.
-        Writers wait *min_linger* seconds for company before they commit less than a block.
+        Writers wait *min_linger* seconds for company before they commit less than a block. Logs in a bucket are
+        compacted by *compaction*; without it they are not.
         """
         self._bodies_only = bodies_only
         self._names = LegacyLogNames(backend, clock, lease_seconds, bodies_only=bodies_only)
@@ -71,6 +77,7 @@ class LogStore(ClosesOnExit):
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._min_linger = min_linger
+        self._compaction = compaction
         self._scheduler = SchedulerThread(clock)
         self._tails: dict[str, Tail] = {}
         self._refusals = WriterRefusals()
@@ -121,6 +128,7 @@ class LogStore(ClosesOnExit):
             refusals=self._refusals,
             bodies_only=self._bodies_only,
             min_linger=self._min_linger,
+            compaction=self._compaction,
         )
         return Log(spec, context)
 
@@ -204,6 +212,7 @@ def open_store(
     open_objects: OpenObjects | None = None,
     open_bucket: OpenBucket | None = None,
     bucket_linger: float = BUCKET_LINGER,
+    bucket_commits: int = BUCKET_COMMITS,
     durability: Durability | None = None,
 ) -> LogStore:
     """Open the store at *url*.
@@ -215,7 +224,8 @@ def open_store(
     ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the tables of the seed document nerve. Blocks that
     were moved to an object store are read with *open_objects*, and ``s3://bucket/prefix`` keeps the logs themselves in
     the bucket that *open_bucket* opens: :func:`millstream.stores.tiers.open_log_store` has both. There, each commit is
-    a request that is paid for: a writer collects messages for *bucket_linger* seconds, unless they fill a block.
+    a request that is paid for: a writer collects messages for *bucket_linger* seconds, unless they fill a block; and
+    after *bucket_commits* commits (0: never) those are merged into sealed objects in the same bucket.
 
     *durability*, or ``?durability=os`` at the end of the URL of files, says what a confirmed message survives:
     ``fsync`` (the default) a power loss, ``os`` the death of the process. A database has the durability of its
@@ -225,6 +235,9 @@ def open_store(
     clock = clock or SystemClock()
     if not 0 <= bucket_linger <= 60:
         raise LogInputError(f"bucket_linger must be 0 to 60 seconds, not {bucket_linger}")
+    if bucket_commits and bucket_commits < MIN_COMMITS:
+        raise LogInputError(f"bucket_commits must be 0 or at least {MIN_COMMITS}, not {bucket_commits}")
+    compaction = Compaction(commits=bucket_commits) if bucket_commits else None
     backend = open_backend(
         url, clock, create=create, read_only=read_only, durability=durability, open_bucket=open_bucket
     )
@@ -237,6 +250,7 @@ def open_store(
             open_objects=open_objects,
             read_only=read_only,
             min_linger=bucket_linger if url.startswith("s3:") else 0.0,
+            compaction=compaction,
         )
     except BaseException:
         backend.close()

@@ -25,7 +25,12 @@ class LogsPart:
         context = self._context
         linger = context.settings.log.bucket_linger / MICROSECONDS
         store = context.resources.enter_context(
-            open_log_store(context.settings.log_url, clock=context.clock, bucket_linger=linger)
+            open_log_store(
+                context.settings.log_url,
+                clock=context.clock,
+                bucket_linger=linger,
+                bucket_commits=context.settings.log.bucket_commits,
+            )
         )
         outputs = {path.stem for path in (context.folder / "batching").glob("*.state")}
         kinds = store.kinds() if outputs else {}

@@ -41,6 +41,7 @@ class BucketConformance:
         assert bucket.get("a", 8, 100) == b"89"
         assert bucket.get("a", 10, 5) == b""
         assert bucket.get("b", 1, 2) is None
+        assert (bucket.size("a"), bucket.size("b")) == (10, None)
         assert bucket.get("b") is None
 
     def test_names_are_listed_in_the_order_of_their_bytes(self, bucket: Bucket) -> None:

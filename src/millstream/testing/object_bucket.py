@@ -38,6 +38,11 @@ class MemoryBucket:
             data = self.objects.get(name)
         return None if data is None else data[start : None if length is None else start + length]
 
+    def size(self, name: str) -> int | None:
+        with self._counted("get"):
+            data = self.objects.get(name)
+        return None if data is None else len(data)
+
     def list(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[str]:
         with self._counted("list"):
             return sorted(name for name in self.objects if name.startswith(prefix) and name > after)[:limit]
@@ -147,6 +152,11 @@ class FaultyBucket:
         with self._lock:
             self._refuse(self._next("get", name), name)
             return self._bucket.get(name, start, length)
+
+    def size(self, name: str) -> int | None:
+        with self._lock:
+            self._refuse(self._next("get", name), name)
+            return self._bucket.size(name)
 
     def list(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[str]:
         with self._lock:

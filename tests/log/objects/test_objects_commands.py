@@ -58,6 +58,8 @@ def test_the_url_of_a_bucket_is_read_strictly() -> None:
         open_log_store("s3://bucket/logs?durability=os")
     with pytest.raises(LogInputError, match="bucket_linger must be 0 to 60 seconds, not 90"):
         open_log_store("s3://bucket/logs", bucket_linger=90)
+    with pytest.raises(LogInputError, match="bucket_commits must be 0 or at least 10, not 9"):
+        open_log_store("s3://bucket/logs", bucket_commits=9)
     with pytest.raises(LogInputError, match="open_log_store"):
         open_store("s3://bucket/logs")
 

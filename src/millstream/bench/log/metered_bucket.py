@@ -57,6 +57,10 @@ class MeteredBucket:
         self._count(size=len(data or b""))
         return data
 
+    def size(self, name: str) -> int | None:
+        with self._request(gets=1):
+            return self._bucket.size(name)
+
     def list(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[str]:
         with self._request(lists=1):
             return self._bucket.list(prefix, after, limit)

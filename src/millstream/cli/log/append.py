@@ -44,7 +44,8 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
     including empty ones; with it, empty lines are skipped, and times are microseconds since the epoch or ISO 8601 with
     a zone, such as "2013-01-31T12:00:00.25Z". Line ends are not stored: `log read` prints one after each message.
     """
-    with open_log_store(settings.log_url) as store, store.log(LogSpec(name)).writer() as writer:
+    commits = settings.log.bucket_commits
+    with open_log_store(settings.log_url, bucket_commits=commits) as store, store.log(LogSpec(name)).writer() as writer:
         for file in files or (Path("-"),):
             _append_file(writer, file, jsonl)
 

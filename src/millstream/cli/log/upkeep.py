@@ -20,11 +20,13 @@ from millstream.stores.tiers import open_log_store
 def upkeep(settings: Settings, as_json: bool) -> int:
     """Tier and trim every log once, by its own rules (`log tier`, `log trim --keep-policy`).
 
+    Logs in a bucket are also compacted: many small objects become few large ones in the same bucket.
+
     Rules in the settings (log.rules) are stored with their logs first. `millstream serve` does all this automatically.
     Exit code 1 if a log failed; the other logs are processed nevertheless.
     """
-    failed = False
-    with open_log_store(settings.log_url, create=False) as store:
+    failed, commits = False, settings.log.bucket_commits
+    with open_log_store(settings.log_url, create=False, bucket_commits=commits) as store:
         for done in run_upkeep(store, SystemClock(), settings.log.rules):
             failed = failed or done.error is not None
             if as_json:
@@ -35,9 +37,12 @@ def upkeep(settings: Settings, as_json: bool) -> int:
 
 
 def _print(done: UpkeepResult) -> None:
+    compacted = "" if done.compacted is None else f", {done.compacted.messages:,} messages compacted"
     moved = "" if done.moved is None else f", {done.moved.messages:,} messages moved"
     plan = done.trimmed
-    freed = (done.moved.freed_bytes if done.moved else 0) + (plan.freed_bytes if plan else 0)
-    click.echo(f"{done.log}: {plan.messages if plan else 0:,} messages trimmed{moved}, {size_text(freed)} freed")
+    freed = sum(each.freed_bytes for each in (done.moved, done.compacted) if each) + (plan.freed_bytes if plan else 0)
+    click.echo(
+        f"{done.log}: {plan.messages if plan else 0:,} messages trimmed{moved}{compacted}, {size_text(freed)} freed"
+    )
     for problem in done.problems:
         click.echo(f"{done.log}: {problem}", err=True)

@@ -12,6 +12,7 @@ from millstream.log.runtime.writer_refusals import WriterRefusals
 
 if TYPE_CHECKING:
     from millstream.log.tiering.backend import TieredBackend
+    from millstream.log.tiering.spec import Compaction
     from millstream.log.upkeep.migration import LegacyLogNames
 
 
@@ -22,6 +23,7 @@ class LogContext:
 
     ``names`` has the system logs that bear the names of an older release.
     Writers wait ``min_linger`` seconds for company, or longer where their spec says so.
+    Logs in a bucket are compacted by ``compaction``; None: not at all.
     ``bodies_only`` where the backend has no place for anything but the bodies of messages.
     """
 
@@ -34,3 +36,4 @@ class LogContext:
     refusals: WriterRefusals
     bodies_only: bool = False
     min_linger: float = 0.0
+    compaction: Compaction | None = None

@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING
 from millstream.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from millstream.log.tiering.block_mover import BlockMover, TieringResult
+    from millstream.log.tiering.block_mover import BlockMover
+    from millstream.log.tiering.compactor import Compactor
     from millstream.log.tiering.objects import OpenObjects, TierObjects
     from millstream.log.tiering.reading import TierInfo
-    from millstream.log.tiering.spec import Tiering
+    from millstream.log.tiering.spec import Compaction, Tiering, TieringResult
 
-__all__ = ["BlockMover", "OpenObjects", "TierInfo", "TierObjects", "Tiering", "TieringResult"]
+__all__ = [
+    "BlockMover",
+    "Compaction",
+    "Compactor",
+    "OpenObjects",
+    "TierInfo",
+    "TierObjects",
+    "Tiering",
+    "TieringResult",
+]
 
 __getattr__ = lazy_names(__name__)

@@ -9,8 +9,8 @@ from millstream.log.backend import Backend, BlockStatistics, Commit, Head, Store
 from millstream.log.block_location import BlockLocation, LocatesBlocks
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.tiering.objects import OpenObjects, TierObjects
+from millstream.log.tiering.places import ObjectPlaces
 from millstream.log.tiering.reading import TierReader
-from millstream.log.tiering.sealed_objects import read_tiering
 
 
 class TieredBackend:
@@ -96,10 +96,18 @@ class TieredBackend:
 
     def locate(self, log: str, first_id: int, last_id: int) -> Sequence[BlockLocation]:
         """Where those blocks lie that are in the store itself; none where that is no bucket."""
-        return self.hot.locate(log, first_id, last_id) if isinstance(self.hot, LocatesBlocks) else []
+        if not isinstance(self.hot, LocatesBlocks):
+            return []
+        tier = self.tier(log, since=first_id)
+        if tier is None or first_id > tier.last_id:
+            return self.hot.locate(log, first_id, last_id)
+        return [*tier.locate(first_id, last_id), *self.hot.locate(log, max(first_id, tier.last_id + 1), last_id)]
 
     def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
-        return self.hot.index(log, first_id, last_id)
+        tier = self.tier(log, since=first_id)
+        if tier is None or first_id > tier.last_id:
+            return self.hot.index(log, first_id, last_id)
+        return [*tier.index(first_id, last_id), *self.hot.index(log, max(first_id, tier.last_id + 1), last_id)]
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         tier = self.tier(log, since=first_id)
@@ -137,17 +145,18 @@ class TieredBackend:
         """The objects at *url*."""
         return self._open_objects(url)
 
+    def places(self, log: str) -> ObjectPlaces:
+        """Where the objects of *log* lie."""
+        return ObjectPlaces(self.hot, log, self._open_objects)
+
     def tier(self, log: str, *, since: int = 0) -> TierReader | None:
-        """The sealed objects of *log*, as of now if *since* lies below the hot mark; None where it has none."""
+        """The sealed objects of *log*, as of now if *since* lies below the hot mark; None where it never had any."""
         hot_id = self.hot.head(log).hot_id
         known = self._tiers.get(log)
         if hot_id <= 1 or since >= hot_id:
             return known
         if known is None:
-            tiering = read_tiering(self.hot, log)
-            if tiering is None:
-                return None
             with self._lock:
-                known = self._tiers.setdefault(log, TierReader(self.hot, log, tiering.url, self._open_objects))
+                known = self._tiers.setdefault(log, TierReader(self.hot, log, self.places(log)))
         known.refresh(hot_id)
         return known

@@ -27,16 +27,16 @@ def check_objects(tier: TierReader, log: str, head: Head, *, deep: bool) -> Iter
         if row.first_id > expected:
             yield CheckedObject(row, f"ids {expected} to {row.first_id - 1} are in no object")
         expected = row.last_id + 1
-        fault = find_fault(tier.objects, log, row) if deep else _missing(tier, row)
+        fault = find_fault(tier.places.of(row), log, row) if deep else _missing(tier, row)
         yield CheckedObject(row, None if fault is None else f"{where} is damaged: {fault}")
-        fault = find_fault_of_parquet(tier.objects, row.parquet) if deep and row.parquet is not None else None
+        fault = find_fault_of_parquet(tier.places.of(row), row.parquet) if deep and row.parquet is not None else None
         if fault is not None:
             problem = f"the Parquet file beside {row.name} is damaged: {fault}. The messages are in the object"
             yield CheckedObject(row, problem)
 
 
 def _missing(tier: TierReader, row: SealedObject) -> str | None:
-    size = tier.objects.size(row.name)
+    size = tier.places.of(row).size(row.name)
     if size is None:
         return "it is not there"
     return None if size == row.size else f"it has {size} bytes where {row.size} were written"

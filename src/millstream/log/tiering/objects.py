@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 
 class TierObjects(Protocol):
@@ -37,6 +37,28 @@ class TierObjects(Protocol):
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names that begin with *prefix*, in order; a listing may be behind."""
+        ...
+
+
+class OwnObjects(TierObjects, Protocol):
+    """Objects in the bucket of a log itself."""
+
+    @property
+    def root(self) -> str:
+        """What comes before the name of an object in that bucket."""
+        ...
+
+
+@runtime_checkable
+class KeepsObjects(Protocol):
+    """A backend that can keep sealed objects of a log itself, beside its commits."""
+
+    def own_objects(self, log: str) -> OwnObjects:
+        """Where the sealed objects of *log* lie that are not moved elsewhere."""
+        ...
+
+    def commits(self, log: str) -> int:
+        """How many commits *log* has that are not freed, as far as is known: a cold open reads them all."""
         ...
 
 

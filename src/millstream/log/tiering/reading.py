@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import numpy as np
 
-from millstream.core.cached import locked_cached_property
 from millstream.log.backend import Backend, StoredBlock
-from millstream.log.ids import BlockRange
+from millstream.log.block_location import BlockLocation
+from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.tiering.format import SealError, decode_index
-from millstream.log.tiering.objects import OpenObjects, TierObjects
+from millstream.log.tiering.places import ObjectPlaces
 from millstream.log.tiering.seal import read_index
 from millstream.log.tiering.sealed_objects import SealedObject, read_objects
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 INDEX_BYTES = 32 << 20
 """How much of indexes is kept in memory: those of about 60 GiB of objects with blocks of 100 kB."""
 
+_INDEX_FIELDS = (
+    "first_id", "last_id", "bytes", "min_event_time", "max_event_time", "min_received_at", "max_received_at"
+)  # fmt: skip
 MOST_INDEXED = 64
 """Where more objects are asked for at once, each counts as one range, so that not all their indexes are fetched."""
 
@@ -36,15 +43,31 @@ class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_id: int
 
 
+class _ObjectsReplacedError(Exception):
+    """Objects that were known were merged into others: what was asked has to be asked again."""
+
+
+def _asked_again(method: Callable[Concatenate[TierReader, P], T]) -> Callable[Concatenate[TierReader, P], T]:
+    """*method*, called again as long as objects were replaced while it ran."""
+
+    @functools.wraps(method)
+    def ask(self: TierReader, /, *arguments: P.args, **options: P.kwargs) -> T:
+        while True:
+            try:
+                return method(self, *arguments, **options)
+            except _ObjectsReplacedError:
+                continue
+
+    return ask
+
+
 class TierReader:
     """The sealed objects of *log*, as they were when it was last looked. Thread-safe."""
 
-    def __init__(self, backend: Backend, log: str, url: str, open_objects: OpenObjects) -> None:
-        """The objects of *log* at *url*, which *open_objects* opens when they are first needed."""
+    def __init__(self, backend: Backend, log: str, places: ObjectPlaces) -> None:
         self._backend = backend
         self._log = log
-        self.url = url
-        self._open_objects = open_objects
+        self.places = places
         self._lock = threading.Lock()
         self._rows: list[SealedObject] = []
         self._lasts: list[int] = []
@@ -57,18 +80,22 @@ class TierReader:
         lasts = self._lasts
         return lasts[-1] if lasts else 0
 
-    @locked_cached_property
-    def objects(self) -> TierObjects:
-        """Where the objects lie."""
-        return self._open_objects(self.url)
-
     def refresh(self, hot_id: int) -> None:
         """Look which objects there are, unless the hot mark *hot_id* has not moved since."""
-        if hot_id == self._hot_id:
-            return
+        if hot_id != self._hot_id:
+            self.look_again()
+            self._hot_id = hot_id
+
+    def look_again(self) -> None:
+        """Look which objects there are, whatever the marks are."""
         rows = read_objects(self._backend, self._log)
         with self._lock:
-            self._rows, self._lasts, self._hot_id = rows, [row.last_id for row in rows], hot_id
+            self._rows, self._lasts = rows, [row.last_id for row in rows]
+
+    def still_has(self, row: SealedObject) -> bool:
+        """Whether *row* is a row of the log, as of now: if not, others have taken its place, or it was trimmed."""
+        self.look_again()
+        return row in self.rows(row.first_id, row.last_id)
 
     def info(self, first_id: int) -> TierInfo | None:
         """What there is of *first_id* and what comes after it, from the rows alone; None where nothing is."""
@@ -76,7 +103,7 @@ class TierReader:
         if not rows:
             return None
         return TierInfo(
-            url=self.url,
+            url=self.places.url(rows),
             objects=len(rows),
             bytes=sum(row.size for row in rows),
             first_id=rows[0].first_id,
@@ -89,6 +116,7 @@ class TierReader:
             start, stop = bisect_left(self._lasts, first_id), bisect_left(self._lasts, last_id) + 1
             return [row for row in self._rows[start:stop] if row.first_id <= last_id]
 
+    @_asked_again
     def read(self, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
         """As :meth:`millstream.log.backend.Backend.read`. A damaged object comes as one damaged block of its ids."""
         for row in self.rows(first_id, last_id):
@@ -104,6 +132,7 @@ class TierReader:
                 return found
         return []
 
+    @_asked_again
     def ranges(self, first_id: int, last_id: int) -> list[BlockRange]:
         """As :meth:`millstream.log.backend.Backend.ranges`; of more than 64 objects each is one range."""
         rows = self.rows(first_id, last_id)
@@ -111,6 +140,36 @@ class TierReader:
             return [BlockRange(row.first_id, row.last_id, row.sums.bytes) for row in rows]
         return [found for row in rows for found in self._ranges(row, first_id, last_id)]
 
+    @_asked_again
+    def index(self, first_id: int, last_id: int) -> list[IndexEntry]:
+        """As :meth:`millstream.log.backend.Backend.index`; an object that is damaged or gone has no entries."""
+        found: list[IndexEntry] = []
+        for row in self.rows(first_id, last_id):
+            try:
+                entries = self._index(row)
+            except SealError:
+                continue
+            if entries is not None:
+                chosen = _select(entries, first_id, last_id)[list(_INDEX_FIELDS)].tolist()
+                found += [IndexEntry(*entry) for entry in chosen]
+        return found
+
+    @_asked_again
+    def locate(self, first_id: int, last_id: int) -> list[BlockLocation]:
+        """Where the blocks lie that are in the log's own bucket; an object that is damaged or gone has none."""
+        own, found = self.places.own, []
+        for row in self.rows(first_id, last_id):
+            try:
+                entries = self._index(row) if own is not None and row.in_store else None
+            except SealError:
+                continue
+            if own is not None and entries is not None:
+                chosen = _select(entries, first_id, last_id)[["first_id", "last_id", "offset", "bytes"]].tolist()
+                name = own.root + row.name
+                found += [BlockLocation(first, last, name, begin, size, b"") for first, last, begin, size in chosen]
+        return found
+
+    @_asked_again
     def first_block_since(self, time: int, first_id: int) -> BlockRange | None:
         """As :meth:`millstream.log.backend.Backend.first_block_since`."""
         for row in self.rows(first_id, self.last_id):
@@ -140,13 +199,18 @@ class TierReader:
         """The blocks *entries* of one object, in one read; nothing where it is gone."""
         chosen = entries[["first_id", "last_id", "offset", "bytes"]].tolist()
         begin = chosen[0][2]
-        data = self.objects.read(row.name, begin, chosen[-1][2] + chosen[-1][3] - begin)
+        data = self.places.of(row).read(row.name, begin, chosen[-1][2] + chosen[-1][3] - begin)
         if data is None:
+            self._refuse_replaced(row)
             return []
         return [
             StoredBlock(first, last, data[offset - begin : offset - begin + size])
             for first, last, offset, size in chosen
         ]
+
+    def _refuse_replaced(self, row: SealedObject) -> None:
+        if not self.still_has(row):
+            raise _ObjectsReplacedError
 
     def _index(self, row: SealedObject) -> Any:
         """The index of an object; None where it is gone. Raises :class:`SealError`."""
@@ -154,8 +218,9 @@ class TierReader:
             if row.name in self._indexes:
                 self._indexes.move_to_end(row.name)
                 return self._indexes[row.name]
-        data = read_index(self.objects, row)
+        data = read_index(self.places.of(row), row)
         if data is None:
+            self._refuse_replaced(row)
             return None
         entries = decode_index(data)
         with self._lock:

@@ -30,11 +30,11 @@ from millstream.log.tiering.sealed_objects import ParquetCopy, SealedObject
 PART_BYTES = 4 << 20
 
 
-def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO) -> SealedObject:
+def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO, suffix: str = "") -> SealedObject:
     """Write *blocks* of *log*, each checked, as one object into *target*, and return its row.
 
     The name, in *folder*, says what the object holds, so that sealing the same blocks again gives the same object
-    under the same name. Raises :class:`DamagedLogError`: what is damaged is never sealed.
+    under the same name, which ends with *suffix*. Raises :class:`DamagedLogError`: what is damaged is never sealed.
     """
     digest = hashlib.sha256()
     entries: list[tuple[int, ...]] = []
@@ -62,7 +62,7 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO)
     index = encode_index(entries)
     write(index)
     sums = summarize(decode_index(index))
-    name = f"{folder}/{sums.first_id:020d}-{sums.last_id:020d}-{digest.hexdigest()[:32]}.tier"
+    name = f"{folder}/{sums.first_id:020d}-{sums.last_id:020d}-{digest.hexdigest()[:32]}{suffix}.tier"
     return SealedObject(name=name, size=offset + len(index), sha256=digest.hexdigest(), sums=sums)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 import msgspec
 
 from millstream.log.backend import Backend, BlockStatistics
 from millstream.log.errors import LogInputError
 from millstream.log.tiering.spec import Tiering
+from millstream.log.watermarks import WATERMARKS, decode_watermarks
 
 TIERING = "tier/policy"
 """The state in which a log keeps where its objects are and what is moved there."""
@@ -27,13 +29,17 @@ class ParquetCopy(msgspec.Struct, frozen=True):
 
 
 class SealedObject(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One sealed object. ``sums`` is what its blocks add up to, ``size`` the bytes of the whole object."""
+    """One sealed object. ``sums`` is what its blocks add up to, ``size`` the bytes of the whole object.
+
+    It lies at the URL of the log's tiering, or, ``in_store``, in the bucket of the log itself.
+    """
 
     name: str
     size: int
     sha256: str
     sums: BlockStatistics
     parquet: ParquetCopy | None = None
+    in_store: bool = False
 
     @property
     def first_id(self) -> int:
@@ -42,6 +48,14 @@ class SealedObject(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     @property
     def last_id(self) -> int:
         return self.sums.last_id
+
+
+class RowPage(msgspec.Struct, frozen=True):
+    """A page of rows, in order, as of *version* of its state *key*."""
+
+    key: str
+    version: int
+    rows: tuple[SealedObject, ...]
 
 
 def read_tiering(backend: Backend, log: str) -> Tiering | None:
@@ -58,7 +72,7 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
     while True:
         state = backend.get_state(log, TIERING)
         before = msgspec.json.decode(state.value, type=Tiering) if state.value else None
-        if before is not None and before.url != tiering.url and read_objects(backend, log):
+        if before is not None and before.url != tiering.url and _has_tier(backend, log):
             raise LogInputError(
                 f"log {log!r} has its tier at {before.url} already, and a log can have only one: use that URL"
             )
@@ -70,26 +84,58 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
             return wanted
 
 
+def read_pages(backend: Backend, log: str) -> list[RowPage]:
+    """The rows of *log*, in order, by pages."""
+    pages = backend.states(log, PAGES)
+    return [RowPage(key, pages[key].version, tuple(_decode(pages[key].value))) for key in sorted(pages)]
+
+
 def read_objects(backend: Backend, log: str) -> list[SealedObject]:
     """The objects of *log*, in order."""
-    pages = backend.states(log, PAGES)
-    return [row for key in sorted(pages) for row in _decode(pages[key].value)]
+    return [row for page in read_pages(backend, log) for row in page.rows]
 
 
 def add_object(backend: Backend, log: str, row: SealedObject) -> bool:
-    """Add *row* at the end, durably; False where the last object is no longer the one before it."""
-    pages = backend.states(log, PAGES)
-    last = max(pages, default=_page(0))
-    rows = _decode(pages[last].value) if pages else []
-    before = next(
-        (found.last_id for key in sorted(pages, reverse=True) for found in _decode(pages[key].value)[-1:]), None
-    )
-    if before is not None and before + 1 != row.first_id:
+    """Add *row* at the end, durably; False where the last object is no longer the one before it.
+
+    An object that ends at or before the last row, or below the hot mark, is never added: so it may be deleted.
+    """
+    pages = read_pages(backend, log)
+    before = next((page.rows[-1].last_id for page in reversed(pages) if page.rows), None)
+    if before is None:
+        if row.last_id < decode_watermarks(backend.get_state(log, WATERMARKS).value).hot_id:
+            return False
+    elif before + 1 != row.first_id:
         return False
-    if len(rows) >= PAGE_ROWS:
-        last, rows = _page(int(last) + 1), []
-    version = pages[last].version if last in pages else 0
-    return backend.put_state(log, PAGES + last, msgspec.json.encode([*rows, row]), version=version)
+    last = pages[-1] if pages else RowPage(_page(0), 0, ())
+    if len(last.rows) >= PAGE_ROWS:
+        last = RowPage(_page(int(last.key) + 1), 0, ())
+    return _put_rows(backend, log, last, [*last.rows, row])
+
+
+def replace_objects(backend: Backend, log: str, page: RowPage, old: Sequence[SealedObject], new: SealedObject) -> bool:
+    """Put *new* in place of the rows *old* of *page*, durably; False where the page has changed since it was read.
+
+    The name of *new* states the version that the page gets by that (:func:`rewritten_suffix`).
+    """
+    begin = page.rows.index(old[0])
+    return _put_rows(backend, log, page, [*page.rows[:begin], new, *page.rows[begin + len(old) :]])
+
+
+def rewritten_suffix(page: RowPage) -> str:
+    """What the name of an object ends with that takes the place of others in *page*.
+
+    So it may be deleted, once the page has that version and does not name it.
+    """
+    return f".{page.key}-{page.version + 1}"
+
+
+def _put_rows(backend: Backend, log: str, page: RowPage, rows: Sequence[SealedObject]) -> bool:
+    return backend.put_state(log, PAGES + page.key, msgspec.json.encode(rows), version=page.version)
+
+
+def _has_tier(backend: Backend, log: str) -> bool:
+    return any(not row.in_store for row in read_objects(backend, log))
 
 
 def drop_objects(backend: Backend, log: str, below: int) -> None:

@@ -6,6 +6,34 @@ import msgspec
 
 from millstream.log.errors import LogInputError
 
+MIN_COMMITS = 10
+"""A log is compacted after so many commits at least: fewer cost as much as the compaction."""
+
+
+class TieringResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run has moved: so many ``objects`` with ``messages`` and ``bytes``, and what the store freed."""
+
+    log: str
+    objects: int = 0
+    messages: int = 0
+    bytes: int = 0
+    freed_bytes: int = 0
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """When commits of a log in a bucket are merged into sealed objects in that bucket.
+
+    As soon as there are ``commits`` commits, or ``bytes`` bytes of blocks, all but the newest few are. An object has
+    ``bytes`` bytes at most, unless a single block has more. Raises :class:`LogInputError`.
+    """
+
+    commits: int = 500
+    bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        if self.commits < MIN_COMMITS:
+            raise LogInputError(f"a log is compacted after at least {MIN_COMMITS} commits, not {self.commits}")
+
 
 class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
     """The rules by which older messages of a log are moved to an object store.

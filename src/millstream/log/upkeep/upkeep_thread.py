@@ -1,4 +1,4 @@
-"""What every log of a store needs from time to time: older blocks moved to the tier, then what has to go trimmed."""
+"""What every log of a store needs from time to time: commits compacted, older blocks moved, and old ones trimmed."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class UpkeepResult(msgspec.Struct, frozen=True):
     moved: TieringResult | None = None
     trimmed: RetentionPlan | None = None
     error: str | None = None
+    compacted: TieringResult | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -42,6 +43,8 @@ def run_upkeep(
     store: LogStore, clock: Clock, rules: Sequence[LogRule] = (), *, stopped: Callable[[], bool] = bool
 ) -> Iterator[UpkeepResult]:
     """Move and trim the logs of *store* that have a policy for it, each once; a log that fails keeps no other back.
+
+    Logs in a bucket are compacted before that.
 
     The policies are those that are kept with the logs; what *rules* say of a log is kept with it first. Safe to run
     from anywhere, as often as wished, and to be killed. Once *stopped* says so, nothing further is begun.
@@ -55,6 +58,26 @@ def run_upkeep(
 
 
 def _run_upkeep_of(
+    log: Log, clock: Clock, rules: Sequence[LogRule], stopped: Callable[[], bool]
+) -> UpkeepResult | None:
+    compacted, error = _compact(log, stopped)
+    done = _move_and_trim(log, clock, rules, stopped)
+    if done is None and error is None and compacted is None:
+        return None
+    done = done or UpkeepResult(log.name)
+    return msgspec.structs.replace(done, compacted=compacted, error=done.error or error)
+
+
+def _compact(log: Log, stopped: Callable[[], bool]) -> tuple[TieringResult | None, str | None]:
+    """What was compacted, or why it was not: damaged commits must not keep the log from being trimmed."""
+    try:
+        done = log.compact(stopped=stopped)
+    except MillstreamError as error:
+        return None, str(error)
+    return (done if done.objects else None), None
+
+
+def _move_and_trim(
     log: Log, clock: Clock, rules: Sequence[LogRule], stopped: Callable[[], bool]
 ) -> UpkeepResult | None:
     moved = None

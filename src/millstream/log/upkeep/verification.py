@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pyarrow as pa
 
@@ -13,6 +15,7 @@ from millstream.log.reading.scan import FETCH_BYTES, open_block
 from millstream.log.tiering.backend import TieredBackend
 from millstream.log.tiering.checking import check_objects
 from millstream.log.tiering.reading import TierReader
+from millstream.log.tiering.sealed_objects import SealedObject
 
 MAX_PROBLEMS = 1000
 
@@ -54,12 +57,16 @@ def verify_log(backend: TieredBackend, log: str, *, deep: bool = False) -> Verif
     """
     head, tally = backend.head(log), _Tally()
     tier = backend.tier(log, since=head.first_id)
+    if tier is not None:
+        tier.look_again()
+    rows = [] if tier is None else tier.rows(head.first_id, tier.last_id)
     begin = head.first_id if tier is None else max(head.first_id, tier.last_id + 1)
     if tier is not None:
         _verify_objects(tier, log, head, tally, deep=deep)
     _verify_blocks(backend.hot, log, IdRange(begin, head.last_id), head.first_id, tally)
     now = backend.head(log)
-    if tally.problems and (now.first_id, now.hot_id) != (head.first_id, head.hot_id):
+    is_changed = (now.first_id, now.hot_id) != (head.first_id, head.hot_id)
+    if tally.problems and (is_changed or _are_replaced(tier, rows)):
         return verify_log(backend, log, deep=deep)  # what was trimmed or moved meanwhile looked like damage
     return Verification(
         log=log,
@@ -69,6 +76,14 @@ def verify_log(backend: TieredBackend, log: str, *, deep: bool = False) -> Verif
         problems=tuple(tally.problems),
         objects=tally.objects,
     )
+
+
+def _are_replaced(tier: TierReader | None, rows: Sequence[SealedObject]) -> bool:
+    """Whether one of *rows*, which were checked, is no row of the log any more."""
+    if tier is None:
+        return False
+    tier.look_again()
+    return not set(rows) <= set(tier.rows(0, tier.last_id))
 
 
 def _verify_objects(tier: TierReader, log: str, head: Head, tally: _Tally, *, deep: bool) -> None:

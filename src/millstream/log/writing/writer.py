@@ -51,6 +51,7 @@ class Writer:
         self._bodies_only = context.bodies_only
         self._committer = Committer(spec, producer, lease, context.backend, context.clock)
         self._callbacks = Callbacks(spec.name)
+        self._closing: list[Callable[[], object]] = []
         self._loops: dict[asyncio.AbstractEventLoop, EventLoopWaiters] = {}
         self._group = GroupCommit(
             msgspec.structs.replace(spec, linger=max(spec.linger, context.min_linger)),
@@ -156,6 +157,10 @@ class Writer:
         """
         return self._callbacks.add(callback)
 
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Call *callback* once this writer was closed and has given back its lease."""
+        self._closing.append(callback)
+
     def close(self) -> None:
         """Make everything durable and let the next writer in. Closing again does nothing.
 
@@ -168,6 +173,8 @@ class Writer:
                 self._group.durable(self._group.last_given, None)
         finally:
             self._lease.release()
+            for callback in self._closing:
+                callback()
 
     def __enter__(self) -> Self:
         return self

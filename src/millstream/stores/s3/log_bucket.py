@@ -87,6 +87,17 @@ class S3LogBucket:
             data: bytes = body.read()
         return data
 
+    def size(self, name: str) -> int | None:
+        return self._repeat(lambda: self._size(name))
+
+    def _size(self, name: str) -> int | None:
+        try:
+            answer = self._once("head_object", Key=self._key(name))
+        except ItemNotFoundError:
+            return None
+        size: int = answer["ContentLength"]
+        return size
+
     def list(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[str]:
         start = len(self._address.prefix)
         low = after.encode()[len(prefix.encode()) :] if after.startswith(prefix) else b""

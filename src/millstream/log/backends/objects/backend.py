@@ -18,6 +18,7 @@ from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.names import LOGS, created_name, unquoted
 from millstream.log.backends.objects.object_log import FORMAT, CreatedLog, ObjectLog
 from millstream.log.backends.objects.probe import check_bucket
+from millstream.log.backends.objects.sealed_space import SealedSpace
 from millstream.log.block_location import BlockLocation
 from millstream.log.errors import LogNotFoundError, StorageReadOnlyError
 from millstream.log.ids import BlockRange, IndexEntry
@@ -163,6 +164,15 @@ class ObjectsBackend:
 
     def check(self, log: str) -> Sequence[str]:
         return self._access(log).check()
+
+    def own_objects(self, log: str) -> SealedSpace:
+        """Where the sealed objects of *log* lie that are not moved elsewhere."""
+        return self._log(log).sealed
+
+    def commits(self, log: str) -> int:
+        """How many commits *log* has that are not freed, as far as is known."""
+        stored = self._log(log)
+        return stored.chain.end.number + 1 - stored.layouts.newest.start
 
     def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
         self._check_writable()

@@ -44,6 +44,10 @@ class Bucket(Protocol):
         """
         ...
 
+    def size(self, name: str) -> int | None:
+        """How many bytes the object *name* has; None where there is no such object."""
+        ...
+
     def list(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[str]:
         """The first *limit* names that begin with *prefix* and come after *after*, in the order of their bytes.
 

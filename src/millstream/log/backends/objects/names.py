@@ -31,10 +31,10 @@ class LogNames:
 
     def __init__(self, log: str) -> None:
         self.log = log
-        self._root = f"data/{quoted(log)}/"
-        self.commits = f"{self._root}commits/"
-        self.states = f"{self._root}states/"
-        self.state_keys = f"{self._root}state-keys/"
+        self.root = f"data/{quoted(log)}/"
+        self.commits = f"{self.root}commits/"
+        self.states = f"{self.root}states/"
+        self.state_keys = f"{self.root}state-keys/"
 
     def commit(self, number: int) -> str:
         """The commit with that dense number, from 1 on."""
@@ -42,15 +42,15 @@ class LogNames:
 
     def epoch(self, number: int) -> str:
         """Who became the writer with that number."""
-        return f"{self._root}epochs/{number:0{_DIGITS}}"
+        return f"{self.root}epochs/{number:0{_DIGITS}}"
 
     def lease(self, epoch: int) -> str:
         """Until when the writer of *epoch* holds the log."""
-        return f"{self._root}lease/{epoch:0{_DIGITS}}"
+        return f"{self.root}lease/{epoch:0{_DIGITS}}"
 
     def layout(self, version: int) -> str:
         """Where commits begin."""
-        return f"{self._root}layout/{version:0{_DIGITS}}"
+        return f"{self.root}layout/{version:0{_DIGITS}}"
 
     def state(self, key: str, version: int) -> str:
         """A version of the state *key*."""
@@ -62,7 +62,7 @@ class LogNames:
 
     def state_gone(self, key: str, block: int) -> str:
         """The mark that versions of the state *key* up to the end of that block may be deleted."""
-        return f"{self._root}states-gone/{quoted(key)}/{block:0{_DIGITS}}"
+        return f"{self.root}states-gone/{quoted(key)}/{block:0{_DIGITS}}"
 
 
 def commit_number(name: str) -> int:

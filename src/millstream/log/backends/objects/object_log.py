@@ -20,6 +20,7 @@ from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.epochs import Epochs
 from millstream.log.backends.objects.layouts import Layout, Layouts
 from millstream.log.backends.objects.names import LogNames, commit_number
+from millstream.log.backends.objects.sealed_space import SealedSpace
 from millstream.log.backends.objects.small_objects import decode_object
 from millstream.log.backends.objects.states import States
 from millstream.log.errors import FencedError
@@ -27,6 +28,9 @@ from millstream.log.kinds import KIND
 from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
 FORMAT = 1
+FENCES = 100
+"""How many commits without blocks are trimmed together, where there is nothing else to trim."""
+
 SWEEP = 1000
 """How many trimmed commits are deleted at once."""
 
@@ -62,6 +66,7 @@ class ObjectLog:
         self.reader = CommitReader(bucket, self.names, cache, pool)
         self.chain = CommitChain(self.reader, self.layouts)
         self.epochs = Epochs(bucket, self.names, clock)
+        self.sealed = SealedSpace(bucket, self.names.root, clock)
         self.states = States(bucket, self.names, clock, pool, self.created.states())
         self._committing = threading.Lock()
         self._nonce = secrets.token_hex(8)
@@ -129,7 +134,7 @@ class ObjectLog:
         while True:
             self.chain.refresh()
             start, freed = self._oldest(below, max_bytes)
-            if not freed:
+            if not freed and start - self.layouts.newest.start < FENCES:
                 return 0
             layout = self.chain.layout_from(start)
             if layout is not None and self.layouts.create(layout):

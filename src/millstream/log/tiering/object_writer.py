@@ -1,0 +1,73 @@
+"""Writing sealed objects: stored, and read back from the first byte to the last."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import BinaryIO
+
+import msgspec
+
+from millstream.log.backend import StoredBlock
+from millstream.log.errors import DamagedLogError, StorageError
+from millstream.log.ids import IdRange
+from millstream.log.tiering.objects import TierObjects
+from millstream.log.tiering.seal import find_fault, find_fault_of_parquet, seal
+from millstream.log.tiering.sealed_objects import ParquetCopy, SealedObject
+
+_log = logging.getLogger(__name__)
+
+
+class ObjectWriter:
+    """Writes sealed objects of *log* into *folder* of *objects*.
+
+    With *parquet* each has a Parquet file beside it; ``in_store`` is kept with the row.
+    """
+
+    def __init__(
+        self, log: str, objects: TierObjects, folder: str, *, parquet: bool = False, in_store: bool = False
+    ) -> None:
+        self._log, self._objects, self._folder = log, objects, folder
+        self._parquet, self._in_store = parquet, in_store
+
+    def write(self, ids: IdRange, blocks: Iterable[StoredBlock], suffix: str = "") -> SealedObject:
+        """Write *blocks*, which are those of *ids*; returns the row. The object's name ends with *suffix*.
+
+        Raises :class:`DamagedLogError` where they are damaged or other ones, and :class:`StorageError` where the object
+        does not come back as it was written.
+        """
+        with tempfile.TemporaryFile(prefix="millstream-tier-") as file:
+            row = seal(self._log, self._folder, blocks, file, suffix)
+            if (row.first_id, row.last_id) != (ids.first, ids.last):
+                raise DamagedLogError(
+                    f"ids {ids.first} to {ids.last} of log {self._log!r} were to be moved to the tier, "
+                    f"but {row.first_id} to {row.last_id} were found; `millstream log verify "
+                    f"{self._log}` lists all damage"
+                )
+            self._store(row.name, row.sha256, file, lambda: find_fault(self._objects, self._log, row))
+            copy = self._write_parquet(row, file) if self._parquet else None
+        return msgspec.structs.replace(row, parquet=copy, in_store=self._in_store)
+
+    def _write_parquet(self, row: SealedObject, sealed: BinaryIO) -> ParquetCopy:
+        from millstream.log.tiering.parquet import write_parquet
+
+        with tempfile.TemporaryFile(prefix="millstream-tier-") as file:
+            copy = write_parquet(row, sealed, file)
+            self._store(copy.name, copy.sha256, file, lambda: find_fault_of_parquet(self._objects, copy))
+        return copy
+
+    def _store(self, name: str, sha256: str, file: BinaryIO, find: Callable[[], str | None]) -> None:
+        """Store *file* under *name*; what *find* has fault with is replaced once."""
+        for _ in range(2):
+            file.seek(0)
+            self._objects.put(name, file, sha256=sha256)
+            fault = find()
+            if fault is None:
+                return
+            _log.warning("%s/%s is stored again: %s", self._objects.url, name, fault)
+            self._objects.delete(name)
+        raise StorageError(
+            f"{self._objects.url}/{name} reads back differently from what was written: {fault}. Nothing "
+            "was freed; repair the object store, and run the command again"
+        )
