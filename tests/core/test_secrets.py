@@ -23,6 +23,7 @@ from millstream.settings import Settings, load_settings, redacted, secret_values
 SETTINGS = """
 log.store = "mysql://ada:S3CRET-log@db.example/log?tls_ca=/ca.pem"
 anchoring.cas = "s3://bucket/prefix?endpoint=https://S3CRET-user@s3.example&secret_key=S3CRET-key"
+node.database = "postgresql://ada:S3CRET-node@db.example/node"
 registry.database = "mysql://ada:S3CRET-re/g@istry@db.example/did"
 registry.follow.ledger = "https://ada:S3CRET-follow@registry.example/entries"
 registry.follow.cas = ["https://cas.example/?token=S3CRET-cas", "https://S3CRET-cas2@cas.example/"]

@@ -13,15 +13,8 @@ import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
 from millstream.core.database_server import open_server
-from millstream.core.sql import (
-    SqlBusyError,
-    among,
-    insert_new,
-    insert_rows,
-    make_tables,
-    update_rows,
-    writing,
-)
+from millstream.core.sql import SqlBusyError, make_tables, writing
+from millstream.core.sql_rows import among, insert_new, insert_rows, replacing, update_rows
 from millstream.testing import services
 
 TABLES = 20
@@ -211,7 +204,7 @@ def test_a_column_that_is_null_in_all_rows_is_stored_and_replaces_what_was_there
     columns = [sa.Column("id", sa.Integer, primary_key=True), *(sa.Column(name, sa.Text) for name in "abc")]
     table = sa.Table("t", metadata, *columns)
     metadata.create_all(engine)
-    replace = "ON CONFLICT (id) DO UPDATE SET a = excluded.a, b = excluded.b, c = excluded.c"
+    replace = replacing(table, "abc")
     with writing(engine) as connection:
         for rows in (
             [(1, "old", "old", None), (2, None, "old", None)],
@@ -224,7 +217,7 @@ def test_a_column_that_is_null_in_all_rows_is_stored_and_replaces_what_was_there
 
 
 def test_rows_are_put_into_statements_by_their_bytes_too() -> None:
-    from millstream.core.sql import _chunks
+    from millstream.core.sql_rows import _chunks
 
     large, small = (b"x" * 3_000_000,), (b"y",)
     assert [len(chunk) for chunk in _chunks([large, large, small, large])] == [1, 2, 1]

@@ -21,30 +21,31 @@ from millstream.anchoring.database import insert_rows, metadata
 from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
-from millstream.core.column_types import WHOLE_NUMBER
-from millstream.core.sql import among, make_tables, writing
+from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import among, total
 
 _anchors = sa.Table(
     "anchor_index_anchors",
     metadata,
     sa.Column("number", WHOLE_NUMBER, primary_key=True, autoincrement=False),
-    sa.Column("hash", sa.Text, nullable=False),
+    sa.Column("hash", EXACT_LONG_TEXT, nullable=False),
     sa.Column("time", sa.BigInteger, nullable=False),
-    sa.Column("anchor_string", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text),
-    sa.Column("log", sa.Text),
-    sa.Column("manifest", sa.Text),
-    sa.Column("batches", sa.Integer, nullable=False, default=0),
-    sa.Column("messages", sa.Integer, nullable=False, default=0),
-    sa.Column("rejects", sa.Integer, nullable=False, default=0),
+    sa.Column("anchor_string", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("reason", EXACT_LONG_TEXT),
+    sa.Column("log", NAME),
+    sa.Column("manifest", EXACT_LONG_TEXT),
+    sa.Column("batches", WHOLE_NUMBER, nullable=False, default=0),
+    sa.Column("messages", WHOLE_NUMBER, nullable=False, default=0),
+    sa.Column("rejects", WHOLE_NUMBER, nullable=False, default=0),
     sa.Column("first_id", sa.BigInteger),
     sa.Column("last_id", sa.BigInteger),
-    sa.Column("ids", sa.LargeBinary),
-    sa.Column("ordinals", sa.LargeBinary),
-    sa.Column("leaves", sa.LargeBinary),
-    sa.Column("reject_ids", sa.LargeBinary),
-    sa.Column("reject_reasons", sa.Text),
-    sa.Column("members", sa.LargeBinary),  # None where each batch has a row
+    sa.Column("ids", LONG_BYTES),
+    sa.Column("ordinals", LONG_BYTES),
+    sa.Column("leaves", LONG_BYTES),
+    sa.Column("reject_ids", LONG_BYTES),
+    sa.Column("reject_reasons", EXACT_LONG_TEXT),
+    sa.Column("members", LONG_BYTES),  # None where each batch has a row
     sa.Index("anchor_index_ranges", "log", "first_id", "last_id"),
 )
 
@@ -52,13 +53,13 @@ _batches = sa.Table(
     "anchor_index_batches",
     metadata,
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("log", sa.Text, nullable=False),
-    sa.Column("batch", sa.Text, nullable=False),
-    sa.Column("uri", sa.Text, nullable=False),
-    sa.Column("offset", sa.Integer, nullable=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("reason", sa.Text),
+    sa.Column("ordinal", WHOLE_NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("log", NAME, nullable=False),
+    sa.Column("batch", NAME, nullable=False),
+    sa.Column("uri", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("offset", WHOLE_NUMBER, nullable=False),
+    sa.Column("size", WHOLE_NUMBER, nullable=False),
+    sa.Column("reason", EXACT_LONG_TEXT),
     sa.Index("anchor_index_batch", "log", "batch"),
 )
 
@@ -234,14 +235,14 @@ class AnchorIndex:
     def totals(self) -> IndexTotals:
         """How much has been observed."""
         count, column = sa.func.count, _anchors.c
-        sums = [sa.func.coalesce(sa.func.sum(each), 0) for each in (column.batches, column.messages, column.rejects)]
+        sums = [total(each) for each in (column.batches, column.messages, column.rejects)]
         anchors = self._rows(sa.select(count(column.number), count(column.reason), *sums))[0]
         refused = self._rows(sa.select(count(_batches.c.reason)))[0][0]
         return IndexTotals(anchors[0], anchors[1], anchors[2], refused, anchors[3], anchors[4])
 
     def messages_by_log(self) -> Mapping[str, tuple[int, int]]:
         """The messages in valid batches, and the rejected ones, of each log that has anchors."""
-        sums = [sa.func.sum(_anchors.c.messages), sa.func.sum(_anchors.c.rejects)]
+        sums = [total(_anchors.c.messages), total(_anchors.c.rejects)]
         query = sa.select(_anchors.c.log, *sums).where(_anchors.c.log.is_not(None)).group_by(_anchors.c.log)
         return {log: (int(messages), int(rejects)) for log, messages, rejects in self._rows(query)}
 

@@ -40,7 +40,8 @@ from millstream.anchoring.states import (
     JournalCut,
     JournalTotals,
 )
-from millstream.core.sql import among, make_tables, writing
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import among, total
 
 _ID_BYTES = 8
 
@@ -48,7 +49,7 @@ _ID_BYTES = 8
 class BatchJournal:
     """The journal in a database. Thread-safe; every call is one transaction and durable when it returns.
 
-    *engine* is an SQLAlchemy engine on SQLite; the tables are made where absent.
+    *engine* is an SQLAlchemy engine; the tables are made where absent.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -234,7 +235,7 @@ class BatchJournal:
         counts = dict.fromkeys(map(str, BatchState), 0)
         for rejected, state, count in self._rows(query.group_by(*columns[:2])):
             counts[_status("" if rejected else None, state, None).state] += count
-        size = sa.func.sum(t.members.c.last - t.members.c.first + 1)
+        size = total(t.members.c.last - t.members.c.first + 1)
         packed = sa.select(t.cuts.c.state, size).join(t.members, t.members.c.cut == t.cuts.c.cut)
         for state, count in self._rows(packed.group_by(t.cuts.c.state)):
             counts[state] += count

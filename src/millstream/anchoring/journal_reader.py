@@ -17,6 +17,7 @@ from millstream.anchoring.journal_writing import last_place
 from millstream.anchoring.packed_members import packed_by_name, packed_members, places_with_rows
 from millstream.anchoring.packing import PackedMembers
 from millstream.anchoring.states import BatchState
+from millstream.core.sql_rows import total
 
 _BUCKETS = 120
 _ID_BYTES = 8
@@ -167,7 +168,7 @@ class JournalReader:
             return []
         first, last = min(low for low, _ in known), max(high for _, high in known)
         width = max(1, (last - first) // buckets + 1)
-        bucket = (b.start - first) / sa.literal(width, sa.BigInteger)
+        bucket = (b.start - first) // sa.literal(width, sa.BigInteger)
         numbered = sa.cast(bucket, sa.BigInteger).label("bucket")
         query = sa.select(b.log, numbered, b.ended, sa.func.count()).where(*where)
         counts = Counter[tuple[str, int, str | None]]()
@@ -202,11 +203,11 @@ class JournalReader:
 
     def open_messages(self) -> Sequence[OpenCount]:
         """How many messages, by log, are in batches that no observed anchor holds."""
-        ids = sa.func.length(t.payloads.c.ids) / sa.literal(_ID_BYTES, sa.Integer)
+        ids = sa.func.length(t.payloads.c.ids, type_=sa.Integer) // sa.literal(_ID_BYTES, sa.Integer)
         refused = t.batches.c.reason.is_not(None)
-        sums = [sa.func.coalesce(sa.func.sum(sa.case((which, ids))), 0) for which in (~refused, refused)]
+        sums = [total(sa.case((which, ids))) for which in (~refused, refused)]
         query = sa.select(t.batches.c.log, *sums).join(t.payloads, t.batches.c.seq == t.payloads.c.seq)
-        packed = sa.select(t.packed.c.log, sa.func.sum(sa.func.length(t.packed.c.ids))).group_by(t.packed.c.log)
+        packed = sa.select(t.packed.c.log, total(sa.func.length(t.packed.c.ids))).group_by(t.packed.c.log)
         rows = {log: (int(open_), int(refused)) for log, open_, refused in self._rows(query.group_by(t.batches.c.log))}
         for log, size in self._rows(packed):
             open_, refused_ = rows.get(log, (0, 0))

@@ -2,55 +2,64 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from millstream.anchoring.database import metadata
 from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
 from millstream.anchoring.states import BatchState
-from millstream.core.column_types import WHOLE_NUMBER
+from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
+
+
+def _is_server(*_: Any, dialect: sa.Dialect, **_options: Any) -> bool:
+    return dialect.name != "sqlite"
+
 
 streams = sa.Table(
     "anchor_streams",
     metadata,
     sa.Column("stream", WHOLE_NUMBER, primary_key=True),
-    sa.Column("log", sa.Text, nullable=False),
-    sa.Column("config", sa.Text, nullable=False),
-    sa.UniqueConstraint("log", "config"),
+    sa.Column("log", NAME, nullable=False),
+    sa.Column("config", EXACT_LONG_TEXT, nullable=False),
+    sa.UniqueConstraint("log", "config").ddl_if(dialect="sqlite"),  # too long for a key of a server
+    sa.Index("anchor_streams_log", "log").ddl_if(callable_=_is_server),
 )
 batches = sa.Table(
     "anchor_batches",
     metadata,
     sa.Column("seq", WHOLE_NUMBER, primary_key=True, autoincrement=False),
     sa.Column("stream", WHOLE_NUMBER, nullable=False),
-    sa.Column("log", sa.Text, nullable=False),
-    sa.Column("batch", sa.Text, nullable=False),
-    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("log", NAME, nullable=False),
+    sa.Column("batch", NAME, nullable=False),
+    sa.Column("source", EXACT_LONG_TEXT, nullable=False),
     sa.Column("start", sa.BigInteger, nullable=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("size", WHOLE_NUMBER, nullable=False),
+    sa.Column("root", EXACT_LONG_TEXT, nullable=False),
     sa.Column("cut", WHOLE_NUMBER),
-    sa.Column("reason", sa.Text),
+    sa.Column("reason", EXACT_LONG_TEXT),
     sa.Column("end", sa.BigInteger),  # None, as the next, for batches that were accepted before these were kept
-    sa.Column("ended", sa.Text),
+    sa.Column("ended", EXACT_LONG_TEXT),
     sa.UniqueConstraint("log", "batch"),
-    sa.Index("anchor_batches_waiting", "cut", "reason", "stream", "seq"),
+    sa.Index("anchor_batches_waiting", "cut", "reason", "stream", "seq").ddl_if(dialect="sqlite"),
+    sa.Index("anchor_batches_cut", "cut", "stream", "seq").ddl_if(callable_=_is_server),
 )
 payloads = sa.Table(
     "anchor_payloads",
     metadata,
     sa.Column("seq", WHOLE_NUMBER, primary_key=True, autoincrement=False),
-    sa.Column("ids", sa.LargeBinary, nullable=False),
-    sa.Column("header", sa.LargeBinary, nullable=False),
-    sa.Column("lines", sa.LargeBinary, nullable=False),
+    sa.Column("ids", LONG_BYTES, nullable=False),
+    sa.Column("header", LONG_BYTES, nullable=False),
+    sa.Column("lines", LONG_BYTES, nullable=False),
 )
 packed = sa.Table(
     "anchor_packed_cuts",
     metadata,
     sa.Column("cut", WHOLE_NUMBER, primary_key=True, autoincrement=False),
-    sa.Column("log", sa.Text, nullable=False),
+    sa.Column("log", NAME, nullable=False),
     sa.Column("first", WHOLE_NUMBER, nullable=False),
-    sa.Column("ids", sa.LargeBinary, nullable=False),
-    sa.Column("sizes", sa.LargeBinary, nullable=False),
+    sa.Column("ids", LONG_BYTES, nullable=False),
+    sa.Column("sizes", LONG_BYTES, nullable=False),
 )
 """The message ids of cuts that were packed before they were written down, until they are observed: all of a cut as one
 array (little-endian uint64), with the number of ids of each batch (uint32), whose places count up from ``first``."""
@@ -58,13 +67,13 @@ members = sa.Table(
     "anchor_packed_members",
     metadata,
     sa.Column("cut", WHOLE_NUMBER, primary_key=True, autoincrement=False),
-    sa.Column("log", sa.Text, nullable=False),
+    sa.Column("log", NAME, nullable=False),
     sa.Column("first", WHOLE_NUMBER, nullable=False, unique=True),
     sa.Column("last", WHOLE_NUMBER, nullable=False, unique=True),
     sa.Column("earliest", sa.BigInteger, nullable=False),
     sa.Column("latest", sa.BigInteger, nullable=False),
-    sa.Column("ends", sa.Text, nullable=False),
-    sa.Column("members", sa.LargeBinary, nullable=False),
+    sa.Column("ends", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("members", LONG_BYTES, nullable=False),
 )
 """Cuts that were packed before they were written down, for ever.
 
@@ -75,11 +84,11 @@ members = sa.Table(
 rejects = sa.Table(
     "anchor_rejects",
     metadata,
-    sa.Column("log", sa.Text, primary_key=True),
+    sa.Column("log", NAME, primary_key=True),
     sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("stream", WHOLE_NUMBER, nullable=False),
     sa.Column("seq", WHOLE_NUMBER, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("reason", EXACT_LONG_TEXT, nullable=False),
     sa.Column("cut", WHOLE_NUMBER),
     sa.Index("anchor_rejects_waiting", "cut", "stream", "seq"),
 )
@@ -88,9 +97,9 @@ cuts = sa.Table(
     metadata,
     sa.Column("cut", WHOLE_NUMBER, primary_key=True),
     sa.Column("stream", WHOLE_NUMBER, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("anchor_string", sa.Text, nullable=False),
-    sa.Column("manifest", sa.LargeBinary, nullable=False),
+    sa.Column("state", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("anchor_string", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("manifest", LONG_BYTES, nullable=False),
     sa.Column("ledger_after", sa.BigInteger, nullable=False),
     sa.Column("anchor", sa.BigInteger),
 )

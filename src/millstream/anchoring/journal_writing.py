@@ -19,7 +19,7 @@ from millstream.anchoring.packed_members import packed_by_name, packed_members, 
 from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.states import AddResult, BatchStream, JournalCut
 from millstream.core.canonical import canonical_json
-from millstream.core.sql import among, insert_new
+from millstream.core.sql_rows import among, insert_new
 
 MAX_CONFIG_CHARACTERS = 100_000
 """The longest configuration (as canonical JSON) that leaves room for the files in a manifest."""

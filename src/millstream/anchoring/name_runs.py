@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
-from millstream.core.sql import among
+from millstream.core.column_types import LONG_BYTES, NAME, WHOLE_NUMBER
+from millstream.core.sql_rows import among
 
 _Numbers = npt.NDArray[np.uint64]
 
@@ -40,10 +41,10 @@ def runs_table(name: str, metadata: sa.MetaData) -> sa.Table:
     return sa.Table(
         name,
         metadata,
-        sa.Column("run", sa.Integer, primary_key=True),
-        sa.Column("log", sa.Text, nullable=False),
+        sa.Column("run", WHOLE_NUMBER, primary_key=True),
+        sa.Column("log", NAME, nullable=False),
         sa.Column("names", sa.BigInteger, nullable=False),
-        sa.Column("bits", sa.Integer, nullable=False),
+        sa.Column("bits", WHOLE_NUMBER, nullable=False),
         sa.Index(f"{name}_log", "log"),
     )
 
@@ -54,10 +55,10 @@ def pages_table(name: str, metadata: sa.MetaData) -> sa.Table:
     return sa.Table(
         name,
         metadata,
-        sa.Column("run", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("page", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("hashes", sa.LargeBinary, nullable=False),
-        sa.Column("places", sa.LargeBinary, nullable=False),
+        sa.Column("run", WHOLE_NUMBER, primary_key=True, autoincrement=False),
+        sa.Column("page", WHOLE_NUMBER, primary_key=True, autoincrement=False),
+        sa.Column("hashes", LONG_BYTES, nullable=False),
+        sa.Column("places", LONG_BYTES, nullable=False),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from millstream.node import Node
-from millstream.node.context import DATABASE
 from millstream.settings import Settings
 
 _LONGEST_NAME = 64
@@ -38,6 +37,8 @@ def record_change(node: Node, action: str, target: str, **facts: Any) -> None:
 
 def record_change_if_node(settings: Settings, action: str, target: str, **facts: Any) -> None:
     """:func:`record_change` in the node of *settings*; a bare log store (``--store``) has no audit log."""
-    if click.get_current_context().params.get("store") is None and (settings.folder / DATABASE).exists():
+    from millstream.node.databases import has_database
+
+    if click.get_current_context().params.get("store") is None and has_database(settings):
         with Node.open(settings) as node:
             record_change(node, action, target, **facts)

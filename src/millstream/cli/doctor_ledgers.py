@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millstream.cli.doctor_machine import Check
 from millstream.core.errors import MillstreamError
-from millstream.node import DATABASE, Node
+from millstream.node import Node
 from millstream.node.ledger_trees import LEDGERS, LedgerName
 from millstream.settings import Settings
 
@@ -20,7 +20,9 @@ _ELSEWHERE = (
 
 def check_ledgers(settings: Settings) -> Iterator[Check]:
     """Whether the ledgers of the node of *settings* are signed to their end, and their checkpoints copied."""
-    if not (settings.folder / DATABASE).exists():  # looking must not begin a node
+    from millstream.node.databases import has_database
+
+    if not has_database(settings):  # looking must not begin a node
         return
     try:
         with Node.open(settings) as node:

@@ -54,6 +54,7 @@ def _urls(settings: Settings) -> dict[str, str]:
     """The URLs of servers in *settings*, by the name of the setting."""
     urls = {
         "log.store": settings.log_url,
+        "node.database": settings.node.database,
         "queue.broker": settings.queue.broker,
         "queue.database": settings.queue.database,
         "registry.database": settings.registry.database,

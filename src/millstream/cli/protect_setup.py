@@ -292,9 +292,11 @@ def _last_part(url: str) -> str:
 
 def _add_stores(path: Path, settings: Settings, added: Mapping[str, str]) -> None:
     """Append tables for the stores *added* to the settings file; a node of before keeps its first store."""
+    from millstream.node.databases import has_database
+
     before = path.read_text("utf-8") if path.exists() else ""
     tables = dict(added)
-    if not settings.stores and (settings.folder / "node.db").exists():
+    if not settings.stores and has_database(settings):
         tables = {"primary": PRIMARY_URL, **tables}
     text = "".join(f"[stores.{_toml(name)}]\nurl = {_toml(url)}\n\n" for name, url in tables.items())
     gap = "" if not before or before.endswith("\n\n") else "\n" if before.endswith("\n") else "\n\n"

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError
+from millstream.core.retry import RetryPolicy
 from millstream.core.sql import ANSWERS, SqlBusyError, SqlInputError
 from millstream.core.url_schemes import scheme_of
 
@@ -31,12 +32,13 @@ class _ServerKind(msgspec.Struct, frozen=True, kw_only=True):
     """Sets up each new connection of the driver."""
 
 
-def open_server(url: str, clock: Clock | None = None) -> sa.Engine:
+def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy = ANSWERS) -> sa.Engine:
     """The database at *url*, ``postgresql://user:password@host:port/name`` or ``mysql://…``, made where it is absent.
 
-    A server that does not answer, as one that is being started with the node, is called again for some twenty seconds
-    of *clock*. Raises :class:`SqlInputError`, which never shows the password, for another URL, where the driver is
-    missing, or where the server refuses the account; :class:`SqlBusyError` where it still does not answer.
+    A server that does not answer, as one that is being started with the node, is called again with *patience*: by
+    default for some twenty seconds of *clock*. Raises :class:`SqlInputError`, which never shows the password, for
+    another URL, where the driver is missing, or where the server refuses the account; :class:`SqlBusyError` where it
+    still does not answer.
     """
     try:
         place = sa.make_url(url)
@@ -49,21 +51,21 @@ def open_server(url: str, clock: Clock | None = None) -> sa.Engine:
             "mysql://user:password@host:port/name"
         )
     try:
-        _make_if_absent(kind, place, clock or SystemClock())
+        _make_if_absent(kind, place, clock or SystemClock(), patience)
         return _engine(kind, place)
     except ImportError as error:
         extra = scheme_of(url).extra
         raise SqlInputError(f"{kind.client}: pip install 'millstream[{extra}]'") from error
 
 
-def _make_if_absent(kind: _ServerKind, place: sa.URL, clock: Clock) -> None:
+def _make_if_absent(kind: _ServerKind, place: sa.URL, clock: Clock, patience: RetryPolicy) -> None:
     def once() -> None:
         try:
             kind.make(place)
         except sa.exc.DBAPIError as error:
             raise _translated(kind, place, error) from error
 
-    ANSWERS.call(once, clock)
+    patience.call(once, clock)
 
 
 def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> MillstreamError:

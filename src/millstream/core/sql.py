@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
-import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from millstream.core.clock import Clock
 from millstream.core.errors import BusyError, InputError
@@ -41,9 +37,11 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A transaction that holds the database's write lock from the start, so that it may read first, then write.
 
     Within one of the same thread it is a part of that one. On SQLite threads of a process wait in line: whoever waits
-    for the lock in the database itself looks again only now and then.
+    for the lock in the database itself looks again only now and then. On a server there is a lock where writers of the
+    database :func:`take_turns`; elsewhere it is a transaction of its own.
     """
-    if engine.dialect.name != "sqlite":
+    is_sqlite, turns = engine.dialect.name == "sqlite", _turns.get(engine)
+    if not is_sqlite and turns is None:
         with engine.begin() as connection:
             yield connection
         return
@@ -54,14 +52,22 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
             yield writer.connection
             return
         with engine.begin() as connection:
+            if turns is not None:
+                connection.execute(turns)
             # SQLite takes the lock only at the first write otherwise, and what was read before may be stale by then.
-            if not getattr(connection.connection, "in_transaction", False):
+            elif not getattr(connection.connection, "in_transaction", False):
                 _begin_immediate(connection)
             writer.connection = connection
             try:
                 yield connection
             finally:
                 writer.connection = None
+
+
+def take_turns(engine: sa.Engine, lock: sa.Select[Any]) -> None:
+    """Let writers of the database of *engine*, on a server, follow one another: each :func:`writing` first executes
+    *lock*, which locks a row until the transaction ends."""
+    _turns[engine] = lock
 
 
 def _begin_immediate(connection: sa.Connection) -> None:
@@ -83,6 +89,7 @@ class _EngineWriter:
 
 _writers: weakref.WeakKeyDictionary[sa.Engine, _EngineWriter] = weakref.WeakKeyDictionary()
 _writers_lock = threading.Lock()
+_turns: weakref.WeakKeyDictionary[sa.Engine, sa.Select[Any]] = weakref.WeakKeyDictionary()
 
 
 def make_tables(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Table] | None = None) -> None:
@@ -178,150 +185,3 @@ class SqlDatabase:
                 raise self.busy_error(f"the database did not answer: {error.orig}; check that it runs") from error
 
         return ANSWERS.call(translated, self.clock)
-
-
-def among(column: sa.ColumnElement[Any], values: Iterable[int | str]) -> sa.ColumnElement[bool]:
-    """Whether *column*, of a table in SQLite, is one of *values*, of which there may be many thousands.
-
-    They travel as one JSON array; a variable each would cost more than the search.
-    """
-    listed = sa.func.json_each(json_array(values)).table_valued("value")
-    return column.in_(sa.select(listed.c.value))
-
-
-def json_array(values: Iterable[int | str]) -> str:
-    """*values* as :func:`among` has them, for ``IN (SELECT value FROM json_each(?))``."""
-    listed = list(values)
-    text = msgspec.json.encode(listed).decode()
-    if "\\u0000" in text:  # at which SQLite ends a text; no row has such a value
-        text = msgspec.json.encode([one for one in listed if "\0" not in str(one)]).decode()
-    return text
-
-
-def put_row(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> None:
-    """Write the row *values* in place of the one with the same primary key, if there is one, within :func:`writing`."""
-    key = [column == values[column.name] for column in table.primary_key]
-    if not connection.execute(sa.update(table).where(*key).values(values)).rowcount:
-        connection.execute(sa.insert(table).values(values))
-
-
-def insert_new(connection: sa.Connection, table: sa.Table) -> sa.Insert:
-    """An insert that leaves rows alone whose key exists; any other fault of a row is an error."""
-    if _is_sqlite(connection):
-        return sqlite.insert(table).on_conflict_do_nothing()
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(table).on_conflict_do_nothing()
-    key = next(iter(table.primary_key))
-    return mysql.insert(table).on_duplicate_key_update({key.name: key})  # IGNORE would let other faults pass, too
-
-
-_ROWS = 400  # SQLite takes 32,766 values a statement
-_BYTES = 4 << 20  # MariaDB takes 16 MiB a statement unless it is told otherwise
-_CASES = 100  # each row is compared with half of them
-_KNOWN_KEY = 1062  # the error of MariaDB and MySQL for a key that is there
-
-
-def insert_rows(
-    connection: sa.Connection,
-    table: sa.Table,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    *,
-    conflict: str | None = None,
-) -> int:
-    """Insert those *rows* (values of *columns*, of types that the driver takes) whose key is new; returns how many.
-
-    What becomes of the others may be said by a clause *conflict* (``ON CONFLICT …``), of which an empty one makes them
-    an error; any other fault of a row is one always. Several hundred rows are one statement: a statement a row would
-    cost a trip to the server, and with SQLite a fight for the interpreter against every other thread.
-    """
-    if _is_sqlite(connection):
-        columns, rows = _with_values(columns, rows)
-    row = f"({', '.join([_mark(connection)] * len(columns))})"
-    leave = conflict is None
-    has_clause = connection.dialect.name in ("sqlite", "postgresql")
-    clause = "ON CONFLICT DO NOTHING" if leave and has_clause else conflict or ""
-
-    def insert(chunk: Sequence[Sequence[Any]]) -> int:
-        marks = ", ".join([row] * len(chunk))
-        text = f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES {marks} {clause}"  # noqa: S608
-        try:
-            return connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(chunk))).rowcount
-        except sa.exc.IntegrityError as error:
-            # MySQL has no clause that leaves known keys alone, counts the others and lets no other fault pass.
-            if not leave or has_clause or error.orig is None or error.orig.args[0] != _KNOWN_KEY:
-                raise
-        middle = len(chunk) // 2
-        return insert(chunk[:middle]) + insert(chunk[middle:]) if middle else 0
-
-    chunks = _parts(rows, _ROWS) if _is_sqlite(connection) else _chunks(rows)
-    return sum(insert(chunk) for chunk in chunks)
-
-
-def _with_values(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]]
-) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """*columns* and *rows* without those columns that are NULL in all rows.
-
-    SQLite's driver takes a microsecond for each value that is no text, integer or float, so give it no ``bool`` either.
-    """
-    kept = [place for place, name in enumerate(columns) if any(row[place] is not None for row in rows)]
-    if len(kept) == len(columns) or len(kept) < 2:
-        return columns, rows
-    return [columns[place] for place in kept], list(map(operator.itemgetter(*kept), rows))
-
-
-def _parts(rows: Sequence[Sequence[Any]], count: int) -> Iterator[Sequence[Sequence[Any]]]:
-    """*rows* in parts of *count*: SQLite takes as many bytes a statement as there are."""
-    return (rows[start : start + count] for start in range(0, len(rows), count))
-
-
-def _chunks(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
-    """*rows* in parts that fit into a statement, by their number and by their bytes."""
-    start = size = 0
-    for place, row in enumerate(rows):
-        length = sum(len(value) for value in row if isinstance(value, bytes | str))
-        if place - start == _ROWS or (place > start and size + length > _BYTES):
-            yield rows[start:place]
-            start, size = place, 0
-        size += length
-    if start < len(rows):
-        yield rows[start:]
-
-
-def update_rows(
-    connection: sa.Connection,
-    column: sa.Column[Any],
-    key: sa.Column[Any],
-    pairs: Sequence[tuple[Any, Any]],
-    *,
-    change: Mapping[str, Any],
-    only: Mapping[str, Any] = {},
-    never: Mapping[str, Any] = {},
-) -> int:
-    """For each of *pairs* set *column* to the second where *key* is the first, and the same *change* in all those rows.
-
-    Rows are left alone that have not the values *only*, or have the values *never*. Returns how many rows were found.
-    Values are of types that the driver takes.
-    """
-    mark = _mark(connection)
-    same = "".join(f", {name} = {mark}" for name in change)
-    where = "".join([f" AND {name} = {mark}" for name in only] + [f" AND {name} <> {mark}" for name in never])
-    found = 0
-    for start in range(0, len(pairs), _CASES):
-        chunk = pairs[start : start + _CASES]
-        cases = f" WHEN {mark} THEN {mark}" * len(chunk)
-        names = ", ".join([mark] * len(chunk))
-        assignments = f"{column.name} = CASE {key.name}{cases} END{same}"
-        text = f"UPDATE {key.table.name} SET {assignments} WHERE {key.name} IN ({names}){where}"  # noqa: S608
-        values = (*itertools.chain.from_iterable(chunk), *change.values(), *(name for name, _ in chunk))
-        found += connection.exec_driver_sql(text, (*values, *only.values(), *never.values())).rowcount
-    return found
-
-
-def _is_sqlite(connection: sa.Connection) -> bool:
-    return connection.dialect.name == "sqlite"
-
-
-def _mark(connection: sa.Connection) -> str:
-    return "?" if connection.dialect.paramstyle == "qmark" else "%s"

@@ -7,7 +7,6 @@ and the licence for every delete (promise P8).
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,9 +14,10 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 
-from millstream.core.sql import among, json_array, make_tables
+from millstream.core.sql import make_tables
+from millstream.core.sql_rows import DriverQuery, among, json_array, total
 from millstream.mill.column_join import ItemColumns
-from millstream.mill.column_scan import scan_pages
+from millstream.mill.column_scan import page_of, scan_pages
 from millstream.mill.manifest_table import (
     COMPARISON_COLUMNS,
     MANIFEST_SCHEMA,
@@ -49,7 +49,7 @@ _PAGE = 1_000  # as many as a listing has: what fits into the caches costs two t
 class Manifest:
     """The manifest in a database, to be read. Thread-safe.
 
-    *engine* is an SQLAlchemy engine on SQLite; the table is created where it is absent. All that is written to it goes
+    *engine* is an SQLAlchemy engine; the table is created where it is absent. All that is written to it goes
     through ``writer`` (:class:`~millstream.mill.manifest_writer.ManifestWriter`).
     """
 
@@ -73,9 +73,8 @@ class Manifest:
 
     def get_columns(self, store: str, space: str, content_ids: Sequence[str]) -> ItemColumns:
         """The rows of *content_ids* that exist, in the columns of :meth:`scan_columns`."""
-        with self._engine.connect() as connection, contextlib.closing(connection.connection.cursor()) as cursor:
-            cursor.execute(_SOME, (store, space, json_array(content_ids)))
-            rows = cursor.fetchall()
+        with self._engine.connect() as connection:
+            rows = _SOME.rows(connection, in_store=store, in_space=space, ids=json_array(content_ids))
         keys, *columns = map(list, zip(*rows, strict=True)) if rows else [[] for _ in COMPARISON_COLUMNS]
         return ItemColumns(keys, tuple(columns))
 
@@ -111,9 +110,12 @@ class Manifest:
             query = query.where(_manifest.c.deleted.is_(False))
         schema = pa.schema([MANIFEST_SCHEMA.field(name) for name in columns])
         with self._engine.connect() as connection:
-            cursor = connection.execute(query).cursor
-            while rows := cursor.fetchmany(_COLUMNS_PAGE):  # a row object each would cost more than all the rest
-                yield _to_arrow(rows, schema)
+            if connection.dialect.name == "sqlite":
+                rows: Any = connection.execute(query).cursor  # a row object each would cost more than all the rest
+            else:  # a driver takes all rows of a query into memory unless it is told otherwise
+                rows = connection.execution_options(stream_results=True, max_row_buffer=_COLUMNS_PAGE).execute(query)
+            while some := rows.fetchmany(_COLUMNS_PAGE):
+                yield _to_arrow(some, schema)
 
     def page(self, store: str, space: str, *, after: str = "", limit: int = 1000) -> Sequence[ManifestRow]:
         """Up to *limit* rows of a space whose ids come after *after*, in the order of their UTF-8 bytes."""
@@ -180,7 +182,7 @@ class Manifest:
 
     def size(self, store: str, space: str) -> tuple[int, int]:
         """The number of live rows of a space, and the sum of their bytes."""
-        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_manifest.c.size), 0)).where(
+        query: sa.Select[*tuple[Any, ...]] = sa.select(sa.func.count(), total(_manifest.c.size)).where(
             _manifest.c.deleted.is_(False)
         )
         with self._engine.connect() as connection:
@@ -192,13 +194,16 @@ class Manifest:
             yield from itertools.starmap(ManifestRow, connection.execute(query).fetchall())
 
 
-_KNOWN = (
-    f"SELECT {', '.join(COMPARISON_COLUMNS)} FROM mill_manifest "  # noqa: S608  (names of columns)
-    "WHERE store = ? AND space = ? AND content_id > ? ORDER BY content_id LIMIT ?"
-)
-_SOME = (
-    f"SELECT {', '.join(COMPARISON_COLUMNS)} FROM mill_manifest "  # noqa: S608  (names of columns)
-    "WHERE store = ? AND space = ? AND content_id IN (SELECT value FROM json_each(?)) ORDER BY content_id"
+_COMPARED = [_manifest.c[name] for name in COMPARISON_COLUMNS]
+_KNOWN = DriverQuery(page_of(_manifest, *_COMPARED))
+_SOME = DriverQuery(
+    sa.select(*_COMPARED)
+    .where(
+        _manifest.c.store == sa.bindparam("in_store"),
+        _manifest.c.space == sa.bindparam("in_space"),
+        among(_manifest.c.content_id, sa.bindparam("ids", type_=sa.Text)),
+    )
+    .order_by(_manifest.c.content_id)
 )
 _ONE = sa.select(_manifest).where(
     _manifest.c.store == sa.bindparam("in_store"),
@@ -214,10 +219,12 @@ def _narrow(query: sa.Select[Any], store: str | None, space: str | None) -> sa.S
 
 
 def _to_arrow(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """*rows* as SQLite has them, where a truth value is 0 or 1."""
+    """*rows* as a driver has them: on SQLite a truth value is 0 or 1."""
     columns = zip(zip(*rows, strict=True), schema, strict=True)
     return pa.RecordBatch.from_arrays([_array(column, field.type) for column, field in columns], schema=schema)
 
 
 def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    return pa.array(column, pa.int8()).cast(kind) if pa.types.is_boolean(kind) else pa.array(column, kind)
+    if pa.types.is_boolean(kind) and type(column[0]) is int:
+        return pa.array(column, pa.int8()).cast(kind)
+    return pa.array(column, kind)

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
 
+from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, NAME
 from millstream.mill.integrity_decision import BitCheckOutcome, CheckVerdict, ManifestAction
 
 MANIFEST_SCHEMA = pa.schema(
@@ -35,19 +36,19 @@ metadata = sa.MetaData()
 manifest_table = sa.Table(
     "mill_manifest",
     metadata,
-    sa.Column("store", sa.Text, primary_key=True),
-    sa.Column("space", sa.Text, primary_key=True),
-    sa.Column("content_id", sa.Text, primary_key=True),
-    sa.Column("sha256", sa.Text),
+    sa.Column("store", NAME, primary_key=True),
+    sa.Column("space", NAME, primary_key=True),
+    sa.Column("content_id", CONTENT_ID, primary_key=True),
+    sa.Column("sha256", EXACT_LONG_TEXT),
     sa.Column("size", sa.BigInteger, nullable=False),
-    sa.Column("mimetype", sa.Text, nullable=False),
+    sa.Column("mimetype", EXACT_LONG_TEXT, nullable=False),
     sa.Column("modified", sa.BigInteger, nullable=False),
     sa.Column("deleted", sa.Boolean, nullable=False),
     sa.Column("missing", sa.Boolean, nullable=False),
     sa.Column("checked_at", sa.BigInteger),
     sa.Column("verified_at", sa.BigInteger),
-    sa.Column("outcome", sa.Text),
-    sa.Column("detail", sa.Text),
+    sa.Column("outcome", EXACT_LONG_TEXT),
+    sa.Column("detail", EXACT_LONG_TEXT),
     sa.Index("mill_manifest_item", "space", "content_id"),
     sqlite_with_rowid=False,
 )

@@ -8,7 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from millstream.core.sql import insert_rows, writing
+from millstream.core.sql import writing
+from millstream.core.sql_rows import Conflict, insert_rows
 from millstream.mill.integrity_decision import CheckVerdict, ManifestAction
 from millstream.mill.manifest_table import AddedItems, CheckResult, IntactItems, ManifestEvent
 from millstream.mill.manifest_table import manifest_table as _manifest
@@ -16,7 +17,7 @@ from millstream.mill.merge_join import groups
 
 
 class ManifestWriter:
-    """Writes to the manifest in the database of *engine* (SQLite), whose table exists. Thread-safe.
+    """Writes to the manifest in the database of *engine*, whose table exists. Thread-safe.
 
     Every call is durable when it returns.
     """
@@ -53,36 +54,64 @@ class ManifestWriter:
         self._insert(created, _CREATE_COLUMNS)
         with writing(self.engine) as connection:
             for some in groups(noted, _NOTED):
-                text = f"{_NOTED_AS} (VALUES {', '.join([_NOTE_MARKS] * len(some))}) {_NOTE}"
-                connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(some)))
+                _note(connection, some)
 
     def apply_intact(self, items: IntactItems) -> None:
         """:meth:`apply` the check of each of *items*."""
-        said = (items.checked_at, items.checked_at, items.outcome.verdict.value, items.note, items.store, items.space)
-        rows = [(*said, *pair) for pair in zip(items.content_ids, items.sums, strict=True)]
-        if rows:
-            with writing(self.engine) as connection:
-                connection.exec_driver_sql(_NOTE_INTACT, rows)
+        pairs = list(zip(items.content_ids, items.sums, strict=True))
+        if not pairs:
+            return
+        verdict = items.outcome.verdict.value
+        with writing(self.engine) as connection:
+            if connection.dialect.name == "sqlite":
+                said = (items.checked_at, items.checked_at, verdict, items.note, items.store, items.space)
+                connection.exec_driver_sql(_NOTE_INTACT, [(*said, *pair) for pair in pairs])
+                return
+            at, explained = items.checked_at, (verdict, items.note)
+            for some in groups(pairs, _NOTED):
+                rows = [
+                    (items.store, items.space, name, sha256, None, 0, True, at, False, *explained)
+                    for name, sha256 in some
+                ]
+                _note(connection, rows)
 
-    def _insert(self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str], conflict: str | None = None) -> None:
+    def _insert(
+        self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str], conflict: Conflict | None = None
+    ) -> None:
         if rows:
             with writing(self.engine) as connection:
                 insert_rows(connection, _manifest, columns, rows, conflict=conflict)
 
 
 _RECORD_COLUMNS = ("store", "space", "content_id", "sha256", "size", "mimetype", "modified", "deleted", "missing")
-_RECORD = """
-ON CONFLICT (store, space, content_id) DO UPDATE SET
-    modified = excluded.modified, deleted = excluded.deleted, missing = 0,
-    sha256 = CASE WHEN excluded.deleted THEN mill_manifest.sha256 ELSE excluded.sha256 END,
-    size = CASE WHEN excluded.deleted THEN mill_manifest.size ELSE excluded.size END,
-    mimetype = CASE WHEN excluded.deleted THEN mill_manifest.mimetype ELSE excluded.mimetype END,
-    checked_at = CASE WHEN excluded.deleted OR excluded.sha256 IS mill_manifest.sha256 THEN checked_at END,
-    verified_at = CASE WHEN excluded.deleted OR excluded.sha256 IS mill_manifest.sha256 THEN verified_at END,
-    outcome = CASE WHEN excluded.deleted OR excluded.sha256 IS mill_manifest.sha256 THEN outcome END,
-    detail = CASE WHEN excluded.deleted OR excluded.sha256 IS mill_manifest.sha256 THEN detail END
-WHERE excluded.modified >= mill_manifest.modified
-"""
+_DESCRIBED, _FOUND = ("sha256", "size", "mimetype"), ("checked_at", "verified_at", "outcome", "detail")
+
+
+def _record_clause() -> str:
+    described = [
+        f"{name} = CASE WHEN excluded.deleted THEN mill_manifest.{name} ELSE excluded.{name} END" for name in _DESCRIBED
+    ]
+    is_null = "coalesce(excluded.sha256, mill_manifest.sha256) IS NULL"  # both of them
+    same = f"excluded.deleted OR coalesce(excluded.sha256 = mill_manifest.sha256, FALSE) OR {is_null}"
+    found = [f"{name} = CASE WHEN {same} THEN mill_manifest.{name} END" for name in _FOUND]
+    plain = ["modified = excluded.modified", "deleted = excluded.deleted", "missing = FALSE"]
+    return (
+        f"ON CONFLICT (store, space, content_id) DO UPDATE SET {', '.join(plain + described + found)} "
+        "WHERE excluded.modified >= mill_manifest.modified"
+    )
+
+
+def _record_clause_on_mysql() -> str:
+    """The same for MySQL, where what is assigned later sees what was assigned before."""
+    same = "VALUES(deleted) OR VALUES(sha256) <=> sha256"
+    values = {name: f"IF({same}, {name}, NULL)" for name in _FOUND}
+    values |= {name: f"IF(VALUES(deleted), {name}, VALUES({name}))" for name in _DESCRIBED}
+    values |= {"deleted": "VALUES(deleted)", "missing": "FALSE", "modified": "VALUES(modified)"}
+    changes = [f"{name} = IF(VALUES(modified) >= modified, {value}, {name})" for name, value in values.items()]
+    return f"ON DUPLICATE KEY UPDATE {', '.join(changes)}"
+
+
+_RECORD = Conflict(_record_clause(), _record_clause_on_mysql())
 """An event is written over its row where it is not older. A delete keeps what is known of the item."""
 
 _CREATE_COLUMNS = (*_RECORD_COLUMNS, "checked_at", "outcome", "detail")
@@ -106,6 +135,44 @@ WHERE store = ? AND space = ? AND content_id = ? AND sha256 IS ? AND NOT deleted
 """
 _NOTED = 500
 """Checks in one statement: SQLite takes 32,766 values."""
+
+_NOTE_COLUMNS = {
+    "of_store": "text", "of_space": "text", "item": "text", "observed": "text", "found": "text", "found_size": "bigint",
+    "verified": "boolean", "at": "bigint", "gone": "boolean", "verdict": "text", "explanation": "text",
+}  # fmt: skip
+_NOTED_COLUMNS = ", ".join(f"%s::{kind}[]" for kind in _NOTE_COLUMNS.values())
+_NOTE_ON_POSTGRESQL = f"""
+UPDATE mill_manifest SET
+    sha256 = coalesce(noted.found, mill_manifest.sha256),
+    size = CASE WHEN noted.found IS NULL THEN mill_manifest.size ELSE noted.found_size END,
+    verified_at = CASE WHEN noted.verified THEN noted.at ELSE mill_manifest.verified_at END,
+    checked_at = noted.at, missing = noted.gone, outcome = noted.verdict, detail = noted.explanation
+FROM unnest({_NOTED_COLUMNS}) AS noted ({", ".join(_NOTE_COLUMNS)})
+WHERE store = noted.of_store AND space = noted.of_space AND content_id = noted.item
+    AND mill_manifest.sha256 IS NOT DISTINCT FROM noted.observed AND NOT deleted
+"""  # noqa: S608  (names of columns)
+_NOTE_ON_MYSQL = """
+SET sha256 = coalesce(noted.found, sha256),
+    size = CASE WHEN noted.found IS NULL THEN size ELSE noted.found_size END,
+    verified_at = CASE WHEN noted.verified THEN noted.at ELSE verified_at END,
+    checked_at = noted.at, missing = noted.gone, outcome = noted.verdict, detail = noted.explanation
+WHERE sha256 <=> noted.observed AND NOT deleted
+"""
+
+
+def _note(connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Write down what checks found: *rows* of the columns of :data:`_NOTE_COLUMNS`, no item twice."""
+    values = tuple(itertools.chain.from_iterable(rows))
+    if connection.dialect.name == "sqlite":
+        text = f"{_NOTED_AS} (VALUES {', '.join([_NOTE_MARKS] * len(rows))}) {_NOTE}"
+    elif connection.dialect.name == "postgresql":
+        text, values = _NOTE_ON_POSTGRESQL, tuple(map(list, zip(*rows, strict=True)))
+    else:
+        first = f"SELECT {', '.join(f'%s AS {name}' for name in _NOTE_COLUMNS)}"
+        others = f" UNION ALL SELECT {', '.join(['%s'] * len(_NOTE_COLUMNS))}" * (len(rows) - 1)
+        is_row = "store = noted.of_store AND space = noted.of_space AND content_id = noted.item"
+        text = f"UPDATE mill_manifest JOIN ({first}{others}) AS noted ON {is_row} {_NOTE_ON_MYSQL}"
+    connection.exec_driver_sql(text, values)
 
 
 def _event_row(event: ManifestEvent) -> tuple[Any, ...]:

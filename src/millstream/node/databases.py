@@ -8,8 +8,12 @@ import sqlalchemy as sa
 
 from millstream.core.cached import locked_cached_property
 from millstream.core.database_server import open_server
+from millstream.core.errors import MillstreamError
+from millstream.core.retry import RetryPolicy
 from millstream.core.sqlite_file import open_database
+from millstream.core.writers_lock import is_made, lock_writers
 from millstream.node.context import DATABASE, NodeContext
+from millstream.settings import Settings
 from millstream.stores import open_provider
 
 TABLES = ("anchor_", "audit_", "console_", "mill_", "queue_", "registry_")
@@ -17,6 +21,22 @@ TABLES = ("anchor_", "audit_", "console_", "mill_", "queue_", "registry_")
 
 _CACHE_KIB = 16 << 10
 """Memory of a connection: batches are indexed by their hashes, so any page may be next."""
+
+
+def has_database(settings: Settings) -> bool:
+    """Whether there is a database of a node of *settings* already: a server that does not answer has none."""
+    if not settings.node.database:
+        return (settings.folder / DATABASE).exists()
+    try:
+        engine = open_server(settings.node.database, patience=RetryPolicy(attempts=1))
+    except MillstreamError:
+        return False
+    try:
+        return is_made(engine)
+    except sa.exc.SQLAlchemyError:
+        return False
+    finally:
+        engine.dispose()
 
 
 class DatabasesPart:
@@ -34,19 +54,33 @@ class DatabasesPart:
 
         A new node makes the folders of its own stores first: a database that is there says that they were made, so that
         one that is missing later is an unmounted disk, and not a start that was cut short. Raises
-        :class:`~millstream.core.sqlite_file.DatabaseFileError` where it cannot be used.
+        :class:`~millstream.core.sqlite_file.DatabaseFileError`, or for one on a server
+        :class:`~millstream.core.sql.SqlBusyError` or :class:`~millstream.core.sql.SqlInputError`, where it cannot be
+        used.
         """
-        settings, path = self._context.settings, self._context.folder / DATABASE
+        context, url = self._context, self._context.settings.node.database
+        if url:
+            engine = open_server(url, context.clock)
+            context.resources.callback(engine.dispose)
+            if not is_made(engine):
+                self._make_stores()
+            lock_writers(engine)
+            return engine
         if self._is_new:
-            for name, url in settings.store_urls.items():
-                if settings.owns(name):
-                    open_provider(url, create=True)
-        engine = open_database(path, TABLES, cache_kib=_CACHE_KIB)
-        self._context.resources.callback(engine.dispose)
+            self._make_stores()
+        engine = open_database(context.folder / DATABASE, TABLES, cache_kib=_CACHE_KIB)
+        context.resources.callback(engine.dispose)
         return engine
+
+    def _make_stores(self) -> None:
+        settings = self._context.settings
+        for name, url in settings.store_urls.items():
+            if settings.owns(name):
+                open_provider(url, create=True)
 
     def at(self, url: str) -> sa.Engine:
         """The database at *url*, opened once; the node's own where *url* is empty."""
+        url = url or self._context.settings.node.database  # whose own engine takes turns in writing
         if not url:
             return self.own
         with self._connecting:

@@ -11,7 +11,8 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.column_types import LONG_BYTES, LONG_TEXT, WHOLE_NUMBER, exact_text
-from millstream.core.sql import SqlDatabase, insert_new
+from millstream.core.sql import SqlDatabase
+from millstream.core.sql_rows import insert_new
 from millstream.queue.protocol import DeadTask, Depth, Lease, redrive_times
 
 metadata = sa.MetaData()

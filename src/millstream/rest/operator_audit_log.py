@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock
-from millstream.core.column_types import WHOLE_NUMBER
+from millstream.core.column_types import EXACT_LONG_TEXT, WHOLE_NUMBER
 
 _metadata = sa.MetaData()
 
@@ -18,10 +18,10 @@ _events = sa.Table(
     _metadata,
     sa.Column("number", WHOLE_NUMBER, primary_key=True),
     sa.Column("at", sa.BigInteger, nullable=False),
-    sa.Column("user", sa.Text, nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("target", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("user", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("action", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("target", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("reason", EXACT_LONG_TEXT, nullable=False),
     sa.Column("facts", sa.JSON, nullable=False),
 )
 

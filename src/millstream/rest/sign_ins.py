@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock
+from millstream.core.column_types import NAME
 from millstream.rest.operator_audit_log import OperatorAuditLog
 
 UNKNOWN = "unknown"
@@ -28,7 +29,7 @@ _metadata = sa.MetaData()
 _signed_out = sa.Table(
     "console_signed_out",
     _metadata,
-    sa.Column("nonce", sa.String(64), primary_key=True),
+    sa.Column("nonce", NAME, primary_key=True),
     sa.Column("expires", sa.BigInteger, nullable=False),
 )
 

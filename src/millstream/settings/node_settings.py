@@ -13,6 +13,7 @@ from millstream.anchoring.registry.settings import RegistrySettings
 from millstream.anchoring.settings import AnchoringSettings
 from millstream.batching.settings import BatchingSettings
 from millstream.core.settings import Section, SettingsError
+from millstream.core.url_schemes import scheme_of
 from millstream.log.settings import LogSettings, nerve_url
 from millstream.messaging.broker.settings import BrokerSettings
 from millstream.mill.settings import MillSettings
@@ -28,6 +29,21 @@ PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
 """The first store of a node: a local folder that also shows the content-addressed files as its space ``cas``."""
 
 
+class NodeSettings(Section, frozen=True):
+    """``database`` holds the node's tables: ``postgresql://user:password@host:port/name`` or ``mariadb://…``, and by
+    default the file ``node.db`` in the node's folder. `millstream node move` moves the tables from one to the other.
+    """
+
+    database: str = ""
+
+    def __post_init__(self) -> None:
+        if self.database and scheme_of(self.database).extra not in ("postgresql", "mysql"):
+            raise ValueError(
+                "invalid database: write postgresql://user:password@host:port/name, mariadb://… or "
+                "mysql://…, or leave it empty for the file node.db"
+            )
+
+
 class Settings(Section, frozen=True):
     """All settings of a node. ``data`` is its folder; ``stores`` are its storage providers by id.
 
@@ -37,6 +53,7 @@ class Settings(Section, frozen=True):
 
     data: str = DEFAULT_DATA
     data_access: Literal["owner", "group"] = "owner"
+    node: NodeSettings = NodeSettings()
     log: LogSettings = LogSettings()
     batching: BatchingSettings = BatchingSettings()
     anchoring: AnchoringSettings = AnchoringSettings()

@@ -82,13 +82,15 @@ def find_disks(
 
 
 def part_sizes(node: Node, snapshot: StatusSnapshot | None) -> Mapping[str, int]:
-    """The bytes of the largest logs, of the copies in each store, and of the node's database, by what they are."""
+    """The bytes of the largest logs, of the copies in each store, and of the file of the node's database, by part."""
     sizes = dict[str, int]()
     if snapshot is not None:
         largest = sorted(snapshot.logs, key=lambda row: -row.bytes)[:MOST_PARTS]
         sizes |= {f"log {row.log}": row.bytes for row in largest}
         for space in snapshot.spaces:
             sizes[f"store {space.store}"] = sizes.get(f"store {space.store}", 0) + space.bytes
+    if node.settings.node.database:  # its server has a disk of its own
+        return sizes
     files = (node.folder / f"node.db{end}" for end in ("", "-wal"))
     sizes["database node.db"] = sum(path.stat().st_size for path in files if path.exists())
     return sizes

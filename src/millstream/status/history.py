@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
+from millstream.core.column_types import EXACT_LONG_TEXT
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import make_tables, writing
 from millstream.status.models import QueueSample, Sample
@@ -24,7 +25,7 @@ _samples = sa.Table(
     "console_history",
     _metadata,
     sa.Column("minute", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("sample", sa.Text, nullable=False),
+    sa.Column("sample", EXACT_LONG_TEXT, nullable=False),
 )
 
 

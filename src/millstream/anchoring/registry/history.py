@@ -29,7 +29,7 @@ from millstream.anchoring.sidetree import (
 from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import stored_operation
 from millstream.core.clock import MICROSECONDS
-from millstream.core.sql import insert_rows
+from millstream.core.sql_rows import insert_rows
 
 _decoder = msgspec.json.Decoder(dict[str, Any])
 _CHUNK = 5_000

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.database import RegistryDatabase
-from millstream.core.sql import insert_new
+from millstream.core.sql_rows import insert_new
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from millstream.anchoring.registry.states import (
     QueuedOperation,
     Submission,
 )
-from millstream.core.sql import insert_rows, update_rows
+from millstream.core.sql_rows import insert_rows, update_rows
 
 _ops = t.operations
 _STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "retries", "anchor", "place", "reason")]

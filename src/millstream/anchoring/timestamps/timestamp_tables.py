@@ -9,33 +9,34 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.database import metadata
-from millstream.core.column_types import WHOLE_NUMBER
-from millstream.core.sql import make_tables, put_row, writing
+from millstream.core.column_types import EXACT_LONG_TEXT, NAME, WHOLE_NUMBER, key_text
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import put_row
 
 _timestamps = sa.Table(
     "anchor_timestamps",
     metadata,
-    sa.Column("ledger", sa.Text, primary_key=True),
+    sa.Column("ledger", NAME, primary_key=True),
     sa.Column("number", WHOLE_NUMBER, primary_key=True, autoincrement=False),
-    sa.Column("authority", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("authority", key_text(1000), nullable=False),
+    sa.Column("name", EXACT_LONG_TEXT, nullable=False),
     sa.Column("size", WHOLE_NUMBER),
     sa.Column("renews", WHOLE_NUMBER),
     sa.Column("time", WHOLE_NUMBER, nullable=False),
     sa.Column("ends_at", WHOLE_NUMBER, nullable=False),
-    sa.Column("digest", sa.Text, nullable=False),
-    sa.Column("document", sa.Text, nullable=False),
-    sa.Column("token", sa.Text, nullable=False),
+    sa.Column("digest", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("document", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("token", EXACT_LONG_TEXT, nullable=False),
     sa.Column("received_at", WHOLE_NUMBER, nullable=False),
 )
 _authorities = sa.Table(
     "anchor_timestamp_authorities",
     metadata,
-    sa.Column("ledger", sa.Text, primary_key=True),
-    sa.Column("authority", sa.Text, primary_key=True),
+    sa.Column("ledger", NAME, primary_key=True),
+    sa.Column("authority", key_text(1000), primary_key=True),
     sa.Column("asked_at", WHOLE_NUMBER, nullable=False),
     sa.Column("answered_at", WHOLE_NUMBER),
-    sa.Column("problem", sa.Text),
+    sa.Column("problem", EXACT_LONG_TEXT),
 )
 
 

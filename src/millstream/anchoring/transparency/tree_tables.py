@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -12,44 +11,55 @@ import sqlalchemy as sa
 from millstream.anchoring.database import metadata
 from millstream.anchoring.errors import LedgerError, LedgerUnavailableError
 from millstream.anchoring.transparency.signer import CheckpointSigner
-from millstream.core.column_types import WHOLE_NUMBER
+from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
 from millstream.core.sql import make_tables
+from millstream.core.sql_rows import replacing
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPICursor
+
+
+class _Statement(NamedTuple):
+    """A statement for SQLite and PostgreSQL, and the same for MySQL."""
+
+    text: str
+    on_mysql: str
+
 
 trees = sa.Table(
     "anchor_trees",
     metadata,
-    sa.Column("ledger", sa.Text, primary_key=True),
+    sa.Column("ledger", NAME, primary_key=True),
     sa.Column("size", WHOLE_NUMBER, nullable=False),
-    sa.Column("checkpoint", sa.LargeBinary),
+    sa.Column("checkpoint", LONG_BYTES),
     sa.Column("checkpoint_size", WHOLE_NUMBER),
-    sa.Column("checkpoint_root", sa.LargeBinary),
-    sa.Column("problem", sa.Text),
+    sa.Column("checkpoint_root", LONG_BYTES),
+    sa.Column("problem", EXACT_LONG_TEXT),
 )
 tiles = sa.Table(
     "anchor_tree_tiles",
     metadata,
-    sa.Column("ledger", sa.Text, primary_key=True),
+    sa.Column("ledger", NAME, primary_key=True),
     sa.Column("level", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("tile", WHOLE_NUMBER, primary_key=True, autoincrement=False),
-    sa.Column("hashes", sa.LargeBinary, nullable=False),
+    sa.Column("hashes", LONG_BYTES, nullable=False),
 )
 """A tile that is not full has fewer hashes; hashes are only ever added to it."""
 
+
+def _put(table: sa.Table, *columns: str, changed: Sequence[str] = ()) -> _Statement:
+    """The statement that inserts a row (its key, then *columns*), or changes the columns *changed* (all) of it."""
+    names = [*(column.name for column in table.primary_key), *columns]
+    insert = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "  # noqa: S608
+    conflict = replacing(table, changed or columns)
+    return _Statement(insert + conflict.clause, insert + conflict.on_mysql)
+
+
 _STATE = "SELECT size, checkpoint, checkpoint_size, checkpoint_root, problem FROM anchor_trees WHERE ledger = ?"
-_PUT_STATE = (
-    "INSERT INTO anchor_trees (ledger, size, checkpoint, checkpoint_size, checkpoint_root) VALUES (?, ?, ?, ?, ?) "
-    "ON CONFLICT (ledger) DO UPDATE SET size = excluded.size, checkpoint = excluded.checkpoint, "
-    "checkpoint_size = excluded.checkpoint_size, checkpoint_root = excluded.checkpoint_root"
-)
-_PUT_PROBLEM = (
-    "INSERT INTO anchor_trees (ledger, size, problem) VALUES (?, 0, ?) "
-    "ON CONFLICT (ledger) DO UPDATE SET problem = excluded.problem"
-)
+_PUT_STATE = _put(trees, "size", "checkpoint", "checkpoint_size", "checkpoint_root")
+_PUT_PROBLEM = _put(trees, "problem", "size", changed=("problem",))
 _TILE = "SELECT hashes FROM anchor_tree_tiles WHERE ledger = ? AND level = ? AND tile = ?"
-_PUT_TILE = (
-    "INSERT INTO anchor_tree_tiles (ledger, level, tile, hashes) VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (ledger, level, tile) DO UPDATE SET hashes = excluded.hashes"
-)
+_PUT_TILE = _put(tiles, "hashes")
 
 
 class SignedCheckpoint(msgspec.Struct, frozen=True):
@@ -109,7 +119,7 @@ def write_state(connection: sa.Connection, ledger: str, state: TreeState) -> Non
 
 def write_problem(connection: sa.Connection, ledger: str, problem: str | None) -> None:
     """Keep why the last attempt to sign the tree of *ledger* failed."""
-    _cursor(connection, _PUT_PROBLEM, [(ledger, problem)])
+    _cursor(connection, _PUT_PROBLEM, [(ledger, problem, 0)])
 
 
 class DatabaseTiles:
@@ -142,13 +152,22 @@ class DatabaseTiles:
         _cursor(self.connection, _PUT_TILE, rows)
 
 
-def _cursor(connection: sa.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> sqlite3.Cursor:
-    """*statement*, run for each of *rows* by SQLite's driver: SQLAlchemy would take half of the time of an anchor.
+def _cursor(connection: sa.Connection, statement: str | _Statement, rows: Sequence[tuple[Any, ...]]) -> DBAPICursor:
+    """*statement*, run for each of *rows* by the driver: SQLAlchemy would take half of the time of an anchor.
 
     Raises :class:`LedgerUnavailableError`.
     """
+    dialect = connection.dialect
+    if isinstance(statement, _Statement):
+        statement = statement.on_mysql if dialect.name == "mysql" else statement.text
+    if dialect.name != "sqlite":
+        statement = statement.replace("?", "%s")
     try:
-        cursor = cast(sqlite3.Cursor, connection.connection.cursor())
-        return cursor.execute(statement, rows[0]) if len(rows) == 1 else cursor.executemany(statement, rows)
-    except sqlite3.Error as error:
+        cursor = connection.connection.cursor()
+        if len(rows) == 1:
+            cursor.execute(statement, rows[0])
+        else:
+            cursor.executemany(statement, rows)
+        return cursor
+    except dialect.loaded_dbapi.Error as error:
         raise LedgerUnavailableError(f"cannot use the tree of the ledger in the node's database: {error}") from error

@@ -8,15 +8,16 @@ import sqlalchemy as sa
 from millstream.anchoring.database import metadata
 from millstream.anchoring.transparency.policy import TrustPolicy, cosigning_witnesses
 from millstream.anchoring.transparency.signed_note import SignedNote, encode_note, parse_note
-from millstream.core.column_types import WHOLE_NUMBER
-from millstream.core.sql import make_tables, put_row, writing
+from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import put_row
 
 _cosigned = sa.Table(
     "anchor_cosigned",
     metadata,
-    sa.Column("ledger", sa.Text, primary_key=True),
+    sa.Column("ledger", NAME, primary_key=True),
     sa.Column("complete", sa.Boolean, primary_key=True),
-    sa.Column("data", sa.LargeBinary, nullable=False),
+    sa.Column("data", LONG_BYTES, nullable=False),
     sa.Column("size", WHOLE_NUMBER, nullable=False),
     sa.Column("started_at", WHOLE_NUMBER, nullable=False),
     sa.Column("completed_at", WHOLE_NUMBER),
@@ -24,12 +25,12 @@ _cosigned = sa.Table(
 _witnesses = sa.Table(
     "anchor_witnesses",
     metadata,
-    sa.Column("ledger", sa.Text, primary_key=True),
-    sa.Column("witness", sa.Text, primary_key=True),
+    sa.Column("ledger", NAME, primary_key=True),
+    sa.Column("witness", NAME, primary_key=True),
     sa.Column("known_size", WHOLE_NUMBER, nullable=False),
     sa.Column("asked_at", WHOLE_NUMBER, nullable=False),
     sa.Column("answered_at", WHOLE_NUMBER),
-    sa.Column("problem", sa.Text),
+    sa.Column("problem", EXACT_LONG_TEXT),
     sa.Column("is_fork", sa.Boolean, nullable=False),
     sa.Column("is_refusal", sa.Boolean),
 )

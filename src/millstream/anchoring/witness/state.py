@@ -10,7 +10,8 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.column_types import WHOLE_NUMBER
-from millstream.core.sql import insert_new, make_tables, put_row, writing
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import insert_new, put_row
 from millstream.core.sqlite_file import open_database
 
 _IF_DAMAGED = (

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from millstream.core.sql import among, insert_rows, make_tables, writing
+from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, NAME
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import DriverQuery, among, insert_rows, replacing, total
 from millstream.mill.column_join import ItemColumns
-from millstream.mill.column_scan import scan_pages
+from millstream.mill.column_scan import page_of, scan_pages
 from millstream.mill.merge_join import groups
 from millstream.stores.folder.properties import MTIME, format_time
 from millstream.stores.protocol import EntryKind
@@ -50,22 +52,22 @@ metadata = sa.MetaData()
 items_table = sa.Table(
     "mill_adopted_items",
     metadata,
-    sa.Column("store", sa.Text, primary_key=True),
-    sa.Column("space", sa.Text, primary_key=True),
-    sa.Column("content_id", sa.Text, primary_key=True),
-    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("store", NAME, primary_key=True),
+    sa.Column("space", NAME, primary_key=True),
+    sa.Column("content_id", CONTENT_ID, primary_key=True),
+    sa.Column("kind", NAME, nullable=False),
     sa.Column("size", sa.BigInteger, nullable=False),
-    sa.Column("version", sa.Text, nullable=False),
-    sa.Column("sha256", sa.Text, nullable=False),
-    sa.Column("sums", sa.Text, nullable=False),
-    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("version", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("sha256", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("sums", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("origin", EXACT_LONG_TEXT, nullable=False),
     sa.Column("adopted_at", sa.BigInteger, nullable=False),
     sa.Column("last_read_at", sa.BigInteger, nullable=False),
-    sa.Column("mimetype", sa.Text, nullable=False),
-    sa.Column("properties", sa.Text, nullable=False),
-    sa.Column("suspected", sa.Text),
+    sa.Column("mimetype", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("properties", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("suspected", EXACT_LONG_TEXT),
     sa.Column("vanished_at", sa.BigInteger),
-    sa.Column("renamed_to", sa.Text),
+    sa.Column("renamed_to", CONTENT_ID),
     sa.Column("excluded_at", sa.BigInteger),
     sqlite_with_rowid=False,
 )
@@ -73,12 +75,12 @@ items_table = sa.Table(
 _findings = sa.Table(
     "mill_adoption_findings",
     metadata,
-    sa.Column("store", sa.Text, primary_key=True),
-    sa.Column("space", sa.Text, primary_key=True),
-    sa.Column("content_id", sa.Text, primary_key=True),
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("detail", sa.Text, nullable=False),
-    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("store", NAME, primary_key=True),
+    sa.Column("space", NAME, primary_key=True),
+    sa.Column("content_id", CONTENT_ID, primary_key=True),
+    sa.Column("kind", NAME, primary_key=True),
+    sa.Column("detail", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("version", EXACT_LONG_TEXT, nullable=False),
     sa.Column("found_at", sa.BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
@@ -86,9 +88,9 @@ _findings = sa.Table(
 _spaces = sa.Table(
     "mill_adopted_spaces",
     metadata,
-    sa.Column("store", sa.Text, primary_key=True),
-    sa.Column("space", sa.Text, primary_key=True),
-    sa.Column("deletions", sa.Text, nullable=False),
+    sa.Column("store", NAME, primary_key=True),
+    sa.Column("space", NAME, primary_key=True),
+    sa.Column("deletions", EXACT_LONG_TEXT, nullable=False),
     sa.Column("begun_at", sa.BigInteger),
     sa.Column("ended_at", sa.BigInteger),
     sa.Column("exit_code", sa.Integer),
@@ -180,7 +182,7 @@ class SpaceTotals(msgspec.Struct, frozen=True):
 
 
 class AdoptionCatalog:
-    """The catalog in the database of *engine* (SQLite); its tables are made where they are absent. Thread-safe."""
+    """The catalog in the database of *engine*; its tables are made where they are absent. Thread-safe."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
@@ -188,6 +190,8 @@ class AdoptionCatalog:
 
     def drop_unused_index(self) -> None:
         """Remove the index by sums, which earlier versions made and kept."""
+        if self.engine.dialect.name != "sqlite":
+            return
         with self.engine.connect() as connection:
             known = connection.scalar(sa.text("SELECT 1 FROM sqlite_master WHERE name = :name"), {"name": _OLD_INDEX})
         if known:
@@ -204,7 +208,8 @@ class AdoptionCatalog:
         query = _of(items_table, store, space).where(is_listed(items_table), items_table.c.content_id > after)
         if prefix:
             query = query.where(items_table.c.content_id >= prefix)
-            query = query.where(sa.func.substr(items_table.c.content_id, 1, len(prefix)) == prefix)
+            length = len(prefix.encode() if self.engine.dialect.name == "mysql" else prefix)
+            query = query.where(sa.func.substr(items_table.c.content_id, 1, length) == prefix)
         return self._select(query.order_by(items_table.c.content_id).limit(limit))
 
     def scan(self, store: str, space: str) -> Iterator[AdoptedItem]:
@@ -271,7 +276,7 @@ class AdoptionCatalog:
         there = is_listed(items_table)
         query = sa.select(
             count(sa.case((there, 1))),
-            sa.func.coalesce(sa.func.sum(sa.case((there, row.size))), 0),
+            total(sa.case((there, row.size))),
             count(sa.case((sa.and_(there, row.origin == ChecksumEvidence.COMPUTED.value), 1))),
             count(sa.case((sa.and_(there, row.suspected.is_not(None)), 1))),
             count(row.vanished_at),
@@ -340,17 +345,18 @@ SCANNED_COLUMNS = 5
 """The columns of :meth:`AdoptionCatalog.scan_columns`: size, version, kind, when it was last read (microseconds), and
 whether it is settled (1): there, and not suspected."""
 
-_SCANNED = (
-    "SELECT content_id, size, version, kind, last_read_at, "
-    "suspected IS NULL AND vanished_at IS NULL AND excluded_at IS NULL "
-    "FROM mill_adopted_items WHERE store = ? AND space = ? AND content_id > ? ORDER BY content_id LIMIT ?"
+_SETTLED = sa.and_(*(items_table.c[name].is_(None) for name in ("suspected", "vanished_at", "excluded_at")))
+_SCANNED = DriverQuery(
+    page_of(
+        items_table,
+        *(items_table.c[name] for name in ("content_id", "size", "version", "kind", "last_read_at")),
+        sa.case((_SETTLED, 1), else_=0),
+    )
 )
 _LATER = ("suspected", "vanished_at", "renamed_to", "excluded_at")  # NULL in a row that is new
 _OLD_INDEX = "mill_adopted_items_sum"
 _COLUMNS = tuple(column.name for column in items_table.columns)
-_REPLACE = "ON CONFLICT (store, space, content_id) DO UPDATE SET " + ", ".join(
-    f"{name} = excluded.{name}" for name in _COLUMNS[3:]
-)
+_REPLACE = replacing(items_table, _COLUMNS[3:])
 
 
 def is_listed(table: sa.Table) -> sa.ColumnElement[bool]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from millstream.core.sql_rows import total
 from millstream.mill.adoption.catalog import AdoptionCatalog, ChecksumEvidence, is_listed, items_table
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest_table import manifest_table
@@ -161,7 +162,7 @@ def adopted_share(catalog: AdoptionCatalog, store: str, space: str) -> AdoptedSh
         item.sha256 == row.sha256,
         item.origin == ChecksumEvidence.COMPUTED.value,
     )
-    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(row.size), 0)).where(
+    query = sa.select(sa.func.count(), total(row.size)).where(
         row.store == store, row.space == space, row.deleted.is_(False), adopted.exists()
     )
     with catalog.engine.connect() as connection:

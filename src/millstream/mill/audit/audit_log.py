@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from millstream.core.sql import insert_rows, make_tables, writing
+from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, NAME, WHOLE_NUMBER
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.manifest_table import manifest_table
 from millstream.mill.merge_join import groups
@@ -19,22 +21,22 @@ _metadata = sa.MetaData()
 _log = sa.Table(
     "mill_audit_log",
     _metadata,
-    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("number", WHOLE_NUMBER, primary_key=True),
     sa.Column("at", sa.BigInteger, nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("user", sa.Text, nullable=False),
-    sa.Column("account", sa.Text, nullable=False),
-    sa.Column("store", sa.Text, nullable=False),
-    sa.Column("store_type", sa.Text, nullable=False),
-    sa.Column("space", sa.Text, nullable=False),
-    sa.Column("content_id", sa.Text, nullable=False),
-    sa.Column("sha256", sa.Text),
+    sa.Column("action", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("user", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("account", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("store", NAME, nullable=False),
+    sa.Column("store_type", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("space", NAME, nullable=False),
+    sa.Column("content_id", CONTENT_ID, nullable=False),
+    sa.Column("sha256", EXACT_LONG_TEXT),
     sa.Column("size", sa.BigInteger),
-    sa.Column("mimetype", sa.Text),
+    sa.Column("mimetype", EXACT_LONG_TEXT),
     sa.Column("properties", sa.JSON(none_as_null=True)),
     sa.Column("acls", sa.JSON(none_as_null=True)),
-    sa.Column("source_space", sa.Text),
-    sa.Column("source_content_id", sa.Text),
+    sa.Column("source_space", EXACT_LONG_TEXT),
+    sa.Column("source_content_id", CONTENT_ID),
     sa.Index("mill_audit_log_item", "store", "space", "content_id", "number"),
 )
 
@@ -101,8 +103,8 @@ class AuditLog:
             last = last.where(_log.c.at <= until)
         after = ""
         while True:
-            page = last.where(_log.c.content_id > after).order_by(_log.c.content_id).limit(1000)
-            query = sa.select(_log).where(_log.c.number.in_(page)).order_by(_log.c.content_id)
+            page = last.where(_log.c.content_id > after).order_by(_log.c.content_id).limit(1000).subquery()
+            query = sa.select(_log).where(_log.c.number.in_(sa.select(page))).order_by(_log.c.content_id)
             found = self._read(query)
             yield from found
             if len(found) < 1000:
@@ -123,11 +125,8 @@ class AuditLog:
         found: dict[str, str | None] = {}
         with self.engine.connect() as connection:
             for ids in groups(content_ids, _PAGE):
-                text = f"{_LAST_SUMS} AND content_id IN ({', '.join('?' * len(ids))}) GROUP BY content_id"
-                rows = connection.exec_driver_sql(
-                    text, (store, space, *map(str, CONTENT_CHANGES), *ids)
-                ).cursor.fetchall()
-                found.update((name, sha256) for name, action, sha256, _ in rows if action != _DELETED)
+                rows = _SOME_SUMS.rows(connection, in_store=store, in_space=space, ids=json_array(ids))
+                found.update((name, sha256) for name, action, sha256 in rows if action != _DELETED)
         return found
 
     def scan_sums(self, store: str, space: str) -> Iterator[ItemColumns]:
@@ -135,10 +134,8 @@ class AuditLog:
         after = ""
         while True:
             with self.engine.connect() as connection:
-                rows = connection.exec_driver_sql(
-                    _SCAN_SUMS, (store, space, *map(str, CONTENT_CHANGES), after, _SCANNED)
-                ).cursor.fetchall()
-            live = [(name, sha256) for name, action, sha256, _ in rows if action != _DELETED]
+                rows = _PAGE_SUMS.rows(connection, in_store=store, in_space=space, above=after, most=_SCANNED)
+            live = [(name, sha256) for name, action, sha256 in rows if action != _DELETED]
             if live:
                 names, sums = zip(*live, strict=True)
                 yield ItemColumns(list(names), (list(sums),))
@@ -189,12 +186,26 @@ class AuditLog:
 
 
 _DELETED = AuditAction.DELETE_CONTENT.value
-_LAST_SUMS = (
-    "SELECT content_id, action, sha256, max(number) FROM mill_audit_log WHERE store = ? AND space = ?"  # noqa: S608
-    f" AND action IN ({', '.join('?' * len(CONTENT_CHANGES))})"
+
+
+def _sums(chosen: sa.Select[Any]) -> DriverQuery:
+    """What the last of the *chosen* events of each item says: its id, the action and the checksum, by id."""
+    last = chosen.group_by(_log.c.content_id).subquery()
+    query = sa.select(_log.c.content_id, _log.c.action, _log.c.sha256).join(last, _log.c.number == last.c.number)
+    return DriverQuery(query.order_by(_log.c.content_id))
+
+
+_LAST = sa.select(sa.func.max(_log.c.number).label("number")).where(
+    _log.c.store == sa.bindparam("in_store"),
+    _log.c.space == sa.bindparam("in_space"),
+    sa.or_(*(_log.c.action == str(action) for action in CONTENT_CHANGES)),
 )
-"""With ``max``, SQLite takes the other columns from the row that has the greatest number."""
-_SCAN_SUMS = f"{_LAST_SUMS} AND content_id > ? GROUP BY content_id ORDER BY content_id LIMIT ?"
+_SOME_SUMS = _sums(_LAST.where(among(_log.c.content_id, sa.bindparam("ids", type_=sa.Text))))
+_PAGE_SUMS = _sums(
+    _LAST.where(_log.c.content_id > sa.bindparam("above"))
+    .order_by(_log.c.content_id)
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
 
 
 def _last(store: str, space: str, content_ids: Sequence[str]) -> sa.Select[tuple[int]]:

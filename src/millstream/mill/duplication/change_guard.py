@@ -17,7 +17,9 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.column_types import EXACT_LONG_TEXT, NAME, WHOLE_NUMBER
 from millstream.core.sql import SqlDatabase
+from millstream.core.sql_rows import total
 from millstream.mill.duplication.differences import ComparedItem, DuplicationPlan
 from millstream.mill.duplication.held_items import HeldItems
 from millstream.mill.errors import UnknownApprovalError
@@ -37,9 +39,9 @@ _metadata = sa.MetaData()
 _spent = sa.Table(
     "mill_brake_spent",
     _metadata,
-    sa.Column("destination", sa.String(255), primary_key=True),
-    sa.Column("space", sa.String(255), primary_key=True),
-    sa.Column("kind", sa.String(20), primary_key=True),
+    sa.Column("destination", NAME, primary_key=True),
+    sa.Column("space", NAME, primary_key=True),
+    sa.Column("kind", NAME, primary_key=True),
     sa.Column("hour", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("count", sa.BigInteger, nullable=False),
 )
@@ -47,11 +49,11 @@ _spent = sa.Table(
 _holds = sa.Table(
     "mill_brake_holds",
     _metadata,
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("source", sa.String(255), nullable=False),
-    sa.Column("destination", sa.String(255), nullable=False),
-    sa.Column("space", sa.String(255), nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("number", WHOLE_NUMBER, primary_key=True),
+    sa.Column("source", NAME, nullable=False),
+    sa.Column("destination", NAME, nullable=False),
+    sa.Column("space", NAME, nullable=False),
+    sa.Column("reason", EXACT_LONG_TEXT, nullable=False),
     sa.Column("deletes", sa.BigInteger, nullable=False),
     sa.Column("changes", sa.BigInteger, nullable=False),
     sa.Column("vanished", sa.BigInteger, nullable=False),
@@ -61,8 +63,8 @@ _holds = sa.Table(
     sa.Column("used_deletes", sa.BigInteger, nullable=False, default=0),
     sa.Column("used_changes", sa.BigInteger, nullable=False, default=0),
     sa.Column("rejected_at", sa.BigInteger),
-    sa.Column("rejected_by", sa.Text),
-    sa.Column("rejection", sa.Text),
+    sa.Column("rejected_by", EXACT_LONG_TEXT),
+    sa.Column("rejection", EXACT_LONG_TEXT),
     sa.Index("mill_brake_holds_place", "destination", "space"),
     sqlite_autoincrement=True,  # a number is never reused: a user may be about to approve it
 )
@@ -301,7 +303,7 @@ class ChangeGuard:
 
     def _spent(self, connection: sa.Connection, account: _Account, now: int) -> int:
         since = (now - self._budgets.window) // _HOUR
-        query = sa.select(sa.func.sum(_spent.c.count)).where(_of(account), _spent.c.hour > since)
+        query = sa.select(total(_spent.c.count)).where(_of(account), _spent.c.hour > since)
         return int(connection.scalar(query) or 0)
 
     def _add(self, connection: sa.Connection, account: _Account, now: int, number: int) -> None:

@@ -10,7 +10,9 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock
-from millstream.core.sql import SqlDatabase, insert_rows
+from millstream.core.column_types import CONTENT_ID, NAME
+from millstream.core.sql import SqlDatabase
+from millstream.core.sql_rows import Conflict, insert_rows
 from millstream.mill.duplication.differences import ComparedItem, ItemDifference
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
@@ -28,19 +30,21 @@ _metadata = sa.MetaData()
 _items = sa.Table(
     "mill_held_items",
     _metadata,
-    sa.Column("source", sa.String(255), primary_key=True),
-    sa.Column("destination", sa.String(255), primary_key=True),
-    sa.Column("space", sa.String(255), primary_key=True),
-    sa.Column("content_id", sa.Text, primary_key=True),
-    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("source", NAME, primary_key=True),
+    sa.Column("destination", NAME, primary_key=True),
+    sa.Column("space", NAME, primary_key=True),
+    sa.Column("content_id", CONTENT_ID, primary_key=True),
+    sa.Column("kind", NAME, nullable=False),
     sa.Column("since", sa.BigInteger, nullable=False),
     sa.Column("seen_at", sa.BigInteger, nullable=False),
     sa.Index("mill_held_items_item", "space", "content_id"),
 )
 _COLUMNS = [column.name for column in _items.columns]
-_UPDATE = (
-    "ON CONFLICT (source, destination, space, content_id) DO UPDATE SET seen_at = excluded.seen_at, "
-    "since = CASE WHEN kind = excluded.kind THEN since ELSE excluded.since END, kind = excluded.kind"
+_UPDATE = Conflict(
+    "ON CONFLICT (source, destination, space, content_id) DO UPDATE SET seen_at = excluded.seen_at, since = CASE WHEN "
+    "mill_held_items.kind = excluded.kind THEN mill_held_items.since ELSE excluded.since END, kind = excluded.kind",
+    "ON DUPLICATE KEY UPDATE seen_at = VALUES(seen_at), since = IF(kind = VALUES(kind), since, VALUES(since)), "
+    "kind = VALUES(kind)",  # in this order: what is assigned later sees what was assigned before
 )
 
 
@@ -88,7 +92,7 @@ class LossCollector:
 
 
 class HeldItems:
-    """The held items of all spaces in the database of *engine* (SQLite). Thread-safe."""
+    """The held items of all spaces in the database of *engine*. Thread-safe."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self._database, self._clock = SqlDatabase(engine, clock, _metadata), clock

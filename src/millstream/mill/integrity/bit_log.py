@@ -14,7 +14,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from millstream.core.sql import insert_rows, make_tables, writing
+from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, NAME
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import insert_rows
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.manifest_table import IntactItems
@@ -25,18 +27,18 @@ _metadata = sa.MetaData()
 _log = sa.Table(
     "mill_bit_log",
     _metadata,
-    sa.Column("store", sa.Text, primary_key=True),
-    sa.Column("space", sa.Text, primary_key=True),
-    sa.Column("content_id", sa.Text, primary_key=True),
+    sa.Column("store", NAME, primary_key=True),
+    sa.Column("space", NAME, primary_key=True),
+    sa.Column("content_id", CONTENT_ID, primary_key=True),
     sa.Column("checked_at", sa.BigInteger, primary_key=True),
-    sa.Column("verdict", sa.Text, nullable=False),
-    sa.Column("row", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("verdict", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("row", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("kind", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("detail", EXACT_LONG_TEXT, nullable=False),
     sa.Column("size", sa.BigInteger, nullable=False),
-    sa.Column("manifest", sa.Text),
-    sa.Column("provider", sa.Text),
-    sa.Column("content", sa.Text),
+    sa.Column("manifest", EXACT_LONG_TEXT),
+    sa.Column("provider", EXACT_LONG_TEXT),
+    sa.Column("content", EXACT_LONG_TEXT),
     sqlite_with_rowid=False,
 )
 
@@ -47,7 +49,7 @@ _PURGED = 50_000
 
 
 class BitLog:
-    """The bit log in the database of *engine* (SQLite); the table is made where it is absent. Thread-safe."""
+    """The bit log in the database of *engine*; the table is made where it is absent. Thread-safe."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
@@ -66,6 +68,11 @@ class BitLog:
         found = (items.store, items.space, items.checked_at, outcome.verdict.value, outcome.row, outcome.kind)
         rows = list(zip(items.content_ids, items.sizes, items.sums, strict=True))
         with writing(self.engine) as connection:
+            if connection.dialect.name != "sqlite":
+                store, space, checked_at, *said = (*found, outcome.detail)
+                whole = [(store, space, item, checked_at, *said, size, *[sha256] * 3) for item, size, sha256 in rows]
+                insert_rows(connection, _log, _FIELDS, whole)
+                return
             for some in groups(rows, _INTACT_ROWS):
                 text = f"WITH found (item, bytes, sum) AS (VALUES {', '.join(['(?, ?, ?)'] * len(some))}) {_INTACT}"
                 values = (*itertools.chain.from_iterable(some), *found, outcome.detail)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
+from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
 from millstream.core.sql import make_tables
 from millstream.stores.audit.holders import Holders, HolderState
 
@@ -20,23 +21,23 @@ _repairs = sa.Table(
     "mill_repair",
     _metadata,
     sa.Column("at", sa.BigInteger, nullable=False),
-    sa.Column("store", sa.Text, nullable=False),
-    sa.Column("space", sa.Text, nullable=False),
-    sa.Column("content_id", sa.Text, nullable=False),
+    sa.Column("store", NAME, nullable=False),
+    sa.Column("space", NAME, nullable=False),
+    sa.Column("content_id", CONTENT_ID, nullable=False),
     sa.Column("healed", sa.Boolean, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("sha256", sa.Text),
-    sa.Column("good", sa.Text),
-    sa.Column("quarantined", sa.Text),
-    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("reason", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("sha256", EXACT_LONG_TEXT),
+    sa.Column("good", EXACT_LONG_TEXT),
+    sa.Column("quarantined", EXACT_LONG_TEXT),
+    sa.Column("number", WHOLE_NUMBER, primary_key=True),
 )
 
 _begun = sa.Table(
     "mill_repair_begun",
     _metadata,
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("holder", sa.Text, nullable=False),
-    sa.Column("event", sa.LargeBinary, nullable=False),
+    sa.Column("number", WHOLE_NUMBER, primary_key=True),
+    sa.Column("holder", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("event", LONG_BYTES, nullable=False),
     sqlite_autoincrement=True,
 )
 

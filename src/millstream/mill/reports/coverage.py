@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
+from millstream.core.sql_rows import total
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import ManifestRow, manifest_table
 
@@ -58,7 +59,7 @@ def coverage_of(engine: sa.Engine) -> Sequence[SpaceCoverage]:
             row.store,
             row.space,
             count(),
-            sa.func.coalesce(sa.func.sum(row.size), 0),
+            total(row.size),
             count(checked_at),
             count(sa.case((row.outcome == CheckVerdict.SUCCESS.value, 1))),
             count(sa.case((failed, 1))),

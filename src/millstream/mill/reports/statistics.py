@@ -11,7 +11,9 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
-from millstream.core.sql import make_tables
+from millstream.core.column_types import NAME
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import put_row
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.manifest import Manifest
 from millstream.mill.task_processor import TaskResult
@@ -22,8 +24,8 @@ _metadata = sa.MetaData()
 _statistics = sa.Table(
     "mill_statistics",
     _metadata,
-    sa.Column("store", sa.Text, primary_key=True),
-    sa.Column("space", sa.Text, primary_key=True),
+    sa.Column("store", NAME, primary_key=True),
+    sa.Column("space", NAME, primary_key=True),
     sa.Column("at", sa.BigInteger, primary_key=True),
     sa.Column("items", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
@@ -86,14 +88,17 @@ class SpaceStatisticsTable:
 
     def add(self, size: SpaceSize) -> None:
         """Keep *size*; durable when this returns."""
-        with self._engine.begin() as connection:
-            connection.execute(sa.insert(_statistics).prefix_with("OR REPLACE"), [msgspec.to_builtins(size)])
+        with writing(self._engine) as connection:
+            put_row(connection, _statistics, msgspec.structs.asdict(size))
 
     def latest(self, store: str | None = None) -> Sequence[SpaceSize]:
         """The last size of every space, of one *store* or of all, sorted."""
         row = _statistics.c
-        columns: tuple[Any, ...] = (row.store, row.space, sa.func.max(row.at), row["items"], row.bytes)
-        query = sa.select(*columns).group_by(row.store, row.space).order_by(row.store, row.space)
+        newest = sa.select(row.store, row.space, sa.func.max(row.at).label("at")).group_by(row.store, row.space)
+        last = newest.subquery("last")
+        is_last = sa.and_(row.store == last.c.store, row.space == last.c.space, row.at == last.c.at)
+        query = sa.select(row.store, row.space, row.at, row["items"], row.bytes).join(last, is_last)
+        query = query.order_by(row.store, row.space)
         return self._read(query if store is None else query.where(row.store == store))
 
     def averages(self, store: str, space: str, period: StatisticsPeriod) -> Sequence[SpaceSize]:
@@ -101,7 +106,8 @@ class SpaceStatisticsTable:
         row, length = _statistics.c, int(period) * MICROSECONDS
         began = row.at // length * length
         columns: tuple[Any, ...] = (row.store, row.space, began, sa.func.avg(row["items"]), sa.func.avg(row.bytes))
-        query = sa.select(*columns).where(row.store == store, row.space == space).group_by(began).order_by(began)
+        query = sa.select(*columns).where(row.store == store, row.space == space)
+        query = query.group_by(row.store, row.space, began).order_by(began)
         return self._read(query)
 
     def _read(self, query: sa.Select[Any]) -> Sequence[SpaceSize]:

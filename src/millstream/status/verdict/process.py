@@ -81,6 +81,7 @@ def _unreachable(settings: Settings) -> Mapping[str, str]:
     """The settings that name a server at which nothing listens, and why."""
     queue = settings.queue
     urls = {"log.store": settings.log.store, "queue.database": queue.database, "queue.broker": queue.broker}
+    urls |= {"node.database": settings.node.database, "registry.database": settings.registry.database}
     urls |= {f"serve.relay.{log}.url": role.url for log, role in settings.serve.relay.items()}
     found = {setting: _refusal(url) for setting, url in urls.items()}
     return {setting: why for setting, why in found.items() if why}

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
+from millstream.core.sql_rows import driver_sql
 from millstream.stores.audit.events import AuditEvent
 from millstream.stores.audit.intents import IntentGroup
 
@@ -17,21 +19,41 @@ metadata = sa.MetaData()
 _groups = sa.Table(
     "audit_outbox_groups",
     metadata,
-    sa.Column("first", sa.Integer, primary_key=True),
-    sa.Column("last", sa.Integer, nullable=False),
-    sa.Column("holder", sa.Text, nullable=False),
-    sa.Column("store", sa.Text, nullable=False),
-    sa.Column("space", sa.Text, nullable=False),
-    sa.Column("event", sa.LargeBinary, nullable=False),
-    sa.Column("content_ids", sa.LargeBinary, nullable=False),
-    sa.Column("described", sa.LargeBinary, nullable=False),
+    sa.Column("first", WHOLE_NUMBER, primary_key=True),
+    sa.Column("last", WHOLE_NUMBER, nullable=False),
+    sa.Column("holder", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("store", NAME, nullable=False),
+    sa.Column("space", NAME, nullable=False),
+    sa.Column("event", LONG_BYTES, nullable=False),
+    sa.Column("content_ids", LONG_BYTES, nullable=False),
+    sa.Column("described", LONG_BYTES, nullable=False),
 )
+
+numbers = sa.Table(
+    "audit_outbox_numbers",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("last", WHOLE_NUMBER, nullable=False),
+)
+"""On servers, the greatest number that was ever given, in one row; SQLite keeps it in a table of its own."""
 
 _Described = tuple[list[str], list[str], list[dict[str, str]]]
 _encoder = msgspec.json.Encoder()
 _event_decoder = msgspec.json.Decoder(AuditEvent)
 _ids_decoder = msgspec.json.Decoder(list[str])
 _described_decoder = msgspec.json.Decoder(_Described)
+_LAST_NUMBER = {
+    True: "SELECT seq FROM sqlite_sequence WHERE name = 'audit_outbox'",
+    False: "SELECT last FROM audit_outbox_numbers",
+}
+_GIVEN = {
+    True: "UPDATE sqlite_sequence SET seq = ? WHERE name = 'audit_outbox'",
+    False: "UPDATE audit_outbox_numbers SET last = ?",
+}
+_FIRST_GIVEN = {
+    True: "INSERT INTO sqlite_sequence VALUES ('audit_outbox', ?)",
+    False: "INSERT INTO audit_outbox_numbers (id, last) VALUES (1, ?)",
+}
 _COLUMNS = "first, holder, event, content_ids, described"
 
 
@@ -42,16 +64,26 @@ def insert_group(connection: sa.Connection, group: IntentGroup) -> None:
         event.number, group.last, group.holder, event.store, event.space, _encoder.encode(event),
         _encoder.encode(group.content_ids), _encoder.encode((group.sums, group.mimetypes, group.properties)),
     )  # fmt: skip
-    connection.exec_driver_sql("INSERT INTO audit_outbox_groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-    given = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'audit_outbox'"
-    if not connection.exec_driver_sql(given, (group.last,)).rowcount:
-        connection.exec_driver_sql("INSERT INTO sqlite_sequence VALUES ('audit_outbox', ?)", (group.last,))
+    driver_sql(connection, "INSERT INTO audit_outbox_groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    give_numbers(connection, group.last)
+
+
+def last_number(connection: sa.Connection) -> int:
+    """The greatest number that was ever given; no event gets one of those again."""
+    return driver_sql(connection, _LAST_NUMBER[connection.dialect.name == "sqlite"]).scalar() or 0
+
+
+def give_numbers(connection: sa.Connection, last: int) -> None:
+    """Let no event get a number up to *last* again. SQLite itself takes care of those of rows that were inserted."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    if not driver_sql(connection, _GIVEN[is_sqlite], (last,)).rowcount and last_number(connection) != last:
+        driver_sql(connection, _FIRST_GIVEN[is_sqlite], (last,))
 
 
 def newest_time(connection: sa.Connection) -> int:
     """When the last change of the newest group was begun (microseconds); 0 where there is none."""
     query = "SELECT event, last - first FROM audit_outbox_groups ORDER BY first DESC LIMIT 1"
-    row = connection.exec_driver_sql(query).first()
+    row = driver_sql(connection, query).first()
     return 0 if row is None else _event_decoder.decode(row[0]).at + int(row[1])
 
 
@@ -60,34 +92,34 @@ def groups_of(connection: sa.Connection, store: str | None = None, space: str | 
     query, values = f"SELECT {_COLUMNS} FROM audit_outbox_groups", ()  # noqa: S608
     if store is not None:
         query, values = f"{query} WHERE store = ? AND space = ?", (store, space)  # type: ignore[assignment]
-    return [_group(row) for row in connection.exec_driver_sql(f"{query} ORDER BY first", values)]
+    return [_group(row) for row in driver_sql(connection, f"{query} ORDER BY first", values)]
 
 
 def names_of(connection: sa.Connection, store: str, space: str) -> Iterator[list[str]]:
     """The content ids of each group of a space."""
     query = "SELECT content_ids FROM audit_outbox_groups WHERE store = ? AND space = ?"
-    for (ids,) in connection.exec_driver_sql(query, (store, space)).fetchall():
+    for (ids,) in driver_sql(connection, query, (store, space)).fetchall():
         yield _ids_decoder.decode(ids)
 
 
 def targets_of_others(connection: sa.Connection, holder: str) -> Iterator[tuple[str, str, str]]:
     """Each item that another process than *holder* is adding in a group."""
     query = "SELECT store, space, content_ids FROM audit_outbox_groups WHERE holder <> ?"
-    for store, space, ids in connection.exec_driver_sql(query, (holder,)).fetchall():
+    for store, space, ids in driver_sql(connection, query, (holder,)).fetchall():
         yield from ((store, space, name) for name in _ids_decoder.decode(ids))
 
 
 def oldest_number(connection: sa.Connection, store: str, space: str) -> int | None:
     """The least number of a change of the space that is in a group."""
     query = "SELECT MIN(first) FROM audit_outbox_groups WHERE store = ? AND space = ?"
-    found: int | None = connection.exec_driver_sql(query, (store, space)).scalar()
+    found: int | None = driver_sql(connection, query, (store, space)).scalar()
     return found
 
 
 def take_whole(connection: sa.Connection, numbers: Sequence[int]) -> list[int]:
     """Remove the groups all of whose changes are among *numbers*, which ascend; the numbers that are left."""
     left, query = list(numbers), "SELECT first, last FROM audit_outbox_groups WHERE last >= ? AND first <= ?"
-    for first, last in connection.exec_driver_sql(query, (numbers[0], numbers[-1])).fetchall() if numbers else ():
+    for first, last in driver_sql(connection, query, (numbers[0], numbers[-1])).fetchall() if numbers else ():
         start, end = bisect_left(left, first), bisect_right(left, last)
         if end - start == last - first + 1:
             del left[start:end]
@@ -100,7 +132,7 @@ def take_touched(connection: sa.Connection, numbers: Mapping[int, Any]) -> list[
     if not numbers:
         return []
     query = f"SELECT {_COLUMNS} FROM audit_outbox_groups WHERE last >= ? AND first <= ?"  # noqa: S608
-    rows = connection.exec_driver_sql(query, (min(numbers), max(numbers))).fetchall()
+    rows = driver_sql(connection, query, (min(numbers), max(numbers))).fetchall()
     groups = [_group(row) for row in rows]
     touched = [one for one in groups if any(n in numbers for n in range(one.event.number, one.last + 1))]
     for one in touched:
@@ -109,7 +141,7 @@ def take_touched(connection: sa.Connection, numbers: Mapping[int, Any]) -> list[
 
 
 def _remove(connection: sa.Connection, first: int) -> None:
-    connection.exec_driver_sql("DELETE FROM audit_outbox_groups WHERE first = ?", (first,))
+    driver_sql(connection, "DELETE FROM audit_outbox_groups WHERE first = ?", (first,))
 
 
 def _group(row: Any) -> IntentGroup:

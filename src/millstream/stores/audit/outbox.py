@@ -15,7 +15,9 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.coalescing import RequestCoalescer
-from millstream.core.sql import among, insert_rows, make_tables, update_rows, writing
+from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import NO_CONFLICT, among, driver_sql, insert_rows, update_rows
 from millstream.stores.audit import group_table
 from millstream.stores.audit.events import NEW_BYTES, AuditAction, AuditEvent
 from millstream.stores.audit.group_table import metadata as _metadata
@@ -27,15 +29,15 @@ from millstream.stores.protocol import ItemInfo
 _outbox = sa.Table(
     "audit_outbox",
     _metadata,
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("number", WHOLE_NUMBER, primary_key=True),
+    sa.Column("holder", EXACT_LONG_TEXT, nullable=False),
     sa.Column("state", sa.Integer, nullable=False),
     sa.Column("at", sa.BigInteger, nullable=False),
-    sa.Column("store", sa.Text, nullable=False),
-    sa.Column("space", sa.Text, nullable=False),
-    sa.Column("content_id", sa.Text, nullable=False),
-    sa.Column("event", sa.LargeBinary, nullable=False),
-    sa.Column("item", sa.LargeBinary),
+    sa.Column("store", NAME, nullable=False),
+    sa.Column("space", NAME, nullable=False),
+    sa.Column("content_id", CONTENT_ID, nullable=False),
+    sa.Column("event", LONG_BYTES, nullable=False),
+    sa.Column("item", LONG_BYTES),
     sa.Column("had_space", sa.Boolean, nullable=False),
     sa.Index("audit_outbox_state", "state", "number"),
     sa.Index("audit_outbox_target", "store", "space", "content_id"),
@@ -57,7 +59,7 @@ class _Beginning(NamedTuple):
 
 
 class AuditOutbox:
-    """The outbox in the database of *engine* (SQLite); the tables are made where they are absent. Thread-safe.
+    """The outbox in the database of *engine*; the tables are made where they are absent. Thread-safe.
 
     Every call is one transaction, durable when it returns. *holder* names this process's writers.
     """
@@ -85,7 +87,7 @@ class AuditOutbox:
     def newest(self) -> int:
         """The greatest number that was given; to be asked before one looks at what is there (see :meth:`begin`)."""
         with self.engine.connect() as connection:
-            return connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
+            return group_table.last_number(connection)
 
     def begin(
         self, event: AuditEvent, *, item: ItemInfo | None = None, had_space: bool = False, seen: int | None = None
@@ -118,7 +120,9 @@ class AuditOutbox:
                 event = msgspec.structs.replace(intent.event, at=self._last, number=number)
                 begun.append(AuditIntent(event, intent.holder, intent.item, intent.had_space))
             if rows := [_row(intent) for intent in begun if isinstance(intent, AuditIntent)]:
-                insert_rows(connection, _outbox, _COLUMNS, rows, conflict="")
+                insert_rows(connection, _outbox, _COLUMNS, rows, conflict=NO_CONFLICT)
+                if connection.dialect.name != "sqlite":
+                    group_table.give_numbers(connection, number)
             return begun
 
     def begin_group(
@@ -149,7 +153,7 @@ class AuditOutbox:
     def _last_number(self, connection: sa.Connection) -> int:
         """The greatest number that was given; the time of that event is known from then on."""
         self._last = max(self._last, connection.execute(_NEWEST).scalar() or 0, group_table.newest_time(connection))
-        return connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
+        return group_table.last_number(connection)
 
     def _newest_of_others(self, connection: sa.Connection, after: int) -> dict[tuple[str, ...], float]:
         """The newest change of each item and space that others made after the number *after*; infinity where one is
@@ -377,7 +381,9 @@ class AuditOutbox:
         """The greatest number up to which every event of the space was processed, or did not happen."""
         with self.engine.connect() as connection:
             grouped = group_table.oldest_number(connection, store, space)
-            found = int(connection.exec_driver_sql(_SETTLED, (store, space)).scalar() or 0)
+            last = group_table.last_number(connection)
+            first = driver_sql(connection, _SETTLED, (store, space)).scalar()
+            found = last if first is None else int(first)
             return found if grouped is None else min(found, grouped - 1)
 
     def _delete(self, numbers: Sequence[int], *conditions: sa.ColumnElement[bool]) -> None:
@@ -402,7 +408,7 @@ class AuditOutbox:
             event, state = changes.get(one.event.number, (None, _State.INTENDED))
             rows.append(_row(one if event is None else msgspec.structs.replace(one, event=event), state))
         if rows:
-            insert_rows(connection, _outbox, _COLUMNS, rows, conflict="")
+            insert_rows(connection, _outbox, _COLUMNS, rows, conflict=NO_CONFLICT)
         return {one.event.number for one in begun}
 
     def _update(self, event: AuditEvent, state: _State) -> None:
@@ -427,11 +433,7 @@ class AuditOutbox:
 
 _COLUMNS = tuple(column.name for column in _outbox.c)
 _encoder = msgspec.json.Encoder()
-_LAST_NUMBER = "SELECT seq FROM sqlite_sequence WHERE name = 'audit_outbox'"
-"""The greatest number that was ever given; no event gets one of those again."""
-_SETTLED = (
-    f"SELECT COALESCE((SELECT MIN(number) - 1 FROM audit_outbox WHERE store = ? AND space = ?), ({_LAST_NUMBER}))"  # noqa: S608
-)
+_SETTLED = "SELECT MIN(number) - 1 FROM audit_outbox WHERE store = ? AND space = ?"
 _NEWEST = sa.select(_outbox.c.at).order_by(_outbox.c.number.desc()).limit(1)
 """When the last event was begun: times grow with the numbers."""
 _EVENTS = sa.select(_outbox.c.number, _outbox.c.event).where(

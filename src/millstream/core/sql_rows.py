@@ -1,0 +1,325 @@
+"""Many rows in one statement, on SQLite and on servers (PostgreSQL, MariaDB, MySQL)."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+
+
+class _Listed(sa.sql.functions.GenericFunction[Any]):
+    """The values of a JSON array, as the rows of a table with a column ``value``."""
+
+    name = "json_each"
+    inherit_cache = True
+    _register = False
+
+
+class _ListedNumbers(_Listed):
+    name = "json_each"
+    inherit_cache = True
+    _register = False
+
+
+@compiles(_Listed, "postgresql")
+def _listed_on_postgresql(element: _Listed, compiler: Any, **options: Any) -> str:
+    return f"json_array_elements_text(CAST({compiler.process(element.clauses, **options)} AS json))"
+
+
+@compiles(_Listed, "mysql", "mariadb")
+def _listed_on_mysql(element: _Listed, compiler: Any, **options: Any) -> str:
+    kind = "BIGINT" if isinstance(element, _ListedNumbers) else "VARCHAR(1024) CHARACTER SET utf8mb4"
+    return f"JSON_TABLE({compiler.process(element.clauses, **options)}, '$[*]' COLUMNS (value {kind} PATH '$'))"
+
+
+def among(column: sa.ColumnElement[Any], values: Iterable[int | str] | sa.BindParameter[str]) -> sa.ColumnElement[bool]:
+    """Whether *column* is one of *values*, of which there may be many thousands.
+
+    They travel as one JSON array; a variable each would cost more than the search. A parameter in their place is to be
+    given a :func:`json_array`.
+    """
+    are_numbers = isinstance(column.type, sa.Integer)
+    text = values if isinstance(values, sa.BindParameter) else sa.literal(json_array(values), sa.Text)
+    listed = (_ListedNumbers if are_numbers else _Listed)(text).table_valued("value")
+    value: sa.ColumnElement[Any] = listed.c.value
+    return column.in_(sa.select(_AsNumber(value) if are_numbers else value))
+
+
+class _AsNumber(sa.sql.expression.ColumnElement[int]):
+    """A value of a JSON array as a number: on PostgreSQL its elements are texts."""
+
+    inherit_cache = True
+    _traverse_internals = [("value", sa.sql.visitors.InternalTraversal.dp_clauseelement)]  # noqa: RUF012
+    type = sa.BigInteger()
+
+    def __init__(self, value: sa.ColumnElement[Any]) -> None:
+        self.value = value
+
+    @property
+    def _from_objects(self) -> Any:
+        return self.value._from_objects
+
+
+@compiles(_AsNumber)
+def _as_number(element: _AsNumber, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.value, **options))
+
+
+@compiles(_AsNumber, "postgresql")
+def _as_number_on_postgresql(element: _AsNumber, compiler: Any, **options: Any) -> str:
+    return f"CAST({compiler.process(element.value, **options)} AS BIGINT)"
+
+
+def json_array(values: Iterable[int | str]) -> str:
+    """*values* as :func:`among` has them."""
+    listed = list(values)
+    text = msgspec.json.encode(listed).decode()
+    if "\\u0000" in text:  # at which SQLite ends a text; no row has such a value
+        text = msgspec.json.encode([one for one in listed if "\0" not in str(one)]).decode()
+    return text
+
+
+def total(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    """The sum of *column*, 0 of no rows, as an integer: servers give a decimal number."""
+    return sa.cast(sa.func.coalesce(sa.func.sum(column), 0), sa.BigInteger)
+
+
+def driver_sql(connection: sa.Connection, text: str, values: Sequence[Any] = ()) -> sa.CursorResult[*tuple[Any, ...]]:
+    """Run *text*, whose parameters are question marks, by the driver: SQLAlchemy would take longer than SQLite does."""
+    return connection.exec_driver_sql(text if _is_sqlite(connection) else text.replace("?", "%s"), tuple(values))
+
+
+class DriverQuery:
+    """A query whose rows SQLite's driver gives as it has them: at many rows what is wrapped around each is half of the
+    time. *statement* has a named parameter for each value."""
+
+    def __init__(self, statement: sa.Select[Any]) -> None:
+        self._statement = statement
+        compiled = statement.compile(dialect=sqlite.dialect(paramstyle="qmark"))
+        self._text, self._names = str(compiled), list(compiled.positiontup or ())
+        self._fixed = dict(compiled.params)
+
+    def rows(self, connection: sa.Connection, **values: Any) -> Sequence[Sequence[Any]]:
+        """The rows for those *values*."""
+        if not _is_sqlite(connection):
+            return connection.execute(self._statement, values).fetchall()
+        given = self._fixed | values
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(self._text, [given[name] for name in self._names])
+            return cursor.fetchall()
+        finally:
+            cursor.close()
+
+
+def put_row(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> None:
+    """Write the row *values* in place of the one with the same primary key, if there is one, within
+    :func:`millstream.core.sql.writing`."""
+    key = [column == values[column.name] for column in table.primary_key]
+    if not connection.execute(sa.update(table).where(*key).values(values)).rowcount and not _is_there(
+        connection, table, key
+    ):
+        connection.execute(sa.insert(table).values(values))
+
+
+def _is_there(connection: sa.Connection, table: sa.Table, key: Sequence[sa.ColumnElement[bool]]) -> bool:
+    """Whether a row of *key* is there that no update has changed: MySQL does not count one that was the same before."""
+    if connection.dialect.name != "mysql":
+        return False
+    return connection.execute(sa.select(sa.literal(1)).select_from(table).where(*key)).first() is not None
+
+
+def insert_new(connection: sa.Connection, table: sa.Table) -> sa.Insert:
+    """An insert that leaves rows alone whose key exists; any other fault of a row is an error."""
+    if _is_sqlite(connection):
+        return sqlite.insert(table).on_conflict_do_nothing()
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
+    key = next(iter(table.primary_key))
+    return mysql.insert(table).on_duplicate_key_update({key.name: key})  # IGNORE would let other faults pass, too
+
+
+_POSTGRESQL: sa.Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+_ROWS = 400  # SQLite takes 32,766 values a statement
+_BYTES = 4 << 20  # MariaDB takes 16 MiB a statement unless it is told otherwise
+_CASES = 100  # each row is compared with half of them
+_KNOWN_KEY = 1062  # the error of MariaDB and MySQL for a key that is there
+
+
+class Conflict(NamedTuple):
+    """What becomes of a row whose key is there: the clause of SQLite and PostgreSQL, and that of MariaDB and MySQL."""
+
+    clause: str
+    on_mysql: str
+
+
+def replacing(table: sa.Table, columns: Iterable[str]) -> Conflict:
+    """Those *columns* of the row in *table* get the new values."""
+    names, key = list(columns), ", ".join(column.name for column in table.primary_key)
+    clause = ", ".join(f"{name} = excluded.{name}" for name in names)
+    on_mysql = ", ".join(f"{name} = VALUES({name})" for name in names)
+    return Conflict(f"ON CONFLICT ({key}) DO UPDATE SET {clause}", f"ON DUPLICATE KEY UPDATE {on_mysql}")
+
+
+NO_CONFLICT = Conflict("", "")
+"""A row whose key is there is an error."""
+
+
+def insert_rows(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    conflict: Conflict | None = None,
+) -> int:
+    """Insert those *rows* (values of *columns*, of types that the driver takes) whose key is new; returns how many.
+
+    *conflict* may say what becomes of the others; any other fault of a row is an error always. Several hundred rows are
+    one statement: a statement a row would cost a trip to the server, and with SQLite a fight for the interpreter
+    against every other thread.
+    """
+    if _is_sqlite(connection):
+        columns, rows = _with_values(columns, rows)
+    else:
+        rows = _with_truth(table, columns, rows)
+    first = row = f"({', '.join([_mark(connection)] * len(columns))})"
+    if connection.dialect.name == "postgresql":
+        first, row = _typed_row(table, columns), _typed_row(table, columns, sa.JSON)
+    has_clause = connection.dialect.name in ("sqlite", "postgresql")
+    clause = _clause(conflict, has_clause=has_clause)
+    names = ", ".join(map(connection.dialect.identifier_preparer.quote, columns))
+
+    def insert(chunk: Sequence[Sequence[Any]]) -> int:
+        marks = ", ".join([first, *[row] * (len(chunk) - 1)])
+        text = f"INSERT INTO {table.name} ({names}) VALUES {marks} {clause}"  # noqa: S608
+        try:
+            return connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(chunk))).rowcount
+        except sa.exc.IntegrityError as error:
+            # MySQL has no clause that leaves known keys alone, counts the others and lets no other fault pass.
+            if conflict is not None or has_clause or error.orig is None or error.orig.args[0] != _KNOWN_KEY:
+                raise
+        middle = len(chunk) // 2
+        return insert(chunk[:middle]) + insert(chunk[middle:]) if middle else 0
+
+    if _is_sqlite(connection):
+        return sum(insert(chunk) for chunk in _parts(rows, _ROWS))
+    groups = [rows] if conflict is None or not conflict.clause else _without_repeats(table, columns, rows)
+    return sum(insert(chunk) for group in groups for chunk in _chunks(group))
+
+
+def _typed_row(table: sa.Table, columns: Sequence[str], only: type[sa.types.TypeEngine[Any]] | None = None) -> str:
+    """The parameters of a row with their types, or with those of a kind *only*: of several rows PostgreSQL takes what
+    is NULL in all for text, and no text for JSON."""
+    kinds = [table.c[name].type for name in columns]
+    names = [kind.compile(dialect=_POSTGRESQL).partition(" COLLATE ")[0] for kind in kinds]
+    typed = zip(kinds, names, strict=True)
+    return f"({', '.join(f'%s::{name}' if only is None or isinstance(kind, only) else '%s' for kind, name in typed)})"
+
+
+def _clause(conflict: Conflict | None, *, has_clause: bool) -> str:
+    if conflict is None:
+        return "ON CONFLICT DO NOTHING" if has_clause else ""
+    return conflict.clause if has_clause else conflict.on_mysql
+
+
+def _with_truth(table: sa.Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """*rows* with truth values where they are 0 and 1: PostgreSQL takes no number for one."""
+    places = [place for place, name in enumerate(columns) if isinstance(table.c[name].type, sa.Boolean)]
+    if not places:
+        return rows
+    changed = [list(row) for row in rows]
+    for row in changed:
+        for place in places:
+            row[place] = None if row[place] is None else bool(row[place])
+    return changed
+
+
+def _without_repeats(
+    table: sa.Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> list[list[Sequence[Any]]]:
+    """*rows* in groups, in none of which a key is twice: PostgreSQL changes no row twice in a statement."""
+    key = operator.itemgetter(*(columns.index(column.name) for column in table.primary_key))
+    groups, seen = [list[Sequence[Any]]()], set[Any]()
+    for row in rows:
+        if (found := key(row)) in seen:
+            groups.append([])
+            seen.clear()
+        seen.add(found)
+        groups[-1].append(row)
+    return groups
+
+
+def _with_values(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    """*columns* and *rows* without those columns that are NULL in all rows.
+
+    SQLite's driver takes a microsecond for each value that is no text, integer or float, so give it no ``bool`` either.
+    """
+    kept = [place for place, name in enumerate(columns) if any(row[place] is not None for row in rows)]
+    if len(kept) == len(columns) or len(kept) < 2:
+        return columns, rows
+    return [columns[place] for place in kept], list(map(operator.itemgetter(*kept), rows))
+
+
+def _parts(rows: Sequence[Sequence[Any]], count: int) -> Iterator[Sequence[Sequence[Any]]]:
+    """*rows* in parts of *count*: SQLite takes as many bytes a statement as there are."""
+    return (rows[start : start + count] for start in range(0, len(rows), count))
+
+
+def _chunks(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
+    """*rows* in parts that fit into a statement, by their number and by their bytes."""
+    start = size = 0
+    for place, row in enumerate(rows):
+        length = sum(len(value) for value in row if isinstance(value, bytes | str))
+        if place - start == _ROWS or (place > start and size + length > _BYTES):
+            yield rows[start:place]
+            start, size = place, 0
+        size += length
+    if start < len(rows):
+        yield rows[start:]
+
+
+def update_rows(
+    connection: sa.Connection,
+    column: sa.Column[Any],
+    key: sa.Column[Any],
+    pairs: Sequence[tuple[Any, Any]],
+    *,
+    change: Mapping[str, Any],
+    only: Mapping[str, Any] = {},
+    never: Mapping[str, Any] = {},
+) -> int:
+    """For each of *pairs* set *column* to the second where *key* is the first, and the same *change* in all those rows.
+
+    Rows are left alone that have not the values *only*, or have the values *never*. Returns how many rows were found.
+    Values are of types that the driver takes.
+    """
+    mark = _mark(connection)
+    same = "".join(f", {name} = {mark}" for name in change)
+    where = "".join([f" AND {name} = {mark}" for name in only] + [f" AND {name} <> {mark}" for name in never])
+    found = 0
+    for start in range(0, len(pairs), _CASES):
+        chunk = pairs[start : start + _CASES]
+        cases = f" WHEN {mark} THEN {mark}" * len(chunk)
+        names = ", ".join([mark] * len(chunk))
+        assignments = f"{column.name} = CASE {key.name}{cases} END{same}"
+        text = f"UPDATE {key.table.name} SET {assignments} WHERE {key.name} IN ({names}){where}"  # noqa: S608
+        values = (*itertools.chain.from_iterable(chunk), *change.values(), *(name for name, _ in chunk))
+        found += connection.exec_driver_sql(text, (*values, *only.values(), *never.values())).rowcount
+    return found
+
+
+def _is_sqlite(connection: sa.Connection) -> bool:
+    return connection.dialect.name == "sqlite"
+
+
+def _mark(connection: sa.Connection) -> str:
+    return "?" if connection.dialect.paramstyle == "qmark" else "%s"
