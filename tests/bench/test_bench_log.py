@@ -50,8 +50,8 @@ def test_rows_and_blocks_in_postgresql_take_part(work: LogRuns) -> None:
 
 def test_a_bucket_takes_part_and_its_requests_are_counted(work: LogRuns) -> None:
     assert work.both("memory-bucket", 4, 20).value > 0
-    sample = work.ahead("memory-bucket-50ms", 100, 1)
-    assert sample.figures["PUT/million"] == sample.figures["GET/million"] > 0, "a PUT and a GET for each commit"
+    sample = work.ahead("memory-bucket-far", 100, 1)
+    assert sample.figures["GET/million"] >= sample.figures["PUT/million"] > 0, "a PUT and a GET for each commit"
     assert sample.figures["LIST/million"] == 0
     assert sample.figures["MB/million"] > 5
     assert sample.figures["p50 ms"] >= 100, "both requests take 50 ms"

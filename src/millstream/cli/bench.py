@@ -47,6 +47,9 @@ from millstream.core.durable import write_durably
 @click.option("--heap", metavar="SIZE", help="pipeline: heap of the driver's Java machine (default 512m).")
 @click.option("--senders", metavar="N", help="log: number of concurrent senders.")
 @click.option("--unconfirmed", metavar="N", help="log: messages that a sender of the mode ahead has under way at most.")
+@click.option(
+    "--latency", metavar="MS", help="log: time added to each request of the buckets that are far (default 50 ms)."
+)
 @click.option("--kind", metavar="KIND", help="log: run senders as coroutines or threads.")
 @click.option("--seconds", metavar="S", help="log: approximate write time per contender and round.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")

@@ -36,12 +36,13 @@ def comparisons(
     modes: str | None = None,
     senders: str | None = None,
     unconfirmed: str | None = None,
+    latency: str | None = None,
     kind: str | None = None,
     seconds: str | None = None,
 ) -> Iterator[Comparison]:
     """All comparisons that the parts choose (see :class:`~millstream.bench.log.options.Choice`)."""
-    names = ("payloads", "packs", "backends", "peers", "modes", "senders", "unconfirmed", "kind", "seconds")
-    values = (payloads, packs, backends, peers, modes, senders, unconfirmed, kind, seconds)
+    names = ("payloads", "packs", "backends", "peers", "modes", "senders", "unconfirmed", "latency", "kind", "seconds")
+    values = (payloads, packs, backends, peers, modes, senders, unconfirmed, latency, kind, seconds)
     parts = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     choice = parse_choice(parts, **(_QUICK if size == "quick" else {"seconds": _SECONDS[size]}))
     with Servers(folder) as servers:
@@ -144,5 +145,9 @@ class LogComparisons:
         names: Sequence[str] | None = None,
     ) -> Comparison:
         names = self._choice.contenders if names is None else names
-        contenders = [Contender(contender(name).title, functools.partial(run, name)) for name in names]
+        contenders = [Contender(self._title(name), functools.partial(run, name)) for name in names]
         return Comparison(title, unit, conditions, contenders)
+
+    def _title(self, name: str) -> str:
+        found = contender(name)
+        return f"{found.title} + {self._choice.latency:g} ms a request" if found.is_far else found.title

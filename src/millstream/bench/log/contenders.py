@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
@@ -19,7 +20,7 @@ from millstream.testing.services import ServerDefinition
 class LogContender(msgspec.Struct, frozen=True):
     """One that takes part. ``rates`` are messages a second by payload; ``module`` holds its classes, with *classes*.
 
-    ``in_bucket`` is whether it writes to a bucket, each of whose requests takes ``latency`` seconds longer.
+    ``in_bucket`` is whether it writes to a bucket, ``is_far`` whether each request of that takes longer than it does.
     """
 
     title: str
@@ -28,8 +29,8 @@ class LogContender(msgspec.Struct, frozen=True):
     module: str
     classes: str
     suffix: str = ""
-    latency: float = 0.0
     in_bucket: bool = False
+    is_far: bool = False
 
     @property
     def in_memory(self) -> bool:
@@ -57,14 +58,14 @@ class LogPeers(Protocol):
 _OURS: dict[int, float] = {4: 3e6, 100: 1e6, 1000: 2e5}
 _OUR_MODULE = "millstream.bench.log.ours"
 
-FAR = 0.05
-"""What is added to each request of a bucket that is far away, in seconds."""
+BUCKET_SERVER = "versitygw" if shutil.which("versitygw") else "moto"
+"""The S3 server of the buckets: the Versity gateway writes files; moto is a mock in Python, in memory."""
 
 
-def _in_bucket(where: str, server: str, latency: float = 0.0) -> LogContender:
-    rates = dict.fromkeys(_OURS, 2e5) if latency else _OURS
-    title = f"millstream, bucket ({where})" + (f" + {latency * 1000:.0f} ms a request" if latency else "")
-    return LogContender(title, server, rates, _OUR_MODULE, "Our", latency=latency, in_bucket=True)
+def _in_bucket(where: str, server: str, *, is_far: bool = False) -> LogContender:
+    rates = dict.fromkeys(_OURS, 2e5) if is_far else _OURS
+    title = f"millstream, bucket ({where})"
+    return LogContender(title, server, rates, _OUR_MODULE, "Our", in_bucket=True, is_far=is_far)
 
 
 OURS: Mapping[str, LogContender] = {
@@ -72,10 +73,10 @@ OURS: Mapping[str, LogContender] = {
     "postgres": LogContender("millstream, PostgreSQL", "postgresql-whole", _OURS, _OUR_MODULE, "Our"),
     "sqlite": LogContender("millstream, SQLite", "", _OURS, _OUR_MODULE, "Our", ".db"),
     "segments": LogContender("millstream, segment files", "", _OURS, _OUR_MODULE, "Our"),
-    "bucket": _in_bucket("moto", "moto"),
-    "bucket-50ms": _in_bucket("moto", "moto", FAR),
+    "bucket": _in_bucket(BUCKET_SERVER, BUCKET_SERVER),
+    "bucket-far": _in_bucket(BUCKET_SERVER, BUCKET_SERVER, is_far=True),
     "memory-bucket": _in_bucket("in memory", ""),
-    "memory-bucket-50ms": _in_bucket("in memory", "", FAR),
+    "memory-bucket-far": _in_bucket("in memory", "", is_far=True),
 }
 
 

@@ -6,8 +6,9 @@ import asyncio
 import random
 import statistics
 import threading
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -61,33 +62,54 @@ def send_ahead(
     sender: OurSender, packs: Sequence[Sequence[bytes]], load: tuple[int, int], unconfirmed: int, clock: Clock
 ) -> Sent:
     """As :func:`send`, by coroutines each of which has up to *unconfirmed* messages under way."""
-    results: list[tuple[int, int, float]] = []
     senders, turns = load
-    ahead = max(unconfirmed // len(packs[0]), 1)
+    most = max(unconfirmed // len(packs[0]), 1)
+    bursts: list[Burst] = []
 
     async def one(number: int) -> None:
-        waiting: deque[tuple[int, int, float]] = deque()  # last id, pack, when it was sent
-        for turn in range(turns):
-            which = (number + turn * senders) % len(packs)
-            waiting.append((sender.append_nowait(packs[which]), which, clock.monotonic()))
-            if len(waiting) == ahead:
-                await confirmed(waiting, waiting[0][0])
-        if waiting:
-            await confirmed(waiting, waiting[-1][0])
-
-    async def confirmed(waiting: deque[tuple[int, int, float]], last_id: int) -> None:
-        await sender.durable_async(last_id)
-        durable, now = sender.last_id, clock.monotonic()
-        while waiting and waiting[0][0] <= durable:
-            last, which, begin = waiting.popleft()
-            results.append((last - len(packs[which]) + 1, which, now - begin))
+        turn, waiting = 0, deque[Burst]()
+        while turn < turns or waiting:
+            free = min(most - sum(len(burst.lasts) for burst in waiting), turns - turn)
+            if free:
+                begin = clock.monotonic()
+                which = [(number + place * senders) % len(packs) for place in range(turn, turn + free)]
+                waiting.append(Burst([sender.append_nowait(packs[place]) for place in which], which, begin))
+                turn += free
+            await sender.durable_async(waiting[0].lasts[0])
+            durable, now = sender.last_id, clock.monotonic()
+            while waiting and waiting[0].lasts[0] <= durable:
+                burst = waiting.popleft()
+                count = bisect_right(burst.lasts, durable)
+                bursts.append(Burst(burst.lasts[:count], burst.packs[:count], now - burst.time))
+                if count < len(burst.lasts):
+                    waiting.appendleft(Burst(burst.lasts[count:], burst.packs[count:], burst.time))
 
     async def everyone() -> None:
         await asyncio.gather(*(one(number) for number in range(senders)))
 
     begin = clock.monotonic()
     asyncio.run(everyone())
-    return _sent(results, clock.monotonic() - begin)
+    seconds = clock.monotonic() - begin
+    return Sent([pack for burst in bursts for pack in burst.sent(len(packs[0]))], _waits(bursts), seconds)
+
+
+class Burst(msgspec.Struct, frozen=True, gc=False):
+    """Packs that were sent one after the other: their last ids and numbers.
+
+    ``time`` is when that was, and once they are confirmed, how long that took, in seconds.
+    """
+
+    lasts: list[int]
+    packs: list[int]
+    time: float
+
+    def sent(self, pack: int) -> Iterator[tuple[int, int]]:
+        """For each pack of *pack* messages its first id and its number."""
+        return ((last - pack + 1, number) for last, number in zip(self.lasts, self.packs, strict=True))
+
+
+def _waits(bursts: Sequence[Burst]) -> list[float]:
+    return [wait for burst in bursts for wait in [burst.time] * len(burst.lasts)]
 
 
 def _sent(results: Sequence[tuple[int, int, float]], seconds: float) -> Sent:

@@ -23,8 +23,9 @@ once; the wait for a lone message."""
 class Choice(msgspec.Struct, frozen=True):
     """What to measure: payloads in bytes, messages a pack, our backends, peers, how many senders of which kind.
 
-    ``unconfirmed`` is how many messages a sender of the mode *ahead* has under way at most; ``seconds`` is about how
-    long one run of one contender writes.
+    ``unconfirmed`` is how many messages a sender of the mode *ahead* has under way at most; ``latency`` are the
+    milliseconds that each request of a bucket takes longer which is far; ``seconds`` is about how long one run of one
+    contender writes.
     """
 
     payloads: Sequence[int] = PAYLOADS
@@ -34,6 +35,7 @@ class Choice(msgspec.Struct, frozen=True):
     modes: Sequence[str] = MODES
     senders: int = 1000
     unconfirmed: int = 100
+    latency: float = 50.0
     kind: Senders = "coroutines"
     seconds: float = 1.5
 
@@ -53,10 +55,11 @@ class Choice(msgspec.Struct, frozen=True):
             not all(1 <= size <= 1 << 20 for size in self.payloads)
             or not all(1 <= size <= 10_000 for size in self.packs)
             or not 1 <= self.unconfirmed <= 1_000_000
+            or not 0 <= self.latency <= 60_000
         ):
             raise InputError(
-                "out of range: payloads must be 1 to 1,048,576 bytes, packs 1 to 10,000 messages, and unconfirmed 1 "
-                "to 1,000,000"
+                "out of range: payloads must be 1 to 1,048,576 bytes, packs 1 to 10,000 messages, unconfirmed 1 to "
+                "1,000,000, and latency 0 to 60,000 ms"
             )
 
     @property

@@ -201,7 +201,8 @@ class LogRuns:
     def _place(self, name: str) -> QueueLocation:
         found, queue = contender(name), f"bench_{next(self._numbers)}"
         if found.in_bucket:
-            return QueueLocation(name, self._bucket_url(found.server, queue), queue, found.latency)
+            latency = self._choice.latency / 1000 if found.is_far else 0.0
+            return QueueLocation(name, self._bucket_url(found.server, queue), queue, latency)
         if found.server:
             return QueueLocation(name, self._servers.get(found.server).url, queue)
         path = self._folder / f"{queue}{found.suffix}"
