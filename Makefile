@@ -73,6 +73,7 @@ check: $(VENV)/.dev ## Lint, types, floors
 
 bench: $(VENV)/.dev ## Measure against peers in the same run and write docs/benchmarks.md
 	$(BIN)/millstream bench log --runs 1 --markdown docs/benchmarks.md $(ARGS)
+	$(BIN)/millstream bench log-buckets --runs 1 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench batching --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench messaging --runs 3 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench anchoring --size full --runs 3 --markdown docs/benchmarks.md $(ARGS)

@@ -58,6 +58,15 @@ def test_a_bucket_takes_part_and_its_requests_are_counted(work: LogRuns) -> None
     assert not IN_MEMORY, "nothing of it stays"
 
 
+def test_buckets_are_compared_with_other_stores() -> None:
+    parts = {"backends": "sqlite,memory-bucket,memory-bucket-far", "latency": "3", "packs": "9"}
+    report = run_benchmark("log-buckets", size="quick", runs=1, clock=SystemClock(), show=lambda _: None, parts=parts)
+    (result,) = report.results
+    assert [row.contender for row in result.rows] == [
+        "millstream, SQLite", "millstream, bucket (in memory)", "millstream, bucket (in memory) + 3 ms a request",
+    ]  # fmt: skip
+
+
 @pytest.mark.served
 def test_a_bucket_on_a_server_is_read_by_another_process(work: LogRuns) -> None:
     assert work.two_processes("bucket", 4, 20).value > 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 BENCHMARKS = {
     "log": "millstream.bench.log",
+    "log-buckets": "millstream.bench.log_buckets",
     "log-flat": "millstream.bench.log_flat",
     "batching": "millstream.bench.batching",
     "batching-spark": "millstream.bench.batching_spark",

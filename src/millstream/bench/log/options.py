@@ -19,6 +19,9 @@ MODES = ("alone", "both", "processes", "arrow", "ahead", "lone")
 """Write and then read; both at once; both at once in two processes; Arrow; several packs of a sender under way at
 once; the wait for a lone message."""
 
+DEFAULT_MODES = tuple(mode for mode in MODES if mode != "ahead")
+DEFAULT_BACKENDS = ("mariadb", "postgres", "sqlite", "segments", "bucket")
+
 
 class Choice(msgspec.Struct, frozen=True):
     """What to measure: payloads in bytes, messages a pack, our backends, peers, how many senders of which kind.
@@ -30,9 +33,9 @@ class Choice(msgspec.Struct, frozen=True):
 
     payloads: Sequence[int] = PAYLOADS
     packs: Sequence[int] = PACKS
-    backends: Sequence[str] = tuple(OURS)
+    backends: Sequence[str] = DEFAULT_BACKENDS
     peers: Sequence[str] = msgspec.field(default_factory=peer_names)
-    modes: Sequence[str] = MODES
+    modes: Sequence[str] = DEFAULT_MODES
     senders: int = 1000
     unconfirmed: int = 100
     latency: float = 50.0

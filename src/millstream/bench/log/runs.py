@@ -180,13 +180,13 @@ class LogRuns:
         return self._choice.load(rate * min(pack, 200) / 200 if pack < 200 else rate, pack)
 
     def _load_ahead(self, name: str, payload: int, pack: int) -> tuple[int, int]:
-        """All senders, each of which fills what it may have under way three times at least."""
+        """All senders, each of which fills what it may have under way twice at least."""
         rate = min(contender(name).rate(payload), 2e5 if pack < 10 else 1e6)
         senders, turns = self._choice.load(rate, pack)
         if self._choice.seconds < 1:
             return senders, turns
         return self._choice.senders, max(
-            round(rate * self._choice.seconds / pack / self._choice.senders), 3 * self._choice.unconfirmed // pack
+            round(rate * self._choice.seconds / pack / self._choice.senders), 2 * self._choice.unconfirmed // pack
         )
 
     def _pool(self, payload: int) -> list[bytes]:
