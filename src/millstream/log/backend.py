@@ -85,15 +85,18 @@ class BlockStatistics(msgspec.Struct, frozen=True):
 
 
 def add_statistics(parts: Sequence[BlockStatistics]) -> BlockStatistics:
-    """What the non-empty among *parts*, in order, add up to."""
+    """What the non-empty among *parts*, in order, add up to; those that are damaged may have no times."""
     parts = [part for part in parts if part.blocks]
     if not parts:
         return BlockStatistics()
+    timed = [part for part in parts if part.max_received_at is not None]
     least: dict[str, Any] = {
-        name: min(getattr(part, name) for part in parts) for name in ("min_event_time", "min_received_at")
+        name: min((getattr(part, name) for part in timed), default=None)
+        for name in ("min_event_time", "min_received_at")
     }
     most: dict[str, Any] = {
-        name: max(getattr(part, name) for part in parts) for name in ("max_event_time", "max_received_at")
+        name: max((getattr(part, name) for part in timed), default=None)
+        for name in ("max_event_time", "max_received_at")
     }
     return msgspec.structs.replace(
         parts[0],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.log import DamagedLogError, FencedError, LogSpec, LogStore, StorageError, WriterBusyError
+from millstream.log import DamagedLogError, FencedError, Gap, IdRange, LogSpec, LogStore, StorageError, WriterBusyError
 from millstream.log.backend import Commit, VersionedValue
 from millstream.log.backends.objects.backend import ObjectsBackend
 from millstream.log.backends.objects.bucket import Bucket
@@ -15,6 +15,8 @@ from millstream.log.backends.objects.names import LogNames
 from millstream.log.backends.objects.probe import RECORD
 from millstream.log.backends.objects.states import BLOCK
 from millstream.log.errors import StorageReadOnlyError, StorageUnavailableError
+from millstream.log.tiering.backend import TieredBackend
+from millstream.log.upkeep.verification import verify_log
 from millstream.testing.log_backends import NAME, block
 from millstream.testing.object_bucket import BucketFault, FaultyBucket, MemoryBucket
 from support.stepped_processes import InlinePool, Process, SteppedBucket
@@ -284,14 +286,59 @@ def _flip(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [_cut, _flip, lambda _: b"", lambda _: b"x" * 100])
-def test_a_damaged_commit_is_a_clear_error(bucket: MemoryBucket, damage: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize("numbers", [(3,), (3, 4)], ids=["one", "two"])
+def test_a_commit_whose_head_is_damaged_is_a_gap_that_is_reported(
+    bucket: MemoryBucket, damage: Callable[[bytes], bytes], numbers: Sequence[int]
+) -> None:
+    warm, epoch = take_over(bucket)
+    for last_id in (1, 2, 3, 4, 5):
+        warm.commit(NAME, commit(epoch, last_id))
+    warm.release_lease(NAME, epoch=epoch)
+    known = opened(bucket)
+    assert known.head(NAME).last_id == 5
+    for number in numbers:
+        bucket.objects[NAMES.commit(number)] = damage(bucket.objects[NAMES.commit(number)])
+    last = numbers[-1] - 1
+    for backend in (opened(bucket), known):
+        assert [problem[:8] for problem in backend.check(NAME)] == [f"commit {number}" for number in numbers]
+    fresh = opened(bucket)
+    assert (fresh.head(NAME).last_id, fresh.statistics(NAME).count) == (5, 5)
+    found = [(block.first_id, block.last_id) for block in fresh.ranges(NAME, 1, 5)]
+    assert found == [(1, 1), (2, last), *((number, number) for number in range(last + 1, 6))]
+    with LogStore(fresh, VirtualClock()) as store:
+        log = store.log(LogSpec(NAME), create=False)
+        batches = list(log.read(gaps="all"))
+        assert [(gap.reason, gap.ids) for gap in batches if isinstance(gap, Gap)] == [("corrupt", IdRange(2, last))]
+        assert [number for batch in batches for number in batch.ids] == [1, 2, 3, 4, 5]
+        assert not log.verify().ok
+        assert log.first_block_since(0) == 1
+        with log.writer() as writer:
+            writer.append([b"x"])
+        assert log.last_id == 6
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, lambda _: b"", lambda _: b"x" * 100])
+def test_where_the_newest_commit_is_damaged_the_end_of_the_log_is_unknown(
+    bucket: MemoryBucket, damage: Callable[[bytes], bytes]
+) -> None:
     backend, epoch = take_over(bucket)
-    for last_id in (1, 2, 3):
+    for last_id in (1, 2):
         backend.commit(NAME, commit(epoch, last_id))
     bucket.objects[NAMES.commit(3)] = damage(bucket.objects[NAMES.commit(3)])
     with pytest.raises(DamagedLogError, match="commit 3 of log 'weather' is damaged"):
         opened(bucket).head(NAME)
-    assert any("commit 3" in problem for problem in backend.check(NAME))
+    tiered = TieredBackend(opened(bucket), lambda _: pytest.fail("there is no tier"))
+    (problem,) = verify_log(tiered, NAME).problems
+    assert "commit 3 of log 'weather' is damaged" in problem
+
+
+def test_a_commit_that_is_gone_before_others_is_reported(bucket: MemoryBucket) -> None:
+    backend, epoch = take_over(bucket)
+    for last_id in (1, 2, 3):
+        backend.commit(NAME, commit(epoch, last_id))
+    del bucket.objects[NAMES.commit(2)]
+    (problem,) = opened(bucket).check(NAME)
+    assert "commit 2 is missing from the bucket, so that later ones are not read" in problem
 
 
 def test_a_commit_that_is_missing_or_was_replaced_is_found(bucket: MemoryBucket) -> None:

@@ -110,11 +110,14 @@ class TieredBackend:
         return [*tier.index(first_id, last_id), *self.hot.index(log, max(first_id, tier.last_id + 1), last_id)]
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
-        tier = self.tier(log, since=first_id)
-        if tier is None or first_id > tier.last_id:
-            return self.hot.first_block_since(log, time, first_id)
-        sealed = tier.first_block_since(time, first_id)
-        return sealed or self.hot.first_block_since(log, time, tier.last_id + 1)
+        while True:
+            tier = self.tier(log, since=first_id)
+            last_id = 0 if tier is None else tier.last_id
+            sealed = None if tier is None else tier.first_block_since(time, first_id)
+            found = sealed or self.hot.first_block_since(log, time, max(first_id, last_id + 1))
+            again = self.tier(log, since=first_id)
+            if (0 if again is None else again.last_id) == last_id:  # else what was moved meanwhile was in neither
+                return found
 
     def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
         tier = self.tier(log, since=first_id)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millstream.log.backend import Backend, Head, StoredBlock
 from millstream.log.block import BlockError, read_header
-from millstream.log.errors import CorruptBlockError
+from millstream.log.errors import CorruptBlockError, DamagedLogError
 from millstream.log.ids import IdRange, IndexEntry
 from millstream.log.reading.scan import FETCH_BYTES, open_block
 from millstream.log.tiering.backend import TieredBackend
@@ -55,7 +55,10 @@ def verify_log(backend: TieredBackend, log: str, *, deep: bool = False) -> Verif
 
     Look at every sealed object, and with *deep* read it all.
     """
-    head, tally = backend.head(log), _Tally()
+    try:
+        head, tally = backend.head(log), _Tally()
+    except DamagedLogError as error:  # where the log ends is not known
+        return Verification(log=log, blocks=0, messages=0, bytes=0, problems=(str(error),))
     tier = backend.tier(log, since=head.first_id)
     if tier is not None:
         tier.look_again()

@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.core.clock import Clock
 from millstream.log.backend import BlockStatistics, Commit, Head, StoredBlock, VersionedValue, add_statistics
-from millstream.log.backends.objects.block_access import BlockAccess
+from millstream.log.backends.objects.block_access import BlockAccess, Located
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.commit_reader import SIDE_BY_SIDE, BlockCache
 from millstream.log.backends.objects.creating import create_object
@@ -117,8 +117,9 @@ class ObjectsBackend:
         return self._access(log, last_id).read(first_id, last_id, max_bytes)
 
     def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
-        blocks = self._access(log, last_id).entries(first_id, last_id)
-        return [BlockRange(block.first_id, block.last_id, block.size) for _, block in blocks]
+        return [
+            BlockRange(block.first_id, block.last_id, block.size) for _, block in self._entries(log, first_id, last_id)
+        ]
 
     def locate(self, log: str, first_id: int, last_id: int) -> Sequence[BlockLocation]:
         """Where the blocks lie; see :class:`millstream.log.block_location.LocatesBlocks`."""
@@ -132,7 +133,8 @@ class ObjectsBackend:
                 block.size,
                 block.sha256,
             )
-            for commit, block in self._access(log, last_id).entries(first_id, last_id)
+            for commit, block in self._entries(log, first_id, last_id)
+            if block.sha256
         ]
 
     def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
@@ -146,21 +148,18 @@ class ObjectsBackend:
                 block.min_received_at,
                 block.max_received_at,
             )
-            for _, block in self._access(log, last_id).entries(first_id, last_id)
+            for _, block in self._entries(log, first_id, last_id)
+            if block.sha256
         ]
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         access = self._access(log)
-        for record in access.records(first_id):
-            if (record.sums.max_received_at or 0) < time:
-                continue
-            for _, block in access.entries(max(first_id, record.previous_id + 1), record.last_id):
-                if block.max_received_at >= time:
-                    return BlockRange(block.first_id, block.last_id, block.size)
-        return None
+        block = access.complete(lambda: access.first_since(time, first_id))
+        return None if block is None else BlockRange(block.first_id, block.last_id, block.size)
 
     def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
-        return add_statistics(self._access(log).sums(first_id))
+        access = self._access(log)
+        return add_statistics(access.complete(lambda: access.sums(first_id)))
 
     def check(self, log: str) -> Sequence[str]:
         return self._access(log).check()
@@ -206,6 +205,11 @@ class ObjectsBackend:
         """The sequence of a producer, which its commits state."""
         sent = stored.chain.producer(key.removeprefix(_PRODUCER))
         return VersionedValue() if sent is None else VersionedValue(sent.commits, b"%d" % sent.sequence)
+
+    def _entries(self, log: str, first_id: int, last_id: int) -> Sequence[Located]:
+        """The blocks that hold *first_id* to *last_id*; of a damaged commit one without a checksum."""
+        access = self._access(log, last_id)
+        return access.complete(lambda: list(access.entries(first_id, last_id)))
 
     def _access(self, log: str, last_id: int = 2**63) -> BlockAccess:
         """The blocks of *log*; what another process has added is looked for where *last_id* is not known yet."""

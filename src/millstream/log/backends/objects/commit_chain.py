@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections.abc import Sequence
 
 import msgspec
 
 from millstream.log.backend import BlockStatistics
-from millstream.log.backends.objects.commit_object import ADVICE, CommitObject
-from millstream.log.backends.objects.commit_reader import CommitReader
+from millstream.log.backends.objects.commit_columns import CommitColumns, CommitRecord
+from millstream.log.backends.objects.commit_follower import CommitFollower
+from millstream.log.backends.objects.commit_object import ADVICE, PREFIX, CommitObject
+from millstream.log.backends.objects.commit_reader import CommitReader, DamagedHead
 from millstream.log.backends.objects.layouts import Layout, Layouts, ProducerSequence
 from millstream.log.errors import DamagedLogError
-
-
-class CommitRecord(msgspec.Struct, frozen=True, gc=False):
-    """What is kept in memory of each commit."""
-
-    number: int
-    epoch: int
-    previous_id: int
-    last_id: int
-    received_at: int
-    digest: bytes
-    producer: str
-    sequence: int | None
-    sums: BlockStatistics
 
 
 class ChainEnd(msgspec.Struct, frozen=True):
@@ -50,14 +37,15 @@ class CommitChain:
 
     def _reset(self, layout: Layout) -> None:
         self._base = layout
-        self._records: list[CommitRecord] = []
+        self._commits = CommitColumns(layout.start, layout.last_id)
+        self._last = ChainEnd(layout.start - 1, layout.epoch, layout.previous, layout.last_id, layout.received_at)
         self._producers = dict(layout.producers)
 
     @property
     def end(self) -> ChainEnd:
         """The last commit that is known."""
         with self._lock:
-            return self._end()
+            return self._last
 
     def producer(self, name: str) -> ProducerSequence | None:
         """What the producer of that name has sent."""
@@ -73,35 +61,44 @@ class CommitChain:
         """The first *limit* commits with blocks that hold ids from *first_id* to *last_id*."""
         found: list[CommitRecord] = []
         with self._lock:
-            at = bisect_left(self._records, first_id, key=lambda record: record.last_id)
-            while at < len(self._records) and len(found) < limit and self._records[at].previous_id < last_id:
-                if self._records[at].sums.blocks:
-                    found.append(self._records[at])
-                at += 1
+            index = self._commits.find(first_id)
+            while index < len(self._commits) and len(found) < limit:
+                record = self._commits.record(index)
+                if record.previous_id >= last_id:
+                    break
+                if record.sums.blocks:
+                    found.append(record)
+                index += 1
         return found
 
-    def all_records(self) -> Sequence[CommitRecord]:
-        """All commits, fences as well."""
+    def numbered(self, number: int, limit: int) -> Sequence[CommitRecord]:
+        """At most *limit* commits from *number* on, fences as well; from the first one that is known on."""
         with self._lock:
-            return list(self._records)
+            start = max(number - self._commits.start, 0)
+            return [self._commits.record(index) for index in range(start, min(start + limit, len(self._commits)))]
 
     def refresh(self) -> ChainEnd:
         """Follow the commits to their end. Raises :class:`~millstream.log.errors.DamagedLogError`.
 
-        What was read counts only if the layout, looked at afterwards, leaves its name alone.
+        What was read counts only if the layout, looked at afterwards, leaves its name alone. A damaged head in the
+        middle is a commit whose ids follow from its neighbours; at the end it is an error.
         """
         with self._refreshing:
+            follower = CommitFollower(self._reader)
             while True:
                 with self._lock:
-                    number, is_cold = self._end().number + 1, not self._records
-                found = self._reader.follow(number, is_cold=is_cold)
-                if self._accept(found, self._layouts.refresh(), number):
+                    number, is_cold = self._last.number + 1, not len(self._commits)
+                found, is_end = follower.follow(number, is_cold=is_cold)
+                layout = self._layouts.refresh()
+                if not self._accept(found, layout, number):
+                    follower = CommitFollower(self._reader)
+                elif is_end:
                     return self.end
 
     def append(self, commit: CommitObject) -> None:
         """Add *commit*, which was created and checked, unless a refresh has added it meanwhile."""
         with self._lock:
-            if commit.head.number == self._end().number + 1:
+            if commit.head.number == self._last.number + 1:
                 self._add(commit)
 
     def cut(self) -> None:
@@ -109,17 +106,32 @@ class CommitChain:
         with self._lock:
             self._cut(self._layouts.newest)
 
+    def oldest(self, below: int, max_bytes: int) -> tuple[int, int]:
+        """Where commits begin after those that end below the id *below* and have about *max_bytes*, and these bytes.
+
+        The newest commit stays, and so does a damaged one whose digest is unknown; zeros where nothing is to go.
+        """
+        start = freed = total = 0
+        with self._lock:
+            for index in range(len(self._commits) - 1):
+                record = self._commits.record(index)
+                if record.last_id >= below or (total and total + record.sums.bytes > max_bytes):
+                    break
+                total += record.sums.bytes
+                if record.digest:
+                    start, freed = record.number + 1, total
+        return start, freed
+
     def layout_from(self, number: int) -> Layout | None:
         """The layout after the newest, with which commits begin at *number*; None where they do already."""
         with self._lock:
             base = self._base
             if number <= base.start:
                 return None
-            before = self._records[: number - base.start]
-            last = before[-1]
             producers = dict(base.producers)
-            for record in before:
-                _note_sequence(producers, record)
+            for index in range(number - base.start):
+                last = self._commits.record(index)
+                _note_sequence(producers, last)
             return Layout(
                 version=base.version + 1,
                 start=number,
@@ -130,47 +142,81 @@ class CommitChain:
                 producers=producers,
             )
 
-    def _accept(self, found: Sequence[CommitObject], layout: Layout, number: int) -> bool:
+    def _accept(self, found: Sequence[CommitObject | DamagedHead], layout: Layout, number: int) -> bool:
         """Add the commits that were *found* from *number* on; False where *layout* says to begin again."""
         with self._lock:
-            if self._end().number + 1 < layout.start:
+            if self._last.number + 1 < layout.start:
                 self._reset(layout)
                 return False
             self._cut(layout)
-            for commit in found[self._end().number + 1 - number :]:
-                self._add(commit)
+            damaged: list[DamagedHead] = []
+            for commit in found[self._last.number + 1 - number :]:
+                if isinstance(commit, DamagedHead):
+                    damaged.append(commit)
+                else:
+                    self._bridge(damaged, commit)
+                    self._add(commit)
+                    damaged = []
+            if damaged:
+                raise damaged[0].error
             return True
 
     def _cut(self, layout: Layout) -> None:
-        if layout.start > self._end().number + 1:
+        if layout.start > self._last.number + 1:
             return  # the next refresh begins there
         if layout.version > self._base.version:
-            self._records = self._records[layout.start - self._base.start :]
+            self._commits.drop(layout.start - self._base.start)
             self._base = layout
 
-    def _end(self) -> ChainEnd:
-        if not self._records:
-            base = self._base
-            return ChainEnd(base.start - 1, base.epoch, base.previous, base.last_id, base.received_at)
-        last = self._records[-1]
-        return ChainEnd(last.number, last.epoch, last.digest, last.last_id, last.received_at)
+    def _bridge(self, damaged: Sequence[DamagedHead], after: CommitObject) -> None:
+        """Add commits whose heads are *damaged*: *after*, which comes next, says where the last of them ends.
+
+        Of several, the last one counts for the ids of all.
+        """
+        for commit in damaged:
+            end, is_last = self._last, commit is damaged[-1]
+            last_id = after.head.previous_id if is_last else end.last_id
+            self._put(
+                CommitRecord(
+                    commit.number,
+                    end.epoch if after.head.is_fence else after.head.epoch,
+                    end.last_id,
+                    last_id,
+                    end.received_at,
+                    after.head.previous if is_last else b"",
+                    "",
+                    None,
+                    BlockStatistics(blocks=1, bytes=PREFIX.size) if last_id > end.last_id else BlockStatistics(),
+                    is_damaged=True,
+                )
+            )
 
     def _add(self, commit: CommitObject) -> None:
-        head, end = commit.head, self._end()
-        check_link(end, commit)
-        record = CommitRecord(
-            head.number,
-            head.epoch,
-            head.previous_id,
-            head.last_id,
-            head.received_at,
-            commit.digest,
-            head.producer,
-            head.sequence,
-            sum_blocks(commit),
+        check_link(self._last, commit)
+        head = commit.head
+        self._put(
+            CommitRecord(
+                head.number,
+                head.epoch,
+                head.previous_id,
+                head.last_id,
+                head.received_at,
+                commit.digest,
+                head.producer,
+                head.sequence,
+                sum_blocks(commit),
+            )
         )
-        self._records.append(record)
+
+    def _put(self, record: CommitRecord) -> None:
+        self._commits.add(record)
+        self._last = end_of(record)
         _note_sequence(self._producers, record)
+
+
+def end_of(record: CommitRecord) -> ChainEnd:
+    """The end of the log whose last commit is that of *record*."""
+    return ChainEnd(record.number, record.epoch, record.digest, record.last_id, record.received_at)
 
 
 def check_link(end: ChainEnd, commit: CommitObject) -> None:

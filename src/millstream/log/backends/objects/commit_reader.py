@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.commit_object import (
@@ -25,10 +28,20 @@ NEAR_BYTES = 256 << 10
 FAR_BYTES = 16 << 10
 """What is read at once of a commit for its head."""
 
-SIDE_BY_SIDE = 16
+SIDE_BY_SIDE = 32
 """How many requests are under way at once, at most."""
 
 _HEADS = 2048
+_PAGE = 1000
+_OVERHEAD = 300
+"""What a block in the cache takes in memory besides its bytes."""
+
+
+class DamagedHead(NamedTuple):
+    """A commit that is there, but whose head is damaged as *error* says."""
+
+    number: int
+    error: DamagedLogError
 
 
 class BlockCache:
@@ -54,9 +67,9 @@ class BlockCache:
             if sha256 in self._blocks or len(data) > self._max_bytes:
                 return
             self._blocks[sha256] = data
-            self._bytes += len(data)
+            self._bytes += len(data) + _OVERHEAD
             while self._bytes > self._max_bytes:
-                self._bytes -= len(self._blocks.popitem(last=False)[1])
+                self._bytes -= len(self._blocks.popitem(last=False)[1]) + _OVERHEAD
 
 
 class CommitReader:
@@ -67,30 +80,34 @@ class CommitReader:
         self._lock = threading.Lock()
         self._heads: OrderedDict[int, CommitObject] = OrderedDict()
 
-    def follow(self, number: int, *, is_cold: bool) -> Sequence[CommitObject]:
-        """The commits from *number* on, up to the first that is missing.
-
-        When it *is_cold*, a listing tells how many there may be, and their heads are read side by side.
-        """
-        found: list[CommitObject] = []
-        if is_cold:
-            found += self._follow_listed(number)
-        while (commit := self.read_head(number + len(found), NEAR_BYTES)) is not None:
-            found.append(commit)
-        return found
-
-    def _follow_listed(self, number: int) -> Iterator[CommitObject]:
-        expected = number
+    def count_listed(self, number: int) -> int:
+        """How many commits from *number* on a listing shows without a gap; there may be more, or fewer."""
+        count = 0
         while True:
-            names = self._bucket.list(self._names.commits, self._names.commit(expected - 1))
+            names = self._bucket.list(self._names.commits, self._names.commit(number + count - 1), _PAGE)
             listed = [commit_number(name) for name in names]
-            if listed != list(range(expected, expected + len(listed))) or len(listed) < 2:
-                return  # it is stale, or there is nothing to gain: one after the other is right whatever it says
-            for commit in self._pool.map(lambda n: self.read_head(n, FAR_BYTES), listed):
-                if commit is None:
-                    return
-                yield commit
-            expected += len(listed)
+            if listed != list(range(number + count, number + count + len(listed))):
+                return count  # it is stale
+            count += len(listed)
+            if len(listed) < _PAGE:
+                return count
+
+    def last_listed(self, number: int) -> int:
+        """The greatest number in a listing of what comes after *number*; *number* where nothing is listed."""
+        names = self._bucket.list(self._names.commits, self._names.commit(number), _PAGE)
+        return commit_number(names[-1]) if names else number
+
+    def read_side_by_side(self, numbers: Sequence[int], size: int) -> Sequence[CommitObject | DamagedHead]:
+        """The commits of *numbers*, up to the first that is missing; *size* bytes of each are read at first."""
+        read = functools.partial(self._read_or_damaged, size=size)
+        answers = list(map(read, numbers) if len(numbers) < 2 else self._pool.map(read, numbers))
+        return [found for found in itertools.takewhile(lambda found: found is not None, answers) if found is not None]
+
+    def _read_or_damaged(self, number: int, size: int) -> CommitObject | DamagedHead | None:
+        try:
+            return self.read_head(number, size)
+        except DamagedLogError as error:
+            return DamagedHead(number, error)
 
     def read_head(self, number: int, size: int = FAR_BYTES) -> CommitObject | None:
         """Commit *number* as it is in the bucket; None where it is missing. *size* bytes are read at first.
@@ -127,15 +144,22 @@ class CommitReader:
             if start + block.size <= len(data):
                 self._keep_block(block, data[start : start + block.size])
 
-    def head(self, number: int, digest: bytes) -> CommitObject | None:
+    def read_all(self, numbers: Sequence[int]) -> Sequence[CommitObject | DamagedHead | None]:
+        """The commits of *numbers* as they are in the bucket; None where one is missing."""
+        return list(self._pool.map(functools.partial(self._read_or_damaged, size=FAR_BYTES), numbers))
+
+    def head(self, number: int, digest: bytes) -> CommitObject | DamagedHead | None:
         """The commit with that number and *digest*; None where it is missing or another."""
         with self._lock:
             commit = self._heads.get(number)
         if commit is None or commit.digest != digest:
-            commit = self.read_head(number)
+            found = self._read_or_damaged(number, FAR_BYTES)
+            if isinstance(found, DamagedHead):
+                return found
+            commit = found
         return commit if commit is not None and commit.digest == digest else None
 
-    def heads(self, wanted: Sequence[tuple[int, bytes]]) -> Sequence[CommitObject | None]:
+    def heads(self, wanted: Sequence[tuple[int, bytes]]) -> Sequence[CommitObject | DamagedHead | None]:
         """As :meth:`head` for each number and digest; those that are not known are read side by side."""
         if len(wanted) < 2 or self._knows(wanted):
             return [self.head(number, digest) for number, digest in wanted]

@@ -6,7 +6,6 @@ import hashlib
 import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import msgspec
 
@@ -133,7 +132,7 @@ class ObjectLog:
         """
         while True:
             self.chain.refresh()
-            start, freed = self._oldest(below, max_bytes)
+            start, freed = self.chain.oldest(below, max_bytes)
             if not freed and start - self.layouts.newest.start < FENCES:
                 return 0
             layout = self.chain.layout_from(start)
@@ -142,17 +141,6 @@ class ObjectLog:
         self.chain.cut()
         self._sweep()
         return freed
-
-    def _oldest(self, below: int, max_bytes: int) -> tuple[int, int]:
-        """Where commits begin after those that end below *below* and have about *max_bytes*, and these bytes."""
-        records = self.chain.all_records()
-        start, freed = 0, 0
-        for record, following in pairwise(records):
-            size = record.sums.bytes
-            if record.last_id >= below or (freed and freed + size > max_bytes):
-                break
-            start, freed = following.number, freed + size
-        return start, freed
 
     def _sweep(self) -> None:
         """Delete what lies below the start: trimmed, left by a crash, or created again by a writer that was late."""
