@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +27,10 @@ WriteLog = Callable[..., list[Message]]
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from millstream.pipeline.session import SparkOptions, spark_session
     from millstream.testing.mortal_tasks import MORTAL
+    from millstream.testing.swift import ENVIRONMENT
 
+    for name, value in ENVIRONMENT.items():  # tasks have the environment with which the session began
+        os.environ.setdefault(name, value)
     options = SparkOptions(master="local[2,3]", confs=MORTAL)
     with spark_session(tmp_path_factory.mktemp("spark"), options) as session:
         yield session

@@ -54,6 +54,7 @@ class CuttingProxy:
     def _pass(self, source: socket.socket, target: socket.socket, side: Side) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                self._looked_at(side, data)
                 allowed = self._allowed(side, len(data))
                 target.sendall(data[:allowed])
                 if allowed < len(data):
@@ -62,6 +63,9 @@ class CuttingProxy:
         for one in (source, target):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+    def _looked_at(self, side: Side, data: bytes) -> None:
+        """For subclasses: *data* have come from *side*."""
 
     def _allowed(self, side: Side, size: int) -> int:
         with self._lock:
