@@ -37,14 +37,21 @@ from millstream.log import (
 from millstream.log.backend import Backend
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.backends.mysql import MysqlBackend, parse_address
+from millstream.log.backends.objects.backend import ObjectsBackend
+from millstream.log.backends.objects.bucket import Bucket
+from millstream.log.backends.objects.probe import RECORD
 from millstream.log.backends.postgres import PostgresBackend
 from millstream.log.backends.postgres import parse_address as parse_postgres_place
 from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.stores import MemoryStore, Store
+from millstream.stores.s3 import parse_address as parse_bucket
+from millstream.stores.s3.log_bucket import S3LogBucket
 from millstream.stores.tiers import TierSpace
 from millstream.stores.wrapper import StoreCall
 from millstream.testing.faulty_store import UnavailableStore
+from millstream.testing.object_bucket import MemoryBucket
+from millstream.testing.s3 import S3Server
 from suite.sizes import machine as steps_of
 
 SPEC = LogSpec("weather", block_bytes=400, block_messages=16)
@@ -323,7 +330,57 @@ def test_the_log_in_postgresql_is_like_a_list(postgres_database: str, empty_data
     run_state_machine_as_test(machine, settings=steps_of(ci=10, long=100, steps=15))
 
 
+class ObjectsLogMachine(LogMachine):
+    """In a bucket in memory, in which every store finds the same objects."""
+
+    def __init__(self, new_bucket: Callable[[], Bucket] = MemoryBucket) -> None:
+        super().__init__()
+        self.bucket: Bucket = new_bucket()
+        self.bucket.put(RECORD, b"{}")
+
+    def backend(self) -> Backend:
+        return ObjectsBackend(self.bucket, self.clock)
+
+
+class ServedObjectsLogMachine(ObjectsLogMachine):
+    """In a bucket on a server. The log is verified in the end only: each time that takes some hundred requests."""
+
+    lease = 600.0  # on the server's clock
+
+    def the_log_is_whole(self) -> None:
+        assert self.writer.last_id == len(self.model)
+
+    def teardown(self) -> None:
+        if hasattr(self, "log"):
+            super().the_log_is_whole()
+        super().teardown()
+
+
+@pytest.mark.long
+def test_the_log_in_a_bucket_of_moto_is_like_a_list(moto: S3Server) -> None:
+    run_in_buckets(moto)
+
+
+@pytest.mark.long
+def test_the_log_in_a_bucket_of_swift_is_like_a_list(swift: S3Server) -> None:
+    run_in_buckets(swift)
+
+
+@pytest.mark.long
+def test_the_log_in_a_bucket_of_the_versity_gateway_is_like_a_list(versitygw: S3Server) -> None:
+    run_in_buckets(versitygw)
+
+
+def run_in_buckets(server: S3Server) -> None:
+    def new_bucket() -> Bucket:
+        return S3LogBucket(parse_bucket(server.new_url()), client=server.client)
+
+    run_state_machine_as_test(lambda: ServedObjectsLogMachine(new_bucket), settings=steps_of(ci=10, long=100, steps=15))
+
+
 TestMemoryLogMachine = MemoryLogMachine.TestCase
+TestObjectsLogMachine = ObjectsLogMachine.TestCase
+TestObjectsLogMachine.settings = steps_of(ci=20, long=400, steps=25)
 TestMemoryLogMachine.settings = steps_of(ci=20, long=400, steps=25)
 TestSqliteLogMachine = SqliteLogMachine.TestCase
 TestSqliteLogMachine.settings = steps_of(ci=10, long=200, steps=20)
