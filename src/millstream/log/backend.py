@@ -7,7 +7,7 @@ A backend knows nothing of messages. Every implementation passes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -235,6 +235,19 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release all resources; closing again does nothing."""
+        ...
+
+
+@runtime_checkable
+class LooksCheaply(Protocol):
+    """What a backend also has where each look at a log is paid for."""
+
+    def extent(self, log: str) -> Head:
+        """As :meth:`Backend.head`, without who writes the log."""
+        ...
+
+    def is_at_end(self, log: str, last_id: int) -> bool:
+        """Whether *last_id* seems to be the last one still, by one request. It may be True too long, for some calls."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from millstream.log.errors import LogInputError, StorageBusyError, StorageFullEr
 from millstream.log.gap import Gaps
 from millstream.log.ids import BlockRange, IdRange, IndexEntry
 from millstream.log.kinds import KIND, Kind
-from millstream.log.reading.reader import PollPauses, Reader
+from millstream.log.reading.reader import PollPauses, Reader, wait_for_more
 from millstream.log.reading.scan import cut_batches, scan_blocks
 from millstream.log.runtime.context import LogContext
 from millstream.log.runtime.writer_refusals import WriterRefusal
@@ -151,7 +152,7 @@ class Log:
         ``none``; else they are raised while the batches are taken, as :class:`TrimmedError`,
         :class:`CorruptBlockError` and :class:`MissingBlockError`. Raises :class:`LogInputError`.
         """
-        head = self._backend.head(self.name)
+        head = self._backend.extent(self.name)
         ids = _ids(head, first_id, last_id)
         blocks = scan_blocks(self._backend, self.name, ids, head.first_id)
         return cut_batches(blocks, ids, log=self.name, max_messages=65_536, columns=columns, gaps=gaps)
@@ -192,7 +193,8 @@ class Log:
             for batch in self.read(first_id, columns=columns):
                 yield batch
                 first_id, pauses = batch.last_id + 1, PollPauses(self._context.min_linger)
-            self._context.tail.wait(turn, pauses.next())
+            is_at_end = functools.partial(self._backend.is_at_end, self.name, first_id - 1)
+            wait_for_more(self._context.tail, turn, pauses, is_at_end)
 
     def first_id_since(self, time: int) -> int:
         """The id of the first message that was received at *time* (microseconds) or later; one past the end without.
@@ -403,12 +405,12 @@ class Log:
     @property
     def first_id(self) -> int:
         """The first id that the log still has: its low-water mark (one past the end where it has none)."""
-        return self._backend.head(self.name).first_id
+        return self._backend.extent(self.name).first_id
 
     @property
     def last_id(self) -> int:
         """The last durable id (0 in an empty log)."""
-        return self._backend.head(self.name).last_id
+        return self._backend.extent(self.name).last_id
 
     def sequence(self, producer: str) -> int:
         """The last durable sequence of *producer* (0 at first), of any writer."""

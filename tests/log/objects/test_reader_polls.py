@@ -10,6 +10,7 @@ from millstream.core.clock import VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, LogStore
 from millstream.log.backends.objects.backend import ObjectsBackend
+from millstream.log.backends.objects.commit_chain import PEEKS
 from millstream.log.backends.objects.probe import RECORD
 from millstream.log.reading.reader import PollPauses
 from support.interposed_bucket import RecordingBucket
@@ -48,7 +49,7 @@ def test_a_follower_of_a_log_in_a_bucket_rests_for_half_a_second(reads: str, mon
     assert waited == [0.1, 0.2, 0.4, 0.5, 0.5, 0.5]
 
 
-def test_a_commit_is_a_put_and_a_get_and_a_look_at_the_end_six_gets() -> None:
+def test_a_commit_is_a_put_and_a_get_and_a_look_at_the_end_four_gets() -> None:
     bucket, clock = RecordingBucket(), VirtualClock()
     bucket.put(RECORD, b"{}")
     with LogStore(ObjectsBackend(bucket, clock), clock) as store:
@@ -60,4 +61,42 @@ def test_a_commit_is_a_put_and_a_get_and_a_look_at_the_end_six_gets() -> None:
             assert bucket.requests == {"create": 1, "get": 1}
             bucket.requests.clear()
             assert log.last_id == 2
-            assert bucket.requests == {"get": 6}
+            assert bucket.requests == {"get": 4}
+
+
+def test_a_follower_at_rest_takes_one_get_a_look_and_a_whole_look_now_and_then() -> None:
+    bucket, clock = RecordingBucket(), VirtualClock()
+    bucket.put(RECORD, b"{}")
+    stores = [LogStore(ObjectsBackend(bucket, clock), clock) for _ in range(2)]
+    with stores[0], stores[1], stores[0].log(LogSpec("a")).writer() as writer:
+        writer.append([Message(b"one")])
+        backend = stores[1].log(LogSpec("a"))._backend
+        assert backend.extent("a").last_id == 1
+        bucket.requests.clear()
+        looks = [backend.is_at_end("a", 1) for _ in range(2 * PEEKS)]
+        assert (looks.count(False), bucket.requests) == (2, {"get": 2 * PEEKS - 2})
+        writer.append([Message(b"two")])
+        bucket.requests.clear()
+        assert not backend.is_at_end("a", 1)
+        assert backend.extent("a").last_id == 2
+        assert bucket.requests == {"get": 5}
+        assert not backend.is_at_end("a", 1)
+        assert bucket.requests == {"get": 5}
+
+
+def test_a_follower_that_was_overtaken_by_a_trim_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket, clock = RecordingBucket(), VirtualClock()
+    bucket.put(RECORD, b"{}")
+    with LogStore(ObjectsBackend(bucket, clock), clock) as store, LogStore(ObjectsBackend(bucket, clock), clock) as two:
+        log = store.log(LogSpec("a"))
+        with log.writer() as writer:
+            writer.append([Message(b"one")])
+        found = two.log(LogSpec("a")).follow()
+        assert next(found).last_id == 1
+        with log.writer() as writer:
+            for _ in range(5):
+                writer.append([Message(b"more")])
+        log.trim(6)
+        monkeypatch.setattr(two.log(LogSpec("a"))._context.tail, "wait", lambda turn, seconds: None)
+        gap, rest = next(found), next(found)
+        assert (gap.first_id, gap.last_id, rest.first_id) == (2, 5, 6)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from millstream.log.gap import Gap, Gaps
 from millstream.log.ids import IdRange
 from millstream.log.reading.scan import cut_batches, scan_blocks
 from millstream.log.runtime.context import LogContext
+from millstream.log.runtime.tail import Tail
 
 ACK_SECONDS = 0.1
 """Acknowledgements are stored at the latest this long after they were made: the window of promise P3.
@@ -50,6 +52,14 @@ class PollPauses:
         seconds = self._seconds
         self._seconds = min(2 * seconds, self._longest)
         return seconds
+
+
+def wait_for_more(tail: Tail, turn: int, pauses: PollPauses, is_at_end: Callable[[], bool]) -> None:
+    """Wait for *pauses* until the log is no longer where *is_at_end* says so, or *tail* has moved since *turn*."""
+    while True:
+        tail.wait(turn, pauses.next())
+        if tail.turn != turn or not is_at_end():
+            return
 
 
 class Reader(ClosesOnExit):
@@ -118,7 +128,7 @@ class Reader(ClosesOnExit):
                 continue
             if not follow:
                 return
-            self._tail.wait(turn, pauses.next())
+            wait_for_more(self._tail, turn, pauses, functools.partial(self._is_at_end, seeks))
 
     def seek(self, first_id: int) -> None:
         """Go on with the message *first_id*: what lies before counts as acknowledged, what lies from it on does not.
@@ -201,8 +211,12 @@ class Reader(ClosesOnExit):
             if self._backend.put_state(self._log, self._key, encode_position(position), version=state.version):
                 return position, state.version + 1
 
+    def _is_at_end(self, seeks: int) -> bool:
+        """Whether there seems to be nothing to deliver, and no process has sought since *seeks* was read."""
+        return self._seeks == seeks and not self._closed and self._backend.is_at_end(self._log, self._end)
+
     def _deliver(self, max_messages: int, columns: Sequence[str] | None, gaps: Gaps) -> Iterator[Batch]:
-        head = self._backend.head(self._log)
+        head = self._backend.extent(self._log)
         self._end = head.last_id
         with self._lock:
             seeks = self._seeks

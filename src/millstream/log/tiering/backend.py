@@ -5,7 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from millstream.log.backend import Backend, BlockStatistics, Commit, Head, StoredBlock, VersionedValue, add_statistics
+from millstream.log.backend import (
+    Backend,
+    BlockStatistics,
+    Commit,
+    Head,
+    LooksCheaply,
+    StoredBlock,
+    VersionedValue,
+    add_statistics,
+)
 from millstream.log.block_location import BlockLocation, LocatesBlocks
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.tiering.objects import OpenObjects, TierObjects
@@ -54,6 +63,14 @@ class TieredBackend:
 
     def head(self, log: str) -> Head:
         return self.hot.head(log)
+
+    def extent(self, log: str) -> Head:
+        """As :meth:`head`; who writes the log may be left out."""
+        return self.hot.extent(log) if isinstance(self.hot, LooksCheaply) else self.hot.head(log)
+
+    def is_at_end(self, log: str, last_id: int) -> bool:
+        """Whether a look at the log need not be: *last_id* seems to be the last one, by a cheaper look."""
+        return isinstance(self.hot, LooksCheaply) and self.hot.is_at_end(log, last_id)
 
     def lease_time(self) -> int:
         return self.hot.lease_time()
@@ -154,7 +171,7 @@ class TieredBackend:
 
     def tier(self, log: str, *, since: int = 0) -> TierReader | None:
         """The sealed objects of *log*, as of now if *since* lies below the hot mark; None where it never had any."""
-        hot_id = self.hot.head(log).hot_id
+        hot_id = self.extent(log).hot_id
         known = self._tiers.get(log)
         if hot_id <= 1 or since >= hot_id:
             return known

@@ -93,6 +93,18 @@ class ObjectsBackend:
         )
         return head.with_watermarks(marks.value)
 
+    def extent(self, log: str) -> Head:
+        """As :meth:`head`, without who writes the log."""
+        stored = self._log(log)
+        marks = stored.states.get(WATERMARKS)  # before the end, as there
+        end = stored.chain.refresh()
+        return Head(last_id=end.last_id, received_at=end.received_at).with_watermarks(marks.value)
+
+    def is_at_end(self, log: str, last_id: int) -> bool:
+        """Whether *last_id* seems to be the last one still, by one request. It may be True too long, for some calls."""
+        chain = self._log(log).chain
+        return chain.end.last_id <= last_id and not chain.peek()
+
     def lease_time(self) -> int:
         return self._bucket.server_time()
 

@@ -11,9 +11,12 @@ from millstream.log.backend import BlockStatistics
 from millstream.log.backends.objects.commit_columns import CommitColumns, CommitRecord
 from millstream.log.backends.objects.commit_follower import CommitFollower
 from millstream.log.backends.objects.commit_object import ADVICE, PREFIX, CommitObject
-from millstream.log.backends.objects.commit_reader import CommitReader, DamagedHead
+from millstream.log.backends.objects.commit_reader import NEAR_BYTES, CommitReader, DamagedHead
 from millstream.log.backends.objects.layouts import Layout, Layouts, ProducerSequence
 from millstream.log.errors import DamagedLogError
+
+PEEKS = 10
+"""How often one that follows a log looks for the next commit alone, before it looks at everything."""
 
 
 class ChainEnd(msgspec.Struct, frozen=True):
@@ -33,6 +36,8 @@ class CommitChain:
         self._reader, self._layouts = reader, layouts
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
+        self._peeked: Sequence[CommitObject | DamagedHead] = []
+        self._peeks = 0
         self._reset(layouts.newest)
 
     def _reset(self, layout: Layout) -> None:
@@ -84,16 +89,33 @@ class CommitChain:
         middle is a commit whose ids follow from its neighbours; at the end it is an error.
         """
         with self._refreshing:
-            follower = CommitFollower(self._reader)
+            follower, peeked = CommitFollower(self._reader), self._peeked
+            self._peeked = []
             while True:
                 with self._lock:
                     number, is_cold = self._last.number + 1, not len(self._commits)
-                found, is_end = follower.follow(number, is_cold=is_cold)
+                if peeked and _number(peeked[0]) == number:
+                    found: Sequence[CommitObject | DamagedHead]
+                    more, is_end = follower.follow(number + 1, is_cold=False)
+                    found = [*peeked, *more]
+                else:
+                    found, is_end = follower.follow(number, is_cold=is_cold)
                 layout = self._layouts.refresh()
                 if not self._accept(found, layout, number):
                     follower = CommitFollower(self._reader)
                 elif is_end:
                     return self.end
+
+    def peek(self) -> bool:
+        """Whether there may be more commits than are known, by one request.
+
+        The next commit may be missing because it was trimmed: therefore each :data:`PEEKS` calls one is True.
+        """
+        with self._refreshing:
+            self._peeks = (self._peeks + 1) % PEEKS
+            number = self.end.number + 1
+            self._peeked = self._reader.read_side_by_side([number], NEAR_BYTES) if self._peeks else []
+            return bool(self._peeked) or not self._peeks
 
     def append(self, commit: CommitObject) -> None:
         """Add *commit*, which was created and checked, unless a refresh has added it meanwhile."""
@@ -212,6 +234,10 @@ class CommitChain:
         self._commits.add(record)
         self._last = end_of(record)
         _note_sequence(self._producers, record)
+
+
+def _number(commit: CommitObject | DamagedHead) -> int:
+    return commit.number if isinstance(commit, DamagedHead) else commit.head.number
 
 
 def end_of(record: CommitRecord) -> ChainEnd:
