@@ -187,6 +187,21 @@ def test_the_menu_of_a_telephone_opens_without_a_script(browser: Browser, served
     context.close()
 
 
+def test_tables_are_cards_on_a_telephone_without_a_script(browser: Browser, served: Served) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, java_script_enabled=False)
+    page, wide = context.new_page(), list[str]()
+    for name, path in pages_of(served).items():
+        page.goto(served.url + path)
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            wide.append(name)
+        wide += [f"{name}: {title}" for title in page.evaluate(CUT_OFF)]
+    page.goto(f"{served.url}/queues")
+    cell = page.locator("tbody tr", has_text="duplication-high").locator("td").nth(4)
+    label = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+    context.close()
+    assert (wide, label) == ([], '"dead"')
+
+
 def test_pages_can_be_read_without_a_script(browser: Browser, served: Served) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from millstream.console.multipart import read_multipart
+from millstream.console.table_labels import label_cells
 from millstream.core.errors import InputError, MillstreamError
 from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError, Session
 from millstream.rest.api import MOST_BODY, status_of
@@ -123,11 +124,11 @@ class PageRenderer:
             "notice": self.app.access.read_notice(session, request.query_params.get("notice", "")),
             "api": "/api/v1",
         }
-        return self._templates.get_template(name).render({**common, **values})
+        return label_cells(self._templates.get_template(name).render({**common, **values}))
 
     def fragment(self, name: str, **values: Any) -> str:
         """The template *name* by itself."""
-        return self._templates.get_template(name).render(values)
+        return label_cells(self._templates.get_template(name).render(values))
 
     async def _answered(
         self, request: Request, role: Role, look: Look, template: str, *, is_form: bool = False

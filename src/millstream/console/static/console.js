@@ -137,18 +137,15 @@
     addEventListener("pagehide", () => events.close());
   }
 
-  // A table that does not fit becomes a list of cards, each cell with the name of its column.
+  // A table that does not fit becomes a list of cards.
   const fit = () => {
     for (const table of document.querySelectorAll("main table")) {
       const box = table.closest(".card");
-      const names = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
-      if (!box || !names.length) continue;
+      if (!box || !table.tHead) continue;
       table.classList.remove("cards");
       const style = getComputedStyle(box);
       const fits = table.scrollWidth <= box.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) + 1;
-      if (fits && !(table.classList.contains("fold") && innerWidth <= 512)) continue;
-      table.classList.add("cards");
-      for (const row of table.tBodies[0].rows) for (const cell of row.cells) if (cell.colSpan === 1) cell.dataset.label = names[cell.cellIndex] || "";
+      if (!fits) table.classList.add("cards");
     }
   };
   fit();
