@@ -172,15 +172,17 @@ def _fill_log(node: Node) -> None:
     messages = sorted(
         (decode_message(line) for batch in batches for line in batch.lines.splitlines()), key=lambda m: m.id
     )
+    last = messages[-1].id
+    waiting = make_batch([last + 1])
+    late = [msgspec.structs.replace(messages[-1], id=last + number) for number in (2, 3)]
     log = node.logs.store.log(LogSpec("weather"))
     with log.writer() as writer:
-        writer.append(messages)
+        writer.append([*messages, *map(decode_message, waiting.lines.splitlines()), *late])
     log.set_pointer("report", log.last_id - 40)
-    first, second = batches[:40], batches[40:]
-    for part in (first, second):
-        node.anchoring.batch_writer.add("weather", part, [Reject(90_000 + len(part), "late")], config=CONFIG)
+    for part, message in zip((batches[:40], batches[40:]), late, strict=True):
+        node.anchoring.batch_writer.add("weather", part, [Reject(message.id, "late")], config=CONFIG)
         node.anchoring.batch_writer.cut(force=True)
-    node.anchoring.batch_writer.add("weather", [make_batch([80_000])], config=CONFIG)
+    node.anchoring.batch_writer.add("weather", [waiting], config=CONFIG)
 
 
 def _ended(batch: EncodedBatch, cut: str) -> EncodedBatch:

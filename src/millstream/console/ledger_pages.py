@@ -70,7 +70,11 @@ def show_ledger(call: PageRequest) -> Mapping[str, Any]:
     page = {"ledger": name, "names": LEDGER_NAMES, "states": WITNESS_STATES, "begun": begun, "d": None}
     if name not in begun and name in LEDGERS:
         return page
-    return {**page, "d": ledgers.ledger(call.app, call.ask(ledgers.LedgerQuery, ledger=name))}
+    stamped = ledgers.ledger_timestamps(call.app, call.ask(ledgers.TimestampsQuery, ledger=name, limit=20))
+    authorities = ledgers.timestamp_authorities(call.app, call.ask(ledgers.LedgerQuery, ledger=name)).items
+    has_authorities = bool(call.app.node.settings.anchoring.timestamp_authorities or authorities)
+    stamps = {"stamps": stamped, "authorities": authorities, "has_authorities": has_authorities}
+    return {**page, **stamps, "d": ledgers.ledger(call.app, call.ask(ledgers.LedgerQuery, ledger=name))}
 
 
 def show_file(call: PageRequest) -> Mapping[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from millstream.anchoring.http_reader import redacted_url
 from millstream.core.errors import NotFoundError
 from millstream.node.ledger_trees import LEDGERS, LedgerName
 from millstream.rest.app_context import AppContext
-from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
 from millstream.status.ledger_status import (
     Cosignature,
     LedgerStatus,
@@ -28,6 +29,41 @@ class LedgerQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The ledger of event batches (``anchors``), of integrity reports, or of identifiers (``registry``)."""
 
     ledger: LedgerName
+
+
+class TimestampsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Time stamps of ``ledger``, the newest first, with numbers less than ``before``."""
+
+    ledger: LedgerName
+    before: Annotated[Number, msgspec.Meta(description="`next` of the previous page")] | None = None
+    limit: Limit = 50
+
+
+class LedgerTimestamp(msgspec.Struct, frozen=True, kw_only=True):
+    """A time stamp of a checkpoint of ``size`` entries, or of the first ``renews`` time stamps of the ledger.
+
+    It was made by ``authority`` (its URL; ``name`` is the subject of the certificate that signed it), not later than
+    ``time``, and can be verified until ``ends_at``. ``document`` was stamped, ``token`` is the answer: both are CIDs.
+    """
+
+    number: int
+    size: int | None
+    renews: int | None
+    time: int
+    name: str
+    ends_at: int
+    authority: str
+    document: str
+    token: str
+
+
+class TimestampAuthorityStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a time-stamping authority answered last; ``problem`` is None if it gave a time stamp."""
+
+    authority: str
+    asked_at: int
+    answered_at: int | None
+    problem: str | None
 
 
 class LedgerRow(msgspec.Struct, frozen=True):
@@ -84,4 +120,29 @@ def ledger_cosignatures(app: AppContext, request: ApiRequest[LedgerQuery, Any]) 
     """List the cosignatures of the newest checkpoint with the quorum of witnesses."""
     cosigned = ledger(app, request).cosigned
     rows = cosigned.cosignatures if cosigned else ()
+    return Listing(rows, total=len(rows))
+
+
+@endpoints.get("/ledgers/{ledger}/timestamps", TimestampsQuery)
+def ledger_timestamps(app: AppContext, request: ApiRequest[TimestampsQuery, Any]) -> Listing[LedgerTimestamp]:
+    """List the time stamps of a ledger, the newest first."""
+    query = request.query
+    every = app.node.ledgers.timestamps.table(query.ledger).records()
+    older = [record for record in reversed(every) if query.before is None or record.number < query.before]
+    names = [name for name in LedgerTimestamp.__struct_fields__ if name != "authority"]
+    rows = [
+        LedgerTimestamp(**{name: getattr(record, name) for name in names}, authority=redacted_url(record.authority))
+        for record in older[: query.limit]
+    ]
+    return Listing(rows, str(rows[-1].number) if len(older) > len(rows) else None, total=len(every))
+
+
+@endpoints.get("/ledgers/{ledger}/authorities", LedgerQuery)
+def timestamp_authorities(app: AppContext, request: ApiRequest[LedgerQuery, Any]) -> Listing[TimestampAuthorityStatus]:
+    """List the time-stamping authorities that a ledger was sent to, and how each answered last."""
+    found = app.node.ledgers.timestamps.table(request.query.ledger).authorities()
+    rows = [
+        TimestampAuthorityStatus(authority=redacted_url(url), **msgspec.structs.asdict(record))
+        for url, record in sorted(found.items())
+    ]
     return Listing(rows, total=len(rows))
