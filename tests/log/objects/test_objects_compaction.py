@@ -19,6 +19,7 @@ from millstream.log.errors import StorageUnavailableError
 from millstream.log.reading.located_blocks import read_located
 from millstream.log.tiering import Compaction, compactor
 from millstream.log.tiering.compactor import MERGED
+from millstream.log.tiering.sealed_objects import read_objects
 from millstream.log.upkeep.upkeep_thread import run_upkeep
 from millstream.stores.memory import MemoryStore
 from millstream.stores.tiers import TierSpace
@@ -116,6 +117,25 @@ def test_other_processes_are_told_where_the_blocks_of_a_compacted_log_lie(
     assert bucket.requests == {"get": 16}
     bucket.delete([locations[0].name])
     assert list(read_located(SPEC.name, locations, bucket.get)) == []
+
+
+def test_indexes_of_merged_objects_are_read_side_by_side(bucket: MemoryBucket, opened: OpenLog) -> None:
+    for _ in range(2):
+        fill(opened(), 100)
+        opened(rules=Compaction(commits=40, bytes=1 << 12)).compact()
+    lasts = [row.last_id for row in read_objects(ObjectsBackend(bucket, VirtualClock()), SPEC.name)]
+    assert len(lasts) >= 2
+    both = threading.Barrier(2)
+    read_as_before = bucket.get
+
+    def read_together(name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        if "/sealed/" in name:
+            both.wait(20)
+        return read_as_before(name, start, length)
+
+    log = opened()
+    bucket.get = read_together  # type: ignore[method-assign]
+    assert len({location.name for location in log.block_locations(1, lasts[1])}) == 2
 
 
 def test_a_compacted_log_is_copied_trimmed_and_goes_on(bucket: MemoryBucket, opened: OpenLog) -> None:

@@ -7,6 +7,7 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -29,6 +30,9 @@ INDEX_BYTES = 32 << 20
 _INDEX_FIELDS = (
     "first_id", "last_id", "bytes", "min_event_time", "max_event_time", "min_received_at", "max_received_at"
 )  # fmt: skip
+SIDE_BY_SIDE = 8
+"""How many indexes are read at once, at most."""
+
 MOST_INDEXED = 64
 """Where more objects are asked for at once, each counts as one range, so that not all their indexes are fetched."""
 
@@ -156,17 +160,20 @@ class TierReader:
 
     @_asked_again
     def locate(self, first_id: int, last_id: int) -> list[BlockLocation]:
-        """Where the blocks lie that are in the log's own bucket; an object that is damaged or gone has none."""
+        """Where the blocks lie that are in the log's own bucket; an object that is damaged or gone has none.
+
+        Indexes are read side by side.
+        """
         own, found = self.places.own, []
-        for row in self.rows(first_id, last_id):
-            try:
-                entries = self._index(row) if own is not None and row.in_store else None
-            except SealError:
-                continue
-            if own is not None and entries is not None:
-                chosen = _select(entries, first_id, last_id)[["first_id", "last_id", "offset", "bytes"]].tolist()
-                name = own.root + row.name
-                found += [BlockLocation(first, last, name, begin, size, b"") for first, last, begin, size in chosen]
+        if own is None:
+            return []
+        rows = [row for row in self.rows(first_id, last_id) if row.in_store]
+        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="log-indexes") as pool:
+            for row, entries in zip(rows, pool.map(self._sound_index, rows), strict=True):
+                if entries is not None:
+                    chosen = _select(entries, first_id, last_id)[["first_id", "last_id", "offset", "bytes"]].tolist()
+                    name = own.root + row.name
+                    found += [BlockLocation(first, last, name, begin, size, b"") for first, last, begin, size in chosen]
         return found
 
     @_asked_again
@@ -211,6 +218,13 @@ class TierReader:
     def _refuse_replaced(self, row: SealedObject) -> None:
         if not self.still_has(row):
             raise _ObjectsReplacedError
+
+    def _sound_index(self, row: SealedObject) -> Any:
+        """The index of an object; None where that is damaged or gone."""
+        try:
+            return self._index(row)
+        except SealError:
+            return None
 
     def _index(self, row: SealedObject) -> Any:
         """The index of an object; None where it is gone. Raises :class:`SealError`."""
