@@ -11,6 +11,7 @@ from millstream.core.clock import SystemClock
 from millstream.log import CorruptBlockError, LogSpec, LogStore, Message, MissingBlockError, Tiering, TrimmedError
 from millstream.log.backends.objects.backend import ObjectsBackend
 from millstream.log.backends.objects.probe import RECORD
+from millstream.log.tiering import Compaction
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.read_options import LogReadOptions
 from millstream.pipeline.run_reader import read_run
@@ -98,6 +99,17 @@ def test_a_range_that_begins_and_ends_within_blocks_is_read_as_it_was_asked_for(
     bucket.read.clear()
     assert ids_of(partition) == list(range(33, 79))
     assert len(bucket.read) == 3
+
+
+def test_commits_that_were_merged_are_read_with_one_get_of_each_merged_object(bucket: ReadBucket) -> None:
+    with LogStore(ObjectsBackend(bucket, SystemClock()), SystemClock(), compaction=Compaction(commits=40)) as store:
+        assert store.log(SPEC).compact().objects == 1
+    (partition,) = plan_block_ranges(request())
+    objects = {location.name for location in partition.locations}
+    assert len(objects) < COMMITS // 2
+    bucket.read.clear()
+    assert ids_of(partition) == list(range(1, COMMITS * A_COMMIT + 1))
+    assert Counter(bucket.read) == Counter(objects)
 
 
 def test_the_data_source_gives_the_same_messages_as_the_log(bucket: ReadBucket) -> None:
