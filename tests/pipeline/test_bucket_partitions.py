@@ -13,6 +13,7 @@ from millstream.log.backends.objects.backend import ObjectsBackend
 from millstream.log.backends.objects.probe import RECORD
 from millstream.log.tiering import Compaction
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
+from millstream.pipeline.planning_store import forget_stores
 from millstream.pipeline.read_options import LogReadOptions
 from millstream.pipeline.run_reader import read_run
 from millstream.pipeline.source import SPARK_SCHEMA, LogReader
@@ -39,6 +40,7 @@ class ReadBucket(MemoryBucket):
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> ReadBucket:
     """A bucket with a log of :data:`COMMITS` commits of four blocks of five messages each."""
+    forget_stores()
     bucket, tier = ReadBucket(), tiers.TierSpace(MemoryStore("tier"))
     bucket.put(RECORD, b"{}")
     monkeypatch.setattr(tiers, "open_bucket", lambda _: bucket)

@@ -9,13 +9,12 @@ from operator import attrgetter
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from millstream.core.clock import SystemClock
 from millstream.log import LogSpec
 from millstream.log.block_location import BlockLocation
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.planning_store import open_to_plan
 from millstream.pipeline.reachable import FileIdentity, store_identity
 from millstream.pipeline.read_options import LogReadOptions
-from millstream.stores.tiers import open_log_store
 
 MOST_PARTITIONS = 10_000
 
@@ -56,7 +55,7 @@ def plan_block_ranges(
     no block for it: only who reads it can say that it is missing. Raises :class:`PipelineInputError` where the log was
     trimmed beyond *first_id*.
     """
-    with open_log_store(request.store, clock=SystemClock()) as store:
+    with open_to_plan(request.store) as store:
         log = store.log(LogSpec(request.log), create=False)
         first_id = request.first_of(log) if first_id is None else first_id
         last_id = request.last_of(log) if last_id is None else last_id

@@ -21,18 +21,17 @@ from pyspark.sql.types import StructType
 from millstream.batching.message_columns import COLUMNS
 from millstream.batching.service_state import read_state
 from millstream.batching.snapshot_split import split_snapshot
-from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.data_source_registration import register_source
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.planning_store import open_to_plan
 from millstream.pipeline.read_options import OPTIONS, LogReadOptions, required, whole
 from millstream.pipeline.run_reader import read_run
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts, shard_of, shares_of, write_share
 from millstream.pipeline.trigger_limits import TriggerLimitedReader
-from millstream.stores.tiers import open_log_store
 
 NAME = "millstream-shards"
 
@@ -169,7 +168,7 @@ def register(spark: SparkSession) -> None:
 
 def _clock_at(request: LogReadOptions, last_id: int) -> int:
     """When message *last_id* was received."""
-    with open_log_store(request.store, clock=SystemClock()) as store:
+    with open_to_plan(request.store) as store:
         log = store.log(LogSpec(request.log), create=False)
         (batch,) = log.read(last_id, last_id, ["received_at"], gaps="none")
         clock: int = batch.arrow.column("received_at")[0].as_py()

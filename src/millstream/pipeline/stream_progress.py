@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from millstream.core.clock import SystemClock
 from millstream.log import Log, LogSpec
 from millstream.pipeline.errors import PipelineInputError
-from millstream.stores.tiers import open_log_store
+from millstream.pipeline.planning_store import open_to_plan
 
 
 class StreamLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +42,7 @@ def stream_lag(progress: Mapping[str, Any], store_url: str, log: str, *, source:
     latest = latest or end
     if start is None:  # the first trigger of a stream
         start = end - int(reported["numInputRows"])
-    with open_log_store(store_url, clock=SystemClock()) as store:
+    with open_to_plan(store_url) as store:
         found = store.log(LogSpec(log), create=False)
         return StreamLag(
             read_messages=end - start,

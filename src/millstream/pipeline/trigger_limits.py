@@ -18,11 +18,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millstream.core.clock import SystemClock
 from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.planning_store import open_to_plan
 from millstream.pipeline.read_options import LogReadOptions
-from millstream.stores.tiers import open_log_store
 
 Offset = dict[str, int]
 
@@ -45,7 +44,7 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         request = self._request
         if request.first_id is not None:
             return {"id": request.first_id - 1}
-        with open_log_store(request.store, clock=SystemClock()) as store:
+        with open_to_plan(request.store) as store:
             log = store.log(LogSpec(request.log), create=False)
             first_id = request.first_of(log)
             return {"id": (log.first_id if first_id is None else first_id) - 1}
@@ -97,7 +96,7 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         No block is cut: a task that reads a part of one opens all of it.
         """
         request, left = self._request, most
-        with open_log_store(request.store, clock=SystemClock()) as store:
+        with open_to_plan(request.store) as store:
             log = store.log(LogSpec(request.log), create=False)
             for first in range(done + 1, end + 1, _IDS_A_LOOK):  # a long backlog is not looked through at each trigger
                 for block in log.block_ranges(first, min(end, first + _IDS_A_LOOK - 1)):
@@ -112,7 +111,7 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             return self._target
         request = self._request
-        with open_log_store(request.store, clock=SystemClock()) as store:
+        with open_to_plan(request.store) as store:
             log = store.log(LogSpec(request.log), create=False)
             end, last_id = log.last_id, request.last_of(log)
         return end if last_id is None else min(end, last_id)
