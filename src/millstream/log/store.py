@@ -97,6 +97,16 @@ class LogStore(ClosesOnExit):
         """The names of all logs, sorted."""
         return self._names.logs()
 
+    def has(self, name: str) -> bool:
+        """Whether there is a log *name*: one that was just made may be missing from :meth:`logs`, not from here."""
+        if self._names.is_taken(name):
+            return False
+        try:
+            self._backend.get_state(name, KIND)
+        except LogNotFoundError:
+            return False
+        return True
+
     def kinds(self) -> Mapping[str, Kind]:
         """The names of all logs, sorted, and what each is for."""
         return cast("Mapping[str, Kind]", self._names.kinds())

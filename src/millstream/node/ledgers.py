@@ -109,7 +109,7 @@ class LedgersPart:
     def has(self, name: LedgerName) -> bool:
         """Whether the ledger *name* was begun."""
         log = {"anchors": LEDGER_LOG, "reports": REPORT_LEDGER, "registry": REGISTRY_LEDGER}[name]
-        return system_log(log, "ledger").name in self._logs.store.kinds()
+        return self._logs.store.has(system_log(log, "ledger").name)
 
     def tree(self, name: LedgerName) -> LedgerTree:
         """The tree of the ledger *name*, and its checkpoints."""

@@ -293,11 +293,11 @@ def batched_logs(view: NodeView, rows: Sequence[LogRow]) -> Sequence[BatchedLog]
 
 def batch_lag(view: NodeView, name: str, output: str) -> BatchLag | None:
     """What nothing came of yet in the log *name*, which is batched into *output*; None where there is no such log."""
-    existing = view.node.logs.store.logs()
-    if name not in existing:
+    store = view.node.logs.store
+    if not store.has(name):
         return None
     log, done = view.log(name), 0
-    if output in existing:
+    if store.has(output):
         origin = read_origin(view.log(output))  # what a job over history took is in files, or was handed over
         before = origin.position if origin is not None and origin.log == name else 0
         done = max(view.log(output).sequence(BATCHING), before)

@@ -15,7 +15,7 @@ from millstream.log.backends.memory import MemoryBackend
 from millstream.log.backends.objects.backend import ObjectsBackend
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.probe import RECORD
-from millstream.log.errors import StorageUnavailableError
+from millstream.log.errors import FencedError, StorageUnavailableError, WriterFailedError
 from millstream.log.reading.located_blocks import read_located
 from millstream.log.tiering import Compaction, compactor
 from millstream.log.tiering.compactor import MERGED
@@ -367,6 +367,34 @@ def test_a_reader_that_sleeps_while_others_compact_and_merge_misses_nothing(
         slow.begin(at, lambda: opened(rules=OFTEN).compact(), loses=False)
         assert read(log) == list(range(1, LAST + 1)), f"asleep before request {at}"
         assert log.first_id_since(205) == 21
+        if slow.requests <= at:
+            return
+    raise AssertionError("too many requests")
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["sleeps", "late"])
+def test_a_writer_that_sleeps_while_its_successor_compacts_all_confirms_nothing_that_is_lost(
+    bucket: MemoryBucket, opened: OpenLog, ready: dict[str, bytes], loses: bool
+) -> None:
+    def successor() -> None:
+        backend = ObjectsBackend(bucket, VirtualClock())
+        assert backend.take_lease(SPEC.name, epoch=backend.head(SPEC.name).epoch, holder=b"", until=0)
+        fill(opened(), 14)
+        opened(rules=OFTEN).compact()
+
+    for at in range(MOST_REQUESTS):
+        bucket.objects = dict(ready)
+        slow = InterposedBucket(bucket)
+        with contextlib.suppress(FencedError, WriterFailedError, StorageUnavailableError):
+            writer = opened(slow).writer()
+            slow.begin(at, successor, loses=loses)
+            ids = writer.append([b"of the one that slept"])
+            slow.at = -1
+            assert ids is not None
+            (batch,) = opened().read(ids.first, ids.last)
+            assert [message.body for message in batch] == [b"of the one that slept"], f"asleep before request {at}"
+        last_id = opened().last_id
+        assert [number for batch in opened().read() for number in batch.ids] == list(range(1, last_id + 1))
         if slow.requests <= at:
             return
     raise AssertionError("too many requests")

@@ -1,11 +1,10 @@
-"""Every state of the protocols of versioned states and of the sweep of sealed objects, within bounds."""
+"""Every state of the protocol of versioned states, within bounds."""
 
 from __future__ import annotations
 
 import pytest
 
 from suite.sizes import sized
-from support.object_model.sealed import SweepGuards, SweepProtocol, first_shelf
 from support.object_model.search import explore
 from support.object_model.states import StateGuards, StateProtocol, Store, first_store
 
@@ -39,15 +38,3 @@ def test_without_a_guard_the_search_finds_the_race_of_a_state(guard: str) -> Non
     first = THREE if guard == "mark_after_other" else first_store()
     violation, report = _states(3, 1, StateGuards(**{guard: False}), first)
     assert RACES[guard] in violation, report
-
-
-def test_no_sweep_deletes_what_a_late_layout_names() -> None:
-    found = explore(first_shelf(), SweepProtocol(sized(ci=3, long=5), SweepGuards()).steps)
-    assert not found.violation, found.report()
-    print(f"{found.states} states, {found.steps} steps")
-
-
-def test_a_sweep_of_all_that_the_newest_layout_does_not_name_loses_blocks() -> None:
-    found = explore(first_shelf(), SweepProtocol(3, SweepGuards(target_in_name=False)).steps)
-    print(found.report())
-    assert found.violation == "layout/1 names X0, which is gone", found.report()

@@ -19,7 +19,7 @@ from millstream.stores.tiers import open_log_store
 def create(settings: Settings, name: str) -> None:
     """Create the log NAME if it does not exist."""
     with open_log_store(settings.log_url) as store:
-        is_new = name not in store.logs()
+        is_new = not store.has(name)
         store.log(LogSpec(name))
     if is_new:
         record_change_if_node(settings, "create log", f"log {name}")

@@ -10,7 +10,6 @@ import msgspec
 from millstream.log.backend import Backend, BlockStatistics
 from millstream.log.errors import LogInputError
 from millstream.log.tiering.spec import Tiering
-from millstream.log.watermarks import WATERMARKS, decode_watermarks
 
 TIERING = "tier/policy"
 """The state in which a log keeps where its objects are and what is moved there."""
@@ -98,14 +97,11 @@ def read_objects(backend: Backend, log: str) -> list[SealedObject]:
 def add_object(backend: Backend, log: str, row: SealedObject) -> bool:
     """Add *row* at the end, durably; False where the last object is no longer the one before it.
 
-    An object that ends at or before the last row, or below the hot mark, is never added: so it may be deleted.
+    An object that ends at or before the last row is never needed: so it may be deleted.
     """
     pages = read_pages(backend, log)
     before = next((page.rows[-1].last_id for page in reversed(pages) if page.rows), None)
-    if before is None:
-        if row.last_id < decode_watermarks(backend.get_state(log, WATERMARKS).value).hot_id:
-            return False
-    elif before + 1 != row.first_id:
+    if before is not None and before + 1 != row.first_id:
         return False
     last = pages[-1] if pages else RowPage(_page(0), 0, ())
     if len(last.rows) >= PAGE_ROWS:
