@@ -93,6 +93,10 @@ def test_an_operator_keeps_logs_in_a_database(folder: Path, mariadb: str) -> Non
     follow_page(HOW_TO / "mariadb.md", folder, {f"{DATABASE}logs": f"{mariadb}how_to_{os.getpid()}"})
 
 
+def test_an_operator_keeps_the_tables_of_a_node_on_a_server(folder: Path, mariadb: str) -> None:
+    follow_page(HOW_TO / "database-server.md", folder, {f"{DATABASE}node": f"{mariadb}how_to_node_{os.getpid()}"})
+
+
 def test_an_operator_shares_work_over_rabbitmq(folder: Path, mariadb: str, rabbitmq: str) -> None:
     told = {BROKER: rabbitmq, f"{DATABASE}queues": f"{mariadb}how_to_queues_{os.getpid()}"}
     follow_page(HOW_TO / "rabbitmq.md", folder, told)
@@ -162,6 +166,6 @@ def test_a_name_of_the_cas_is_made_by_other_tools(tmp_path: Path) -> None:
 
 def test_every_page_is_followed_or_tried_elsewhere() -> None:
     ledgers = {"ledger-keys", "timestamps", "monitor-a-ledger"}
-    own = {*ledgers, "protect", "restore", "mariadb", "rabbitmq", "rocketmq", "s3"}
+    own = {*ledgers, "protect", "restore", "mariadb", "database-server", "rabbitmq", "rocketmq", "s3"}
     assert {path.stem for path in HOW_TO.glob("*.md")} == {*EMBEDDED, *ELSEWHERE, *own}
     assert all(steps((HOW_TO / f"{name}.md").read_text("utf-8")) for name in (*EMBEDDED, *own))

@@ -162,11 +162,14 @@ def _plan(
         for name in stores.destinations
     }
     with tempfile.TemporaryDirectory(prefix="millstream-plan-") as scratch:
+        database = settings.folder / DATABASE
+        if settings.node.database:
+            database = _copy_tables(settings, Path(scratch) / DATABASE)
         run = DryRun(
             open_provider(stores.url),
             stores.source,
             copies,
-            database=settings.folder / DATABASE,
+            database=database,
             scratch=Path(scratch),
             clock=SystemClock(),
             budgets=ChangeBudgets(limits.deletes, limits.changes, limits.least, limits.window, limits.approval),
@@ -175,6 +178,22 @@ def _plan(
         reading = ReadExtent.ALL if read_all else ReadExtent.NONE
         threads = settings.mill.workers
         return run.plan(asked.space, reading=reading, checksums=listed, deletions=deletions, threads=threads)
+
+
+def _copy_tables(settings: Settings, path: Path) -> Path:
+    """A copy of the node's tables, which lie on a server, in the file *path*."""
+    from millstream.cli.node_tables import node_tables
+    from millstream.core.sqlite_file import open_database
+    from millstream.node.databases import open_tables
+    from millstream.node.moving import copy_tables
+
+    copy = open_database(path, TABLES)
+    try:
+        with open_tables(settings, settings.node.database) as source:
+            copy_tables(source, copy, node_tables())
+    finally:
+        copy.dispose()
+    return path
 
 
 def _present(url: str, space: str, *, is_new: bool) -> tuple[str, Store]:

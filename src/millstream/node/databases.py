@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 
@@ -13,10 +15,11 @@ from millstream.core.retry import RetryPolicy
 from millstream.core.sqlite_file import open_database
 from millstream.core.writers_lock import is_made, lock_writers
 from millstream.node.context import DATABASE, NodeContext
+from millstream.node.moving import require_finished
 from millstream.settings import Settings
 from millstream.stores import open_provider
 
-TABLES = ("anchor_", "audit_", "console_", "mill_", "queue_", "registry_")
+TABLES = ("anchor_", "audit_", "console_", "mill_", "node_", "queue_", "registry_")
 """What the names of the tables in a node's own database begin with."""
 
 _CACHE_KIB = 16 << 10
@@ -35,6 +38,21 @@ def has_database(settings: Settings) -> bool:
         return is_made(engine)
     except sa.exc.SQLAlchemyError:
         return False
+    finally:
+        engine.dispose()
+
+
+@contextlib.contextmanager
+def open_tables(settings: Settings, url: str) -> Iterator[sa.Engine]:
+    """The database at *url*, or in the node's folder where it is empty, to move tables out of it or into it.
+
+    Raises what :attr:`DatabasesPart.own` does.
+    """
+    engine = open_server(url) if url else open_database(settings.folder / DATABASE, TABLES)
+    try:
+        if url and is_made(engine):
+            lock_writers(engine)
+        yield engine
     finally:
         engine.dispose()
 
@@ -62,6 +80,7 @@ class DatabasesPart:
         if url:
             engine = open_server(url, context.clock)
             context.resources.callback(engine.dispose)
+            require_finished(engine)
             if not is_made(engine):
                 self._make_stores()
             lock_writers(engine)
@@ -70,6 +89,7 @@ class DatabasesPart:
             self._make_stores()
         engine = open_database(context.folder / DATABASE, TABLES, cache_kib=_CACHE_KIB)
         context.resources.callback(engine.dispose)
+        require_finished(engine)
         return engine
 
     def _make_stores(self) -> None:

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock
 from millstream.core.column_types import EXACT_LONG_TEXT, WHOLE_NUMBER
 
-_metadata = sa.MetaData()
+metadata = sa.MetaData()
 
 _events = sa.Table(
     "console_trail",
-    _metadata,
+    metadata,
     sa.Column("number", WHOLE_NUMBER, primary_key=True),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("user", EXACT_LONG_TEXT, nullable=False),
@@ -46,7 +46,7 @@ class OperatorAuditLog:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
-        _metadata.create_all(engine)
+        metadata.create_all(engine)
 
     def add(self, user: str, action: str, target: str, *, reason: str = "", **facts: Any) -> None:
         """Write down that *user* did *action* to *target*; durable when this returns."""

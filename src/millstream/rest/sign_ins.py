@@ -24,11 +24,11 @@ _WINDOW_SECONDS = 60.0
 _REFRESH_SECONDS = 1.0
 _MOST_PROGRAMS = 1_000
 _log = logging.getLogger(__name__)
-_metadata = sa.MetaData()
+metadata = sa.MetaData()
 
 _signed_out = sa.Table(
     "console_signed_out",
-    _metadata,
+    metadata,
     sa.Column("nonce", NAME, primary_key=True),
     sa.Column("expires", sa.BigInteger, nullable=False),
 )
@@ -45,7 +45,7 @@ class SignedOutSessions:
         self._engine = engine
         self._clock = clock
         self._ended_here: dict[str, int] = {}
-        _metadata.create_all(engine)
+        metadata.create_all(engine)
         self._recorded = self._read()
         self._read_at = clock.monotonic()
 

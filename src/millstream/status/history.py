@@ -19,11 +19,11 @@ MINUTES = 1_440
 
 _MINUTE = 60 * MICROSECONDS
 _log = logging.getLogger(__name__)
-_metadata = sa.MetaData()
+metadata = sa.MetaData()
 
 _samples = sa.Table(
     "console_history",
-    _metadata,
+    metadata,
     sa.Column("minute", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("sample", EXACT_LONG_TEXT, nullable=False),
 )
@@ -51,7 +51,7 @@ class StatusHistory:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._is_failing = False
-        make_tables(engine, _metadata)
+        make_tables(engine, metadata)
 
     def read(self, now: int) -> Sequence[MinuteSample]:
         """The samples of the day before *now* (microseconds), the oldest first, without rows that cannot be read."""

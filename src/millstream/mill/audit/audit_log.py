@@ -16,11 +16,11 @@ from millstream.mill.manifest_table import manifest_table
 from millstream.mill.merge_join import groups
 from millstream.stores.audit import CONTENT_CHANGES, AuditAction, AuditEvent
 
-_metadata = sa.MetaData()
+metadata = sa.MetaData()
 
 _log = sa.Table(
     "mill_audit_log",
-    _metadata,
+    metadata,
     sa.Column("number", WHOLE_NUMBER, primary_key=True),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("action", EXACT_LONG_TEXT, nullable=False),
@@ -58,7 +58,7 @@ class AuditLog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        make_tables(engine, _metadata)
+        make_tables(engine, metadata)
 
     def append(self, events: Sequence[AuditEvent]) -> None:
         """Add *events*; those that the log has already (by their numbers) are left out. Durable when this returns."""

@@ -34,11 +34,11 @@ SIZE_SECONDS = 60.0
 """How long the number of copies of a space is remembered; it is only a base for shares."""
 
 _HOUR = 3600 * MICROSECONDS
-_metadata = sa.MetaData()
+metadata = sa.MetaData()
 
 _spent = sa.Table(
     "mill_brake_spent",
-    _metadata,
+    metadata,
     sa.Column("destination", NAME, primary_key=True),
     sa.Column("space", NAME, primary_key=True),
     sa.Column("kind", NAME, primary_key=True),
@@ -48,7 +48,7 @@ _spent = sa.Table(
 
 _holds = sa.Table(
     "mill_brake_holds",
-    _metadata,
+    metadata,
     sa.Column("number", WHOLE_NUMBER, primary_key=True),
     sa.Column("source", NAME, nullable=False),
     sa.Column("destination", NAME, nullable=False),
@@ -154,7 +154,7 @@ class ChangeGuard:
         count: Callable[[str, str], int],
         budgets: ChangeBudgets = ChangeBudgets(),  # noqa: B008  (frozen)
     ) -> None:
-        self._database, self.items = SqlDatabase(engine, clock, _metadata), HeldItems(engine, clock)
+        self._database, self.items = SqlDatabase(engine, clock, metadata), HeldItems(engine, clock)
         self._clock, self._count, self._budgets = clock, count, budgets
         self._sizes: dict[tuple[str, str], tuple[float, int]] = {}
         self._lock = threading.Lock()

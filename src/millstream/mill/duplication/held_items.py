@@ -25,11 +25,11 @@ MOST = 10_000
 """Items of a plan that are kept in memory; those of a larger one are looked up again."""
 
 _GROUP = 1_000
-_metadata = sa.MetaData()
+metadata = sa.MetaData()
 
 _items = sa.Table(
     "mill_held_items",
-    _metadata,
+    metadata,
     sa.Column("source", NAME, primary_key=True),
     sa.Column("destination", NAME, primary_key=True),
     sa.Column("space", NAME, primary_key=True),
@@ -95,7 +95,7 @@ class HeldItems:
     """The held items of all spaces in the database of *engine*. Thread-safe."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
-        self._database, self._clock = SqlDatabase(engine, clock, _metadata), clock
+        self._database, self._clock = SqlDatabase(engine, clock, metadata), clock
 
     def record(self, pair: Pair, space: str, items: Iterable[ComparedItem], *, is_held: bool) -> None:
         """Put *items* in the place of what was found before; without *is_held* only those that vanished.

@@ -22,11 +22,11 @@ from millstream.mill.manifest import CheckResult
 from millstream.mill.manifest_table import IntactItems
 from millstream.mill.merge_join import groups
 
-_metadata = sa.MetaData()
+metadata = sa.MetaData()
 
 _log = sa.Table(
     "mill_bit_log",
-    _metadata,
+    metadata,
     sa.Column("store", NAME, primary_key=True),
     sa.Column("space", NAME, primary_key=True),
     sa.Column("content_id", CONTENT_ID, primary_key=True),
@@ -53,7 +53,7 @@ class BitLog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        make_tables(engine, _metadata)
+        make_tables(engine, metadata)
 
     def append(self, results: Iterable[CheckResult]) -> None:
         """Add what checks found; written twice it is there once. Durable when this returns."""

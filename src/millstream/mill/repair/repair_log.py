@@ -15,11 +15,11 @@ from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, LONG_BYTES
 from millstream.core.sql import make_tables
 from millstream.stores.audit.holders import Holders, HolderState
 
-_metadata = sa.MetaData()
+metadata = sa.MetaData()
 
 _repairs = sa.Table(
     "mill_repair",
-    _metadata,
+    metadata,
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("store", NAME, nullable=False),
     sa.Column("space", NAME, nullable=False),
@@ -34,7 +34,7 @@ _repairs = sa.Table(
 
 _begun = sa.Table(
     "mill_repair_begun",
-    _metadata,
+    metadata,
     sa.Column("number", WHOLE_NUMBER, primary_key=True),
     sa.Column("holder", EXACT_LONG_TEXT, nullable=False),
     sa.Column("event", LONG_BYTES, nullable=False),
@@ -81,7 +81,7 @@ class RepairLog:
         self._engine = engine
         self._holders = Holders.beside(engine)
         self._holder = holder or self._holders.new()
-        make_tables(engine, _metadata)
+        make_tables(engine, metadata)
 
     def append(self, events: Sequence[RepairEvent]) -> None:
         """Add *events*; durable when this returns."""

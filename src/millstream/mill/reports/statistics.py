@@ -19,11 +19,11 @@ from millstream.mill.manifest import Manifest
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import StorageStatistics
 
-_metadata = sa.MetaData()
+metadata = sa.MetaData()
 
 _statistics = sa.Table(
     "mill_statistics",
-    _metadata,
+    metadata,
     sa.Column("store", NAME, primary_key=True),
     sa.Column("space", NAME, primary_key=True),
     sa.Column("at", sa.BigInteger, primary_key=True),
@@ -84,7 +84,7 @@ class SpaceStatisticsTable:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        make_tables(engine, _metadata)
+        make_tables(engine, metadata)
 
     def add(self, size: SpaceSize) -> None:
         """Keep *size*; durable when this returns."""

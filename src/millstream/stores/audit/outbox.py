@@ -431,6 +431,9 @@ class AuditOutbox:
         return [None] * len(changes)
 
 
+TABLES = tuple(table for table in _metadata.sorted_tables if table is not group_table.numbers)
+"""The tables of the outbox, but for the one that only servers have."""
+
 _COLUMNS = tuple(column.name for column in _outbox.c)
 _encoder = msgspec.json.Encoder()
 _SETTLED = "SELECT MIN(number) - 1 FROM audit_outbox WHERE store = ? AND space = ?"

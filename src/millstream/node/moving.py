@@ -1,0 +1,234 @@
+"""Moving the tables of a node from one database to another: by ranges of keys, resumable, verified."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.column_types import EXACT_LONG_TEXT
+from millstream.core.errors import BusyError, MillstreamError
+from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import NO_CONFLICT, insert_rows, put_row
+from millstream.stores.audit import group_table
+
+_ROWS, _LARGE_ROWS = 2_000, 20
+_metadata = sa.MetaData()
+
+_moves = sa.Table(
+    "node_move",
+    _metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("node", EXACT_LONG_TEXT, nullable=False),
+    sa.Column("is_finished", sa.Boolean, nullable=False),
+)
+"""One row, in a database into which a node was moved: the folder of the node, and whether the move came to its end."""
+
+
+class MoveError(MillstreamError):
+    """The tables cannot be moved."""
+
+
+class UnfinishedMoveError(BusyError):
+    """The database holds a part of a node."""
+
+
+class MovedTable(msgspec.Struct, frozen=True):
+    """A table that was moved: its rows, and a checksum (hex) over them, the same in both databases."""
+
+    name: str
+    rows: int
+    checksum: str
+
+
+def require_finished(engine: sa.Engine) -> None:
+    """Raise :class:`UnfinishedMoveError` where a move into the database of *engine* has not come to its end."""
+    if (move := _read_move(engine)) is not None and not move.is_finished:
+        raise UnfinishedMoveError(
+            "the move of the node's tables into this database has not finished: set node.database to where the tables "
+            "were and run `millstream node move` again, which resumes it"
+        )
+
+
+def move_tables(
+    source: sa.Engine,
+    target: sa.Engine,
+    tables: Sequence[sa.Table],
+    node: str,
+    *,
+    told: Callable[[str, int], object] = lambda _table, _rows: None,
+) -> list[MovedTable]:
+    """Copy *tables*, those that the database of *source* has, to that of *target*, and compare them.
+
+    Nobody else writes to *source* meanwhile, which keeps what it has. What an interrupted move of the same *node* has
+    copied is not copied again. *told* hears how many rows of a table were copied now. Raises :class:`MoveError` where
+    *target* holds something else, or where the copies differ.
+    """
+    with writing(source) as reading:
+        present = [table for table in tables if reading.dialect.has_table(reading, table.name)]
+        _begin(target, node)
+        _make(target, present)
+        for table in present:
+            for count in _copy(reading, target, table):
+                told(table.name, count)
+        for table in present:
+            _keep_numbers(reading, target, table)
+        moved = [MovedTable(table.name, *_summed(reading, table)) for table in present]
+        with target.connect() as connection:
+            for expected in moved:
+                table = next(one for one in present if one.name == expected.name)
+                if (found := MovedTable(table.name, *_summed(connection, table))) != expected:
+                    rows = f"{found.rows:,} rows, {expected.rows:,} expected"
+                    raise MoveError(
+                        f"the copy of the table {table.name} differs ({rows}): the source is unchanged; empty the "
+                        "target and move again"
+                    )
+        with target.begin() as connection:
+            put_row(connection, _moves, {"id": 1, "node": node, "is_finished": True})
+    return moved
+
+
+def copy_tables(source: sa.Engine, target: sa.Engine, tables: Sequence[sa.Table]) -> None:
+    """Copy *tables*, those that the database of *source*, on a server, has, as of one moment, to an empty *target*."""
+    with source.connect().execution_options(isolation_level="REPEATABLE READ") as reading:
+        present = [table for table in tables if reading.dialect.has_table(reading, table.name)]
+        _make(target, present)
+        for table in present:
+            for _ in _copy(reading, target, table):
+                pass
+            _keep_numbers(reading, target, table)
+
+
+def _make(engine: sa.Engine, tables: Sequence[sa.Table]) -> None:
+    for table in tables:
+        make_tables(engine, table.metadata, [table])
+    if any(table.name == "audit_outbox" for table in tables):
+        make_tables(engine, group_table.metadata, [group_table.numbers])
+
+
+def _read_move(engine: sa.Engine) -> Any:
+    with engine.connect() as connection:
+        if not connection.dialect.has_table(connection, _moves.name):
+            return None
+        return connection.execute(sa.select(_moves)).first()
+
+
+def _begin(target: sa.Engine, node: str) -> None:
+    """Mark *target* as the one into which *node* is moved. Raises :class:`MoveError` where it is something else's."""
+    move = _read_move(target)
+    if move is None:
+        with target.connect() as connection:
+            found = sa.inspect(connection).get_table_names()
+        if found:
+            raise MoveError(f"the target is not empty (it has the table {min(found)!r}): name an empty database")
+        make_tables(target, _metadata)
+        with target.begin() as connection:
+            put_row(connection, _moves, {"id": 1, "node": node, "is_finished": False})
+    elif move.node != node:
+        raise MoveError(f"the target holds the tables of the node in {move.node}: name an empty database")
+    elif move.is_finished:
+        raise MoveError("the target holds the tables of this node already: name an empty database")
+
+
+def _key(table: sa.Table) -> list[sa.Column[Any]]:
+    return list(table.primary_key)
+
+
+def _pages(connection: sa.Connection, table: sa.Table, after: Sequence[Any] | None) -> Iterator[list[Sequence[Any]]]:
+    """The rows of *table* with keys above *after*, in the order of the keys, as values that each driver takes."""
+    large = any(isinstance(column.type, sa.LargeBinary) for column in table.columns)
+    size, key = _LARGE_ROWS if large else _ROWS, _key(table)
+    places = [list(table.columns).index(column) for column in key]
+    while True:
+        query = sa.select(table).order_by(*key).limit(size)
+        rows = connection.execute(query if after is None else query.where(_above(key, after))).all()
+        if rows:
+            yield [tuple(map(_plain, row)) for row in rows]
+            after = [rows[-1][place] for place in places]
+        if len(rows) < size:
+            return
+
+
+def _above(key: Sequence[sa.Column[Any]], after: Sequence[Any]) -> sa.ColumnElement[bool]:
+    """Whether *key* comes after *after*, so that MariaDB finds the range in its index as well."""
+    first, value, rest = key[0], after[0], key[1:]
+    if not rest:
+        return sa.and_(first > value)
+    return sa.and_(first >= value, sa.or_(first > value, _above(rest, after[1:])))
+
+
+def _plain(value: Any) -> Any:
+    """*value* as the driver of any database takes it, and as the same bytes from each of them."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, dict | list):
+        return msgspec.json.encode(value, order="sorted").decode()
+    return value
+
+
+def _copy(reading: sa.Connection, target: sa.Engine, table: sa.Table) -> Iterator[int]:
+    key = _key(table)
+    with target.connect() as connection:
+        last = connection.execute(sa.select(*key).order_by(*(column.desc() for column in key)).limit(1)).first()
+    names = [column.name for column in table.columns]
+    for rows in _pages(reading, table, last):
+        with target.begin() as connection:
+            insert_rows(connection, table, names, rows, conflict=NO_CONFLICT)
+        yield len(rows)
+
+
+def _summed(connection: sa.Connection, table: sa.Table) -> tuple[int, str]:
+    """The number of rows, and a checksum over all of them in the order of their keys."""
+    count, digest = 0, hashlib.blake2b(digest_size=16)
+    for rows in _pages(connection, table, None):
+        count += len(rows)
+        digest.update(msgspec.msgpack.encode(rows))
+    return count, digest.hexdigest()
+
+
+def _keep_numbers(reading: sa.Connection, target: sa.Engine, table: sa.Table) -> None:
+    """Let no number that was given in *table* be given again, also where its row is gone."""
+    number = table.autoincrement_column
+    with target.begin() as connection:
+        if table.name == "audit_outbox":
+            if last := group_table.last_number(reading):
+                group_table.give_numbers(connection, last)
+        elif number is not None and number.autoincrement is not False:
+            last = max(_given(reading, table, number), connection.scalar(sa.select(sa.func.max(number))) or 0)
+            if last:
+                _give(connection, table, number, last)
+
+
+def _given(connection: sa.Connection, table: sa.Table, number: sa.Column[Any]) -> int:
+    """The greatest number that the database says it has given in *table*; 0 where it does not say so."""
+    kind = connection.dialect.name
+    if kind == "sqlite":
+        if not table.dialect_options["sqlite"]["autoincrement"]:
+            return 0
+        text = "SELECT seq FROM sqlite_sequence WHERE name = :table"
+    elif kind == "postgresql":
+        name = connection.scalar(sa.text(f"SELECT pg_get_serial_sequence('{table.name}', '{number.name}')"))
+        text = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {name}"  # noqa: S608
+    else:
+        text = (
+            "SELECT AUTO_INCREMENT - 1 FROM information_schema.tables "
+            "WHERE table_schema = DATABASE() AND table_name = :table"
+        )
+    return int(connection.scalar(sa.text(text), {"table": table.name} if ":table" in text else {}) or 0)
+
+
+def _give(connection: sa.Connection, table: sa.Table, number: sa.Column[Any], last: int) -> None:
+    kind = connection.dialect.name
+    if kind == "postgresql":
+        sequence = f"pg_get_serial_sequence('{table.name}', '{number.name}')"
+        connection.execute(sa.text(f"SELECT setval({sequence}, {last})"))
+    elif kind == "mysql":
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} AUTO_INCREMENT = {last + 1}")
+    elif table.dialect_options["sqlite"]["autoincrement"]:
+        change = sa.text("UPDATE sqlite_sequence SET seq = :last WHERE name = :table")
+        if not connection.execute(change, {"last": last, "table": table.name}).rowcount:
+            insert = sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:table, :last)")
+            connection.execute(insert, {"last": last, "table": table.name})

@@ -1,0 +1,214 @@
+"""The tables of a node are moved between its folder and a server: whole, once, and only while nobody uses them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from mill.test_tables_on_servers import SCRIPTS
+from millstream.cli.main import run
+from millstream.cli.node_tables import node_tables
+from millstream.core.clock import VirtualClock
+from millstream.core.database_server import open_server
+from millstream.core.writers_lock import lock_writers
+from millstream.mill.duplication.change_guard import ChangeGuard
+from millstream.mill.manifest import Manifest
+from millstream.mill.manifest_table import AddedItems
+from millstream.node import moving
+from millstream.node.moving import MoveError, UnfinishedMoveError, move_tables, require_finished
+from millstream.stores.audit.outbox import AuditOutbox
+from support.server_databases import new_database
+
+
+def fill(engine: sa.Engine) -> None:
+    """Put something into every table that the scripts know, and take away the newest event of the outbox."""
+    for script in SCRIPTS:
+        list(script(engine))
+    outbox = AuditOutbox(engine, VirtualClock(), holder="me")
+    outbox.cancel(outbox.newest())
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    fill(engine)
+    yield engine
+    engine.dispose()
+
+
+def test_all_tables_of_a_node_are_known_and_each_has_a_key() -> None:
+    tables = node_tables()
+    assert len({table.name for table in tables}) == len(tables) > 35
+    assert all(len(table.primary_key) for table in tables)
+
+
+def test_a_file_is_moved_to_another_file_and_numbers_are_not_given_again(filled: sa.Engine, tmp_path: Path) -> None:
+    target = sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}")
+    newest = AuditOutbox(filled, VirtualClock(), holder="me").newest()
+    moved = move_tables(filled, target, node_tables(), "node")
+    assert sum(table.rows for table in moved) > 100
+    require_finished(target)
+    assert AuditOutbox(target, VirtualClock(), holder="me").newest() == newest
+    with pytest.raises(MoveError, match="already"):
+        move_tables(filled, target, node_tables(), "node")
+    with pytest.raises(MoveError, match="of the node in node"):
+        move_tables(filled, target, node_tables(), "other")
+    target.dispose()
+
+
+def test_a_database_with_something_else_in_it_is_refused(filled: sa.Engine, tmp_path: Path) -> None:
+    target = sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}")
+    Manifest(target)
+    with pytest.raises(MoveError, match="not empty"):
+        move_tables(filled, target, node_tables(), "node")
+    target.dispose()
+
+
+def test_a_copy_that_differs_is_an_error(filled: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, keep = sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}"), moving._keep_numbers
+
+    def damage(reading: sa.Connection, engine: sa.Engine, table: sa.Table) -> None:
+        keep(reading, engine, table)
+        if table.name == "mill_manifest":
+            with engine.begin() as connection:
+                connection.execute(sa.update(table).values(size=99).where(table.c.content_id == "é"))
+
+    monkeypatch.setattr(moving, "_keep_numbers", damage)
+    with pytest.raises(MoveError, match="the copy of the table mill_manifest differs"):
+        move_tables(filled, target, node_tables(), "node")
+    with pytest.raises(UnfinishedMoveError):
+        require_finished(target)
+    target.dispose()
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_after(pages: int) -> Callable[[str, int], None]:
+    left = iter(range(pages))
+
+    def told(_table: str, _rows: int) -> None:
+        if next(left, None) is None:
+            raise Interrupted
+
+    return told
+
+
+@pytest.mark.served
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
+def test_there_and_back_interrupted_again_and_again_nothing_is_lost(
+    request: pytest.FixtureRequest, filled: sa.Engine, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "_ROWS", 7)
+    back = sa.create_engine(f"sqlite:///{tmp_path / 'back.db'}")
+    with new_database(str(request.getfixturevalue(server)), "moved") as url:
+        engine = open_server(url)
+        there = _moved(filled, engine)
+        lock_writers(engine)
+        assert AuditOutbox(engine, VirtualClock(), holder="me").newest() > 10
+        guard = ChangeGuard(engine, VirtualClock(), lambda _store, _space: 0)
+        assert guard.pending() == []
+        home = _moved(engine, back)
+        engine.dispose()
+    assert {table.name: table for table in there} == {
+        table.name: table for table in home if table.name in {one.name for one in there}
+    }
+    back.dispose()
+
+
+def _moved(source: sa.Engine, target: sa.Engine) -> list[moving.MovedTable]:
+    for pages in range(0, 30, 3):
+        try:
+            return move_tables(source, target, node_tables(), "node", told=interrupt_after(pages))
+        except Interrupted:
+            with pytest.raises(UnfinishedMoveError):
+                require_finished(target)
+    return move_tables(source, target, node_tables(), "node")
+
+
+KILLED = """
+import os, signal, sys
+import sqlalchemy as sa
+from millstream.cli.node_tables import node_tables
+from millstream.core.database_server import open_server
+from millstream.node import moving
+from millstream.node.moving import move_tables
+moving._ROWS = 100
+pages = int(sys.argv[3])
+def told(table, rows):
+    global pages
+    pages -= 1
+    if pages < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+target = open_server(sys.argv[2]) if "sqlite" not in sys.argv[2] else sa.create_engine(sys.argv[2])
+move_tables(sa.create_engine(sys.argv[1]), target, node_tables(), "node", told=told)
+"""
+
+
+def test_a_move_that_was_killed_at_several_points_ends_whole(tmp_path: Path) -> None:
+    source, target = (f"sqlite:///{tmp_path / name}" for name in ("node.db", "target.db"))
+    engine, names = sa.create_engine(source), [f"item {number:05}" for number in range(2_000)]
+    Manifest(engine).writer.record_added(
+        AddedItems("1", "s", 1, names, ["a" * 64] * 2_000, [1] * 2_000, ["text/plain"] * 2_000)
+    )
+    command = [sys.executable, "-c", KILLED, source, target]
+    codes = [subprocess.run([*command, str(pages)], check=False).returncode for pages in (0, 5, 9)]
+    assert codes == [-9, -9, -9]
+    copied = list[int]()
+    goal = sa.create_engine(target)
+    (table,) = move_tables(engine, goal, node_tables(), "node", told=lambda _, rows: copied.append(rows))
+    assert (table.name, table.rows) == ("mill_manifest", 2_000)
+    assert 0 < sum(copied) < 1_000
+    assert list(Manifest(goal).scan("1", "s")) == list(Manifest(engine).scan("1", "s"))
+    engine.dispose()
+    goal.dispose()
+
+
+def test_the_command_moves_nothing_where_there_is_nothing_or_where_it_is_there_already(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["node", "move", "postgresql://db.example/x", "--data", str(tmp_path)]) == 3
+    assert run(["node", "move", "file", "--data", str(tmp_path)]) == 1
+    assert "already" in capsys.readouterr().err
+
+
+@pytest.mark.served
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
+def test_the_command_moves_a_node_to_a_server_and_back(
+    request: pytest.FixtureRequest, tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, settings = tmp_path / "node", tmp_path / "node" / "millstream.toml"
+    (folder / "policies").mkdir(parents=True)
+    stores = "\n".join(f'[stores.{name}]\nurl = "file://{{data}}/{name}"' for name in ("primary", "second"))
+    settings.write_text(stores)
+    (folder / "policies" / "duplication-accounts.json").write_text('["local"]')
+    policy = {"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": "second"}]}
+    (folder / "policies" / "local-duplication-policy.json").write_text(json.dumps(policy))
+    (tmp_path / "letter").write_text("a letter")
+    assert run(["store", "put", "primary", "letters", str(tmp_path / "letter"), "--create", "--data", str(folder)]) == 0
+
+    def check() -> tuple[int, str]:
+        capsys.readouterr()
+        return run(["mill", "check", "--data", str(folder)]), capsys.readouterr().out
+
+    assert run(["mill", "duplicate", "--data", str(folder)]) == 0
+    expected = check()
+    assert "1 checked" in expected[1]
+    with new_database(str(request.getfixturevalue(server)), "node") as url:
+        assert run(["node", "move", url, "--data", str(folder)]) == 0
+        settings.write_text(f'[node]\ndatabase = "{url}"\n{stores}')
+        shutil.move(folder / "node.db", tmp_path / "kept.db")
+        assert "rows moved and verified" in capsys.readouterr().out
+        assert check() == expected
+        assert not (folder / "node.db").exists()
+        assert run(["node", "move", "file", "--data", str(folder)]) == 0
+        settings.write_text(stores)
+        assert check() == expected
