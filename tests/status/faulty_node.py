@@ -128,14 +128,15 @@ class FaultyNode:
         self.node.close()
         self.open(more)
 
-    def seconds_until(self, holds: Callable[[Verdict], bool], most: int = 60) -> int:
+    def seconds_until(self, holds: Callable[[Verdict], bool], most: int = 60, *, may_fail: bool = False) -> int:
         """How many seconds on the node's clock it takes until the verdict *holds*, where each look comes as late as its
-        pauses allow: it has just been over when something happens."""
+        pauses allow: it has just been over when something happens. With *may_fail* a look that fails is kept for the
+        verdict, as in a node that serves."""
         due = {name: self.clock.monotonic() + pause() for name, (_, pause) in self.poller.looks.items()}
         for second in range(most + 1):
             for name, (look, pause) in self.poller.looks.items():
                 if self.clock.monotonic() >= due[name]:
-                    look()
+                    self.poller._attempt(name, look) if may_fail else look()
                     due[name] = self.clock.monotonic() + pause()
             if holds(self.poller.judge_known()):
                 return second

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -41,6 +42,8 @@ from millstream.status.verdict.kinds import KINDS
 from millstream.status.verdict.models import Verdict
 from millstream.status.verdict.process import ProcessState
 from millstream.testing.waiting import until
+from support.cutting_proxy import CuttingProxy
+from support.server_databases import new_database
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "verdict.md"
 
@@ -255,13 +258,39 @@ def test_a_server_that_is_away_is_named(desk: FaultyNode) -> None:
             settings,
             log=msgspec.structs.replace(settings.log, store=f"mysql://root@{place}/logs"),
             queue=msgspec.structs.replace(settings.queue, broker=f"amqp://guest@{place}"),
+            registry=msgspec.structs.replace(settings.registry, database=f"mysql://root@{place}/did"),
+            node=msgspec.structs.replace(settings.node, database=f"postgresql://root@{place}/node"),
         )
         desk.poller.look_at_process()
-        issues = {one.kind: one.what for one in desk.poller.judge_known().issues}
+        issues = {(one.kind, one.what) for one in desk.poller.judge_known().issues}
     assert issues == {
-        "database": f"the database of logs cannot be reached: {place}: Connection refused",
-        "queue-broker": f"the broker of queues cannot be reached: {place}: Connection refused",
+        ("database", f"the database of logs cannot be reached: {place}: Connection refused"),
+        ("database", f"the database of the node's tables cannot be reached: {place}: Connection refused"),
+        ("database", f"the database of the registry cannot be reached: {place}: Connection refused"),
+        ("queue-broker", f"the broker of queues cannot be reached: {place}: Connection refused"),
     }
+
+
+@pytest.mark.served
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
+def test_a_node_whose_tables_are_on_a_stopped_server_says_so_until_it_is_back(
+    desk: FaultyNode, request: pytest.FixtureRequest, server: str
+) -> None:
+    with new_database(str(request.getfixturevalue(server)), "verdict") as url:
+        place = urlsplit(url)
+        host, port = place.hostname or "", place.port or 0
+        with CuttingProxy(host, port) as line:
+            desk.reopen(f'[node]\ndatabase = "{url.replace(f":{port}/", f":{line.port}/")}"\n')
+            desk.seconds_until(lambda verdict: not _is_away(verdict))
+        assert desk.seconds_until(_is_away, may_fail=True) <= 60
+        assert desk.poller.judge_known().unknown  # and not given as of before, or as nothing
+        with CuttingProxy(host, port, own_port=line.port):
+            assert desk.seconds_until(lambda verdict: not _is_away(verdict), may_fail=True) <= 60
+            desk.node.close()
+
+
+def _is_away(verdict: Verdict) -> bool:
+    return any(one.kind == "database" and one.subject == "node.database" for one in verdict.issues)
 
 
 def test_status_asks_the_node_that_serves_the_folder(

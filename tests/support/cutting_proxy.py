@@ -14,13 +14,13 @@ Side = Literal["client", "server"]
 class CuttingProxy:
     """Passes on what comes to a port of loopback, until it is told to break. Use it in a ``with`` block."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """A line to *host*:*port*; connect to :attr:`port` instead."""
+    def __init__(self, host: str, port: int, *, own_port: int = 0) -> None:
+        """A line to *host*:*port*; connect to :attr:`port` instead, which is *own_port* or a free one."""
         self._target = (host, port)
         self._lock = threading.Lock()
         self._left: dict[Side, int | None] = {"client": None, "server": None}
         self._sockets: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", own_port))
         self.port: int = self._listener.getsockname()[1]
         self.cuts = 0
 

@@ -69,7 +69,9 @@ def _process(facts: Facts) -> Iterator[Issue]:
             yield _outbox(setting.removeprefix(_RELAY).removesuffix(".url"), f"cannot be reached: {why}")
             continue
         kind, name = ("queue-broker", "broker") if setting == "queue.broker" else ("database", "database")
-        text = f"the {name} of {setting.partition('.')[0]}s cannot be reached: {why}"
+        section = setting.partition(".")[0]
+        owner = "the node's tables" if section == "node" else f"{section}s" if section != "registry" else "the registry"
+        text = f"the {name} of {owner} cannot be reached: {why}"
         yield make_issue(kind, setting, text, "/system", where=setting)
     for log in process.unrelayed:
         if f"{_RELAY}{log}.url" not in process.unreachable:

@@ -1,0 +1,79 @@
+"""Those who write to a node's database on a server take turns, and an older program leaves newer tables alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.core import writers_lock
+from millstream.core.database_server import open_server
+from millstream.core.sql import make_tables, writing
+from millstream.core.writers_lock import NewerSchemaError, is_made, lock_writers
+from support.server_databases import new_database
+
+pytestmark = pytest.mark.served
+_metadata = sa.MetaData()
+_counter = sa.Table(
+    "counter", _metadata, sa.Column("id", sa.Integer, primary_key=True), sa.Column("n", sa.Integer, nullable=False)
+)
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with new_database(str(request.getfixturevalue(request.param)), "turns") as url:
+        yield url
+
+
+def test_what_two_processes_read_before_they_write_stays_true(url: str) -> None:
+    engines = [open_server(url) for _ in range(2)]
+    for engine in engines:
+        lock_writers(engine)
+    make_tables(engines[0], _metadata)
+    with writing(engines[0]) as connection:
+        connection.execute(sa.insert(_counter).values(id=1, n=0))
+
+    def count(engine: sa.Engine) -> None:
+        for _ in range(20):
+            with writing(engine) as connection, writing(engine) as inner:
+                assert inner is connection
+                found = connection.scalar(sa.select(_counter.c.n))
+                connection.execute(sa.update(_counter).values(n=found + 1))
+
+    threads = [threading.Thread(target=count, args=(engine,)) for engine in engines for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with engines[0].connect() as connection:
+        assert connection.scalar(sa.select(_counter.c.n)) == 80
+    for engine in engines:
+        engine.dispose()
+
+
+def test_any_number_may_open_it_at_once_and_an_older_program_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, failures = open_server(url), list[BaseException]()
+    assert not is_made(engine)
+
+    def open_it() -> None:
+        try:
+            lock_writers(engine)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and is_made(engine)
+    monkeypatch.setattr(writers_lock, "SCHEMA_VERSION", 2)
+    lock_writers(engine)
+    monkeypatch.setattr(writers_lock, "SCHEMA_VERSION", 1)
+    with pytest.raises(NewerSchemaError, match="have version 2"):
+        lock_writers(engine)
+    engine.dispose()
