@@ -92,6 +92,21 @@ def test_a_dead_task_shows_its_whole_cause_its_code_and_what_to_do(asked: AskedI
         assert end in text and "D14" in text and remedy in text, page
 
 
+def test_dead_tasks_of_several_causes_are_redriven_at_once(asked: AskedInProcess) -> None:
+    queue = asked.node.queues.open("duplication-low")
+    queue.put([encode_task(Duplicate("one", "two", "s", name)) for name in "abc"])
+    for lease, cause in zip(queue.lease(3, visibility=60), ("full", "slow", "slow"), strict=True):
+        queue.dead_letter(lease, cause=cause)
+    (issue,) = [one for one in asked.api("/overview/verdict")["issues"] if one["kind"] == "dead-letters"]
+    assert issue["action"] == {"label": "Redrive…", "path": "/queues/duplication-low/redrive", "fields": {"by": "all"}}
+    assert ">Redrive all</button>" in asked.page("/queues/duplication-low")
+    confirm = asked.form(issue["action"]["path"], by="all")
+    assert "All 3 dead tasks, whatever their cause, of the queue duplication-low: retried" in confirm
+    asked.form(issue["action"]["path"], by="all", confirmed="yes")
+    row = asked.api("/queues/duplication-low")["figures"]
+    assert (row["ready"], row["dead"]) == (3, 0)
+
+
 def test_a_finding_shows_its_code_and_what_to_do(asked: AskedInProcess, tmp_path: Path) -> None:
     for name in ("one", "two"):
         LocalStore(tmp_path / name).create_space("s")

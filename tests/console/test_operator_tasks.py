@@ -121,8 +121,8 @@ def look_at_copies(operator: Operator) -> None:
 def act_on_queue(operator: Operator) -> None:
     page = operator.page
     operator.begin("Redrive dead letters")
-    operator.click(page.locator('.issue[data-kind="dead-letters"]').get_by_role("link"))
-    operator.button("Redrive")
+    operator.click(page.locator('.issue[data-kind="dead-letters"]').get_by_role("button", name="Redrive…"))
+    operator.sees("All 30 dead tasks, whatever their cause, of the queue duplication-high")
     operator.button("Redrive")
     expect(page.get_by_role("status")).to_contain_text("ready again")
 

@@ -14,7 +14,7 @@ from millstream.cli.common import json_option, log_options, store_options
 from millstream.cli.examples import example
 from millstream.cli.ingest_status import IngestStatusPrinter
 from millstream.cli.log_sources import MqttIngestRunner
-from millstream.cli.parameter_types import Duration, Seconds
+from millstream.cli.parameter_types import Duration, Seconds, SizeType
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.ingest.options import Protocol
@@ -54,10 +54,10 @@ def ingest() -> None:
 )
 @click.option(
     "--max-payload",
-    type=click.IntRange(1, 64 << 20),
-    default=1 << 20,
+    type=SizeType(1, 64 << 20),
+    default="1MiB",
     show_default=True,
-    help="Maximum bytes of a payload.",
+    help="Maximum size of a payload.",
 )
 @click.option("--expiry", type=Duration(), default="7d", show_default=True, help="Session expiry.")
 @click.option("--retained/--no-retained", default=True, show_default=True, help="Ingest retained messages.")

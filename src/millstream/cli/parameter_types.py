@@ -54,15 +54,23 @@ class RecordDuration(click.ParamType[int]):
 
 
 class SizeType(click.ParamType[int]):
-    """A number of bytes such as 500000, 64MB or 10GiB."""
+    """A number of bytes such as 500000, 64MB or 10GiB; from *least* to *most* of them."""
 
     name = "size"
 
+    def __init__(self, least: int = 0, most: int | None = None) -> None:
+        self._least, self._most = least, most
+
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            return parse_size(value)
+            size = parse_size(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if size < self._least:
+            self.fail(f"{value} is too small: give at least {self._least:,} bytes", param, ctx)
+        if self._most is not None and size > self._most:
+            self.fail(f"{value} is too large: give at most {self._most:,} bytes", param, ctx)
+        return size
 
 
 class Timestamp(click.ParamType[int]):

@@ -140,6 +140,9 @@ def _chosen(call: PageRequest) -> tuple[dict[str, Any], str]:
         cause = call.field("cause")
         count = next((one.count for one in call.app.queues.causes(call.path["queue"]) if one.cause == cause), 0)
         return {"cause": cause}, f"{count:,} dead tasks with the cause “{cause or 'none given'}”"
+    if call.field("by") == "all":
+        count = sum(one.count for one in call.app.queues.causes(call.path["queue"]))
+        return {"everything": True}, f"all {count:,} dead tasks, whatever their cause,"
     ids = call.fields("task")
     if not ids:
         raise FormError("select at least one task")

@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.cli.common import json_option, log_options, print_json, store_options
 from millstream.cli.examples import example
-from millstream.cli.parameter_types import Seconds
+from millstream.cli.parameter_types import Seconds, SizeType
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
@@ -80,9 +80,7 @@ class RelayStatus(msgspec.Struct, frozen=True):
 @click.option(
     "--rows", type=click.IntRange(1, 100_000), default=5000, show_default=True, help="Maximum rows per batch."
 )
-@click.option(
-    "--bytes", "size", type=click.IntRange(1), default=8 << 20, show_default=True, help="Maximum bytes per batch."
-)
+@click.option("--bytes", "size", type=SizeType(1), default="8MiB", show_default=True, help="Maximum size of a batch.")
 @click.option(
     "--poll",
     type=Seconds(0.001),

@@ -128,12 +128,11 @@ def queue_issues(facts: Facts) -> Iterator[Issue]:
         yield make_issue("queue", name, f"the queue {name} cannot be read: {why}", "/queues")
 
 
-def _redrive(facts: Facts, name: str) -> IssueAction | None:
-    """The form that redrives all dead tasks of a queue, where they have one cause."""
+def _redrive(facts: Facts, name: str) -> IssueAction:
+    """The form that redrives all dead tasks of a queue; where they have one cause, those of that cause."""
     cause = facts.snapshot.only_cause.get(name)
-    return (
-        None if cause is None else IssueAction("Redrive…", f"/queues/{name}/redrive", {"by": "cause", "cause": cause})
-    )
+    fields = {"by": "all"} if cause is None else {"by": "cause", "cause": cause}
+    return IssueAction("Redrive…", f"/queues/{name}/redrive", fields)
 
 
 def consumer_issues(facts: Facts) -> Iterator[Issue]:
