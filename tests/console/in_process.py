@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from millstream.rest.app_context import AppContext
 from millstream.rest.authentication import COOKIE
 from millstream.rest.broker_link import BrokerLink
 from millstream.settings import load_settings
+
+_LABEL = re.compile(r' data-label="[^"]*"')
 
 
 class AskedInProcess:
@@ -33,10 +36,10 @@ class AskedInProcess:
         return asyncio.run(self._answer(method, target, sent, {"content-type": "application/json", **headers}))[:2]
 
     def page(self, target: str) -> str:
-        """A page that is there, its white space narrowed."""
+        """A page that is there, its white space narrowed, without the names of columns in the cells of tables."""
         status, text, _ = asyncio.run(self._answer("GET", target, b"", self._cookie))
         assert status == 200, (target, status, text)
-        return " ".join(text.split())
+        return _LABEL.sub("", " ".join(text.split()))
 
     def form(self, target: str, **fields: str) -> str:
         """The page that a form leads to, filled in with *fields*: an answer of its own, or the next one."""
