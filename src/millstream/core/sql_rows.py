@@ -13,29 +13,53 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 
 
-class _Listed(sa.sql.functions.GenericFunction[Any]):
-    """The values of a JSON array, as the rows of a table with a column ``value``."""
+class _Among(sa.sql.expression.ColumnElement[bool]):
+    """Whether a column is one of the values of a JSON array."""
 
-    name = "json_each"
     inherit_cache = True
-    _register = False
+    type = sa.Boolean()
+    _traverse_internals = [  # noqa: RUF012
+        ("column", sa.sql.visitors.InternalTraversal.dp_clauseelement),
+        ("text", sa.sql.visitors.InternalTraversal.dp_clauseelement),
+    ]
+
+    def __init__(self, column: sa.ColumnElement[Any], text: sa.BindParameter[str]) -> None:
+        self.column, self.text = column, text
+
+    @property
+    def _from_objects(self) -> Any:
+        return self.column._from_objects
+
+    def self_group(self, against: Any = None) -> Any:  # noqa: ARG002
+        """As it is: " = 1" after it, as after a column of truth values, would keep databases from using an index."""
+        return self
+
+    @property
+    def are_numbers(self) -> bool:
+        return isinstance(self.column.type, sa.Integer)
 
 
-class _ListedNumbers(_Listed):
-    name = "json_each"
-    inherit_cache = True
-    _register = False
+@compiles(_Among)
+def _among_on_sqlite(element: _Among, compiler: Any, **options: Any) -> str:
+    column, text = (compiler.process(one, **options) for one in (element.column, element.text))
+    return f"{column} IN (SELECT value FROM json_each({text}))"  # noqa: S608  (parameters)
 
 
-@compiles(_Listed, "postgresql")
-def _listed_on_postgresql(element: _Listed, compiler: Any, **options: Any) -> str:
-    return f"json_array_elements_text(CAST({compiler.process(element.clauses, **options)} AS json))"
+@compiles(_Among, "postgresql")
+def _among_on_postgresql(element: _Among, compiler: Any, **options: Any) -> str:
+    """An array, for which an index is used: of rows PostgreSQL expects so many that it would read the whole table."""
+    column, text = (compiler.process(one, **options) for one in (element.column, element.text))
+    value = "CAST(listed.value AS BIGINT)" if element.are_numbers else "listed.value"
+    values = f"SELECT {value} FROM json_array_elements_text(CAST({text} AS json)) AS listed (value)"  # noqa: S608
+    return f"{column} = ANY (ARRAY({values}))"
 
 
-@compiles(_Listed, "mysql", "mariadb")
-def _listed_on_mysql(element: _Listed, compiler: Any, **options: Any) -> str:
-    kind = "BIGINT" if isinstance(element, _ListedNumbers) else "VARCHAR(1024) CHARACTER SET utf8mb4"
-    return f"JSON_TABLE({compiler.process(element.clauses, **options)}, '$[*]' COLUMNS (value {kind} PATH '$'))"
+@compiles(_Among, "mysql", "mariadb")
+def _among_on_mysql(element: _Among, compiler: Any, **options: Any) -> str:
+    column, text = (compiler.process(one, **options) for one in (element.column, element.text))
+    kind = "BIGINT" if element.are_numbers else "VARCHAR(1024) CHARACTER SET utf8mb4"
+    listed = f"JSON_TABLE({text}, '$[*]' COLUMNS (value {kind} PATH '$')) AS listed"
+    return f"{column} IN (SELECT value FROM {listed})"  # noqa: S608
 
 
 def among(column: sa.ColumnElement[Any], values: Iterable[int | str] | sa.BindParameter[str]) -> sa.ColumnElement[bool]:
@@ -44,36 +68,9 @@ def among(column: sa.ColumnElement[Any], values: Iterable[int | str] | sa.BindPa
     They travel as one JSON array; a variable each would cost more than the search. A parameter in their place is to be
     given a :func:`json_array`.
     """
-    are_numbers = isinstance(column.type, sa.Integer)
-    text = values if isinstance(values, sa.BindParameter) else sa.literal(json_array(values), sa.Text)
-    listed = (_ListedNumbers if are_numbers else _Listed)(text).table_valued("value")
-    value: sa.ColumnElement[Any] = listed.c.value
-    return column.in_(sa.select(_AsNumber(value) if are_numbers else value))
-
-
-class _AsNumber(sa.sql.expression.ColumnElement[int]):
-    """A value of a JSON array as a number: on PostgreSQL its elements are texts."""
-
-    inherit_cache = True
-    _traverse_internals = [("value", sa.sql.visitors.InternalTraversal.dp_clauseelement)]  # noqa: RUF012
-    type = sa.BigInteger()
-
-    def __init__(self, value: sa.ColumnElement[Any]) -> None:
-        self.value = value
-
-    @property
-    def _from_objects(self) -> Any:
-        return self.value._from_objects
-
-
-@compiles(_AsNumber)
-def _as_number(element: _AsNumber, compiler: Any, **options: Any) -> str:
-    return str(compiler.process(element.value, **options))
-
-
-@compiles(_AsNumber, "postgresql")
-def _as_number_on_postgresql(element: _AsNumber, compiler: Any, **options: Any) -> str:
-    return f"CAST({compiler.process(element.value, **options)} AS BIGINT)"
+    if isinstance(values, sa.BindParameter):
+        return _Among(column, values)
+    return _Among(column, sa.literal(json_array(values), sa.Text))
 
 
 def json_array(values: Iterable[int | str]) -> str:
