@@ -157,6 +157,19 @@ def test_a_compacted_log_is_copied_trimmed_and_goes_on(bucket: MemoryBucket, ope
     assert opened().verify(deep=True).ok
 
 
+def test_a_compaction_takes_the_requests_that_its_price_is_made_of(bucket: MemoryBucket, opened: OpenLog) -> None:
+    log = opened(rules=Compaction(commits=600))
+    fill(log, 500)
+    opened(rules=Compaction()).compact()
+    fill(log, 500)
+    log = opened(rules=Compaction())
+    assert log.last_id == 1000
+    bucket.requests.clear()
+    assert log.compact().objects == 1
+    assert bucket.requests["create"] + bucket.requests["list"] <= 7
+    assert bucket.requests["get"] <= 80
+
+
 def test_whoever_runs_upkeep_compacts(bucket: MemoryBucket, opened: OpenLog) -> None:
     fill(opened(), 100)
     clock = VirtualClock()

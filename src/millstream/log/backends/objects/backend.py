@@ -202,7 +202,8 @@ class ObjectsBackend:
 
     def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
         stored = self._log(log)
-        found = {key: stored.states.get(key) for key in stored.states.keys(prefix)}
+        names = stored.states.keys(prefix)
+        found = dict(zip(names, self._pool.map(stored.states.get, names), strict=True))
         if _PRODUCER.startswith(prefix) or prefix.startswith(_PRODUCER):
             stored.chain.refresh()
             keys = (_PRODUCER + name for name in stored.chain.producers())
