@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
@@ -212,3 +214,44 @@ def test_the_command_moves_a_node_to_a_server_and_back(
         assert run(["node", "move", "file", "--data", str(folder)]) == 0
         settings.write_text(stores)
         assert check() == expected
+
+
+_AT = "--host={host} --port={port} --user={user} {name}"
+DUMPS = {
+    "postgresql": (
+        "pg_dump --format=custom --file={file} {url}",
+        "pg_restore --clean --if-exists --dbname={url} {file}",
+    ),
+    "mariadb": (
+        f"mariadb-dump --single-transaction --hex-blob {_AT} --result-file={{file}}",
+        f"mariadb {_AT} -e 'source {{file}}'",
+    ),
+}
+"""How a database is dumped and restored."""
+
+
+@pytest.mark.served
+@pytest.mark.parametrize("server", DUMPS)
+def test_a_dump_that_is_restored_has_all_tables_as_they_were(
+    request: pytest.FixtureRequest, tmp_path: Path, server: str
+) -> None:
+    address = str(request.getfixturevalue(server))
+    with new_database(address, "dumped") as url, new_database(address, "restored") as restored:
+        source = open_server(url)
+        lock_writers(source)
+        fill(source)
+        open_server(restored).dispose()
+        for command, place in zip(DUMPS[server], (url, restored), strict=True):
+            parts = urlsplit(place)
+            values = {"host": parts.hostname, "port": parts.port, "user": parts.username, "name": parts.path[1:]}
+            words = shlex.split(command.format(url=place, file=tmp_path / "dump", **values))
+            subprocess.run(words, check=True, capture_output=True)
+        target = open_server(restored)
+        with source.connect() as before, target.connect() as after:
+            for table in node_tables():
+                if before.dialect.has_table(before, table.name):
+                    assert moving._summed(after, table) == moving._summed(before, table), table.name
+        lock_writers(target)
+        assert AuditOutbox(target, VirtualClock(), holder="me").newest() > 10
+        source.dispose()
+        target.dispose()
