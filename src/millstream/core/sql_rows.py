@@ -94,11 +94,11 @@ def driver_sql(connection: sa.Connection, text: str, values: Sequence[Any] = ())
 
 class DriverQuery:
     """A query whose rows SQLite's driver gives as it has them: at many rows what is wrapped around each is half of the
-    time. *statement* has a named parameter for each value."""
+    time. *statement* has a named parameter for each value; *on_sqlite* may take its place there."""
 
-    def __init__(self, statement: sa.Select[Any]) -> None:
+    def __init__(self, statement: sa.Select[Any], *, on_sqlite: sa.Select[Any] | None = None) -> None:
         self._statement = statement
-        compiled = statement.compile(dialect=sqlite.dialect(paramstyle="qmark"))
+        compiled = (statement if on_sqlite is None else on_sqlite).compile(dialect=sqlite.dialect(paramstyle="qmark"))
         self._text, self._names = str(compiled), list(compiled.positiontup or ())
         self._fixed = dict(compiled.params)
 
