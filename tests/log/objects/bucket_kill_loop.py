@@ -48,7 +48,7 @@ from support.s3_fault_proxy import ProxiedAnswer, ProxiedRequest
 from support.server_places import fault_proxy, through
 
 FAULTS = 0.03
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 600.0
 LOST, LATE, AFTER = "before, lost", "before, late", "after"
 MOMENTS = (LOST, LATE, AFTER)
 DONE = (200, 204, 206, 404)
@@ -103,11 +103,11 @@ def _write_in_one_epoch(backend: ObjectsBackend, number: int, count: int, say: S
 
 
 def trim(url: str, number: int, say: Say) -> None:
-    """Trim what is older than some messages, again and again."""
+    """Trim what is older than some messages, again and again; enough stay for sealed objects to be read."""
     draw, log = random.Random(number), _log(url)
     while True:
         with contextlib.suppress(StorageError):
-            log.trim(max(log.last_id + 1 - draw.randrange(150), log.first_id))
+            log.trim(max(log.last_id + 1 - draw.randrange(60, 150), log.first_id))
 
 
 def compact(url: str, number: int, say: Say) -> None:
