@@ -68,7 +68,7 @@ def test_an_item_that_the_source_lost_is_not_well(status: Status, folder: Path, 
     assert run(["mill", "check", "--data", str(folder)]) == 1
     code, found, printed = status()
     assert (code, found["well"], found["damaged"], found["report"]) == (1, False, 1, "FAILURE")
-    assert "1 items of the source are missing or damaged" in printed and "NOT WELL" in printed
+    assert "missing or damaged in the source: 1 item" in printed and "NOT WELL" in printed
     assert "the last report on one says FAILURE: see `millstream mill report one photos`" in printed
 
 
@@ -89,7 +89,7 @@ def test_a_task_that_failed_for_good_is_not_well(status: Status, folder: Path) -
             queue.dead_letter(lease, cause="no permission")
     code, found, printed = status()
     assert (code, found["dead_tasks"]) == (1, {"duplication-low": 1})
-    assert "1 tasks failed for good: see `millstream queue dead duplication-low`" in printed
+    assert "1 task failed for good: see `millstream queue dead duplication-low`" in printed
 
 
 def test_a_store_that_cannot_be_used_is_not_well(status: Status, tmp_path: Path) -> None:

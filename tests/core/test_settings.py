@@ -11,7 +11,7 @@ import pytest
 
 from millstream.batching import BatchConfig, Override, Rulebook
 from millstream.cli.config import flatten
-from millstream.core.amounts import Duration, Size, format_duration, parse_duration
+from millstream.core.amounts import Duration, Size, counted, format_duration, parse_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.settings import Settings, SettingsError, load_settings
 from millstream.settings.loading import table_kind
@@ -203,3 +203,11 @@ def test_a_section_is_declared_in_the_package_that_it_configures() -> None:
 def test_a_length_of_time_is_shown_with_its_unit_and_may_be_written_so(duration: int, text: str) -> None:
     assert format_duration(duration) == text
     assert parse_duration(text) == duration
+
+
+@pytest.mark.parametrize(
+    ("count", "one", "text"),
+    [(1, "entry", "1 entry"), (0, "entry", "0 entries"), (2_000, "batch", "2,000 batches"), (2, "key", "2 keys")],
+)
+def test_a_noun_agrees_with_its_number(count: int, one: str, text: str) -> None:
+    assert counted(count, one) == text

@@ -110,7 +110,7 @@ def test_info_ls_and_verify_tell_people_and_programs(shell: Shell) -> None:
     assert "weather: 2 messages, ids 1 to 2" in shell.run("describe", "weather")
     assert [json.loads(line)["name"] for line in shell.run("list", "--json").splitlines()] == ["weather"]
     assert "weather" in shell.run("list")
-    assert "2 messages in 1 blocks checked: ok" in shell.run("verify", "weather")
+    assert "2 messages in 1 block checked: ok" in shell.run("verify", "weather")
     assert json.loads(shell.run("verify", "weather", "--json"))["problems"] == []
 
 
@@ -121,7 +121,7 @@ def test_verify_fails_where_something_is_wrong(shell: Shell) -> None:
     with connection:
         connection.execute("DELETE FROM blocks_1")
     connection.close()
-    assert "1 problems" in shell.run("verify", "weather", code=1)
+    assert "1 problem" in shell.run("verify", "weather", code=1)
     assert "ids 1 to 2 are missing" in shell.errors
 
 

@@ -144,7 +144,7 @@ def test_a_node_puts_its_queues_on_the_broker_that_its_settings_name(
     assert run(["queue", "dead", "bits", *data]) == 0
     assert "after 1 attempts: drill" in capsys.readouterr().out
     assert run(["queue", "redrive", "bits", *data]) == 0
-    assert capsys.readouterr().out == "1 tasks of bits are ready again\n"
+    assert capsys.readouterr().out == "bits: 1 task ready again\n"
 
 
 def test_a_url_says_where_and_as_whom(tmp_path: Path) -> None:

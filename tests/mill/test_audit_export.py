@@ -185,7 +185,7 @@ def test_the_command_exports_where_the_settings_say(tmp_path: Path, capfd: pytes
     LocalStore(tmp_path / "node" / "stores" / "two")
     assert millstream("mill", "produce", "audit-log", "--once")[1] == "0 events exported, 0 files written\n"
     assert millstream("mill", "work", "audit", "--drain")[0] == 0
-    assert millstream("mill", "produce", "audit-log", "--once")[1] == "2 events exported, 1 files written\n"
+    assert millstream("mill", "produce", "audit-log", "--once")[1] == "2 events exported, 1 file written\n"
     assert millstream("mill", "work", "audit", "--drain")[0] == 0
     assert millstream("mill", "produce", "audit-log", "--once")[1] == "0 events exported, 0 files written\n"
     listed = LocalStore(tmp_path / "node" / "stores" / "two").entries("audits")

@@ -129,7 +129,7 @@ def test_the_command_line_saves_shows_and_plans(
     code, printed = millstream("mill", "policy", "plan", "local", str(file))
     assert code == 0
     assert "space 1 → 2: 1 to copy, 0 to compare, 0 to delete, 0 unchanged; 5 B to read" in printed
-    assert "in all 1 spaces: 1 to copy, 0 to compare, 0 to delete, 0 unchanged; 5 B to read" in printed
+    assert "in all 1 space: 1 to copy, 0 to compare, 0 to delete, 0 unchanged; 5 B to read" in printed
     file.write_bytes(b"{}")
     assert "space 1 → 2: no longer updated" in millstream("mill", "policy", "plan", "local", str(file))[1]
     assert millstream("mill", "duplicate")[0] == 0

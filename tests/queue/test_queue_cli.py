@@ -49,7 +49,7 @@ def test_redriven_tasks_are_ready_again(queue: LogWorkQueue, tmp_path: Path, cap
     assert "bits" in capfd.readouterr().err
     queue.close()
     assert run(["queue", "redrive", "bits", "77", "--data", str(tmp_path)]) == 0
-    assert capfd.readouterr().out == "0 tasks of bits are ready again\n"
+    assert capfd.readouterr().out == "bits: 0 tasks ready again\n"
     assert run(["queue", "redrive", "bits", "--json", "--data", str(tmp_path)]) == 0
     assert json.loads(capfd.readouterr().out) == {"queue": "bits", "redriven": 1}
 

@@ -17,6 +17,7 @@ from millstream.cli.common import json_option, log_options, metrics_option, prin
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration, Seconds
 from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.amounts import counted
 from millstream.core.clock import Clock
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.core.prometheus import write_prometheus
@@ -182,6 +183,6 @@ def _line(found: ServiceStatus) -> str:
     batches, refused = sum(found.batches.values()), sum(found.rejects.values())
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(found.rejects.items()))
     return (
-        f"{found.log} to {found.output}: at {found.position:,}, {found.behind:,} behind; {batches:,} batches, "
+        f"{found.log} to {found.output}: at {found.position:,}, {found.behind:,} behind; {counted(batches, 'batch')}, "
         f"{refused:,} refused{f' ({reasons})' if reasons else ''}; {found.open_sources:,} sources open"
     )

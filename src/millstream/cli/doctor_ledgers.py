@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from millstream.cli.doctor_machine import Check
+from millstream.core.amounts import counted
 from millstream.core.errors import MillstreamError
 from millstream.node import Node
 from millstream.node.ledger_trees import LEDGERS, LedgerName
@@ -39,7 +40,7 @@ def _signed(node: Node, name: LedgerName) -> Check:
     return Check(
         f"ledger {name}",
         status.signed == status.entries,
-        f"{status.entries:,} entries, of which {status.signed or 0:,} are signed",
+        f"{counted(status.entries, 'entry')}, of which {status.signed or 0:,} are signed",
         "small proofs of the newest anchors",
         f"millstream anchor checkpoint --ledger {name}, which signs them or reports why it cannot",
     )

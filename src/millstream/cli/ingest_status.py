@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from millstream.cli.common import print_json
+from millstream.core.amounts import counted
 from millstream.core.clock import Clock
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.log import Log
@@ -72,6 +73,6 @@ def _line(found: IngestStatus) -> str:
     aside = sum(found.rejects.values())
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(found.rejects.items()))
     return (
-        f"{found.log}: {'connected' if found.connected else 'not connected'}; {found.messages:,} messages, "
+        f"{found.log}: {'connected' if found.connected else 'not connected'}; {counted(found.messages, 'message')}, "
         f"{found.records:,} records, {aside:,} put aside{f' ({reasons})' if reasons else ''}"
     )

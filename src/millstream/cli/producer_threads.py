@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from millstream.cli.logging_setup import describe_error
 from millstream.cli.mill.plan_printing import held_lines
 from millstream.cli.mill.produce import left_out
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.audit.export import AuditExport
 from millstream.mill.audit.open_changes import open_changes
@@ -101,7 +102,7 @@ def _run_of_export(node: Node, export: AuditExport) -> OneRun:
     def one_run(stopping: Callable[[], bool]) -> Iterator[str]:
         done = export.run(stopping)
         if done.events:
-            yield f"{done.events:,} events exported"
+            yield f"{counted(done.events, 'event')} exported"
         yield from (str(one) for one in open_changes(node.stores.outbox) if one.is_left(node.clock.now()))
 
     return one_run

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from millstream.cli.common import echo_line, print_json
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.mill.adoption.adoption_run import AdoptionSummary
 from millstream.mill.adoption.catalog import FindingKind
 from millstream.mill.adoption.dry_run import ProtectionPlan
@@ -51,17 +51,21 @@ def print_plan(plan: ProtectionPlan, as_json: bool) -> None:
 def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
     """*plan* for people."""
     found = plan.adoption
-    yield f"{plan.space}: {plan.items:,} items, {size_text(plan.bytes)}, at {plan.url}"
+    yield f"{plan.space}: {counted(plan.items, 'item')}, {size_text(plan.bytes)}, at {plan.url}"
     yield (
         f"  would adopt {found.added:,} new, {found.changed:,} changed; {plan.vanished:,} vanished, "
         f"{found.moved:,} renamed; {size_text(found.read_bytes)} read"
     )
     yield from _change_lines(found)
     if plan.vanished:
-        yield f"  WAITING  {plan.vanished:,} items vanished from the source: a run names them, and keeps their copies"
+        yield (
+            f"  WAITING  {counted(plan.vanished, 'item')} vanished from the source: a run names them, "
+            "and keeps their copies"
+        )
     if found.unread:
         yield (
-            f"  NOT READ: {found.unread:,} items, {size_text(found.unread_bytes)}; with --read all this plan is exact"
+            f"  NOT READ: {counted(found.unread, 'item')}, {size_text(found.unread_bytes)}; with "
+            "--read all this plan is exact"
         )
     for copy in plan.copies:
         held = ", HELD as a whole until it is approved" if copy.is_held else ""
@@ -70,7 +74,7 @@ def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
             f"{copy.held:,} without an original{held}; {size_text(copy.bytes)} to write, at {copy.url}"
         )
         if copy.unread:
-            yield f"  {copy.store}: NOT READ: {copy.unread:,} copies; with --read all this plan is exact"
+            yield f"  {copy.store}: NOT READ: {counted(copy.unread, 'copy')}; with --read all this plan is exact"
         if copy.taken_over:
             yield f"  {copy.store}: would take over {copy.taken_over:,} that exist without a record"
     repairs = [(copy.store, one) for copy in plan.copies for one in copy.repairs]
@@ -79,14 +83,14 @@ def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
     for one in list(plan.findings)[:SHOWN]:
         yield f"  {one.kind.upper()}  {plan.store}  {one.content_id}: {one.detail}"
     if len(plan.findings) > SHOWN:
-        yield f"  … and {len(plan.findings) - SHOWN:,} more findings: see --json"
+        yield f"  … and {counted(len(plan.findings) - SHOWN, 'more finding')}: see --json"
     yield "Nothing was changed."
 
 
 def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
     """*report* for people, and what to do."""
     found = report.adoption
-    yield f"{report.space}: {report.items:,} items, {size_text(report.bytes)}, at {report.url}"
+    yield f"{report.space}: {counted(report.items, 'item')}, {size_text(report.bytes)}, at {report.url}"
     if report.error:
         yield f"  NOT READ: {report.error}"
     else:
@@ -97,7 +101,11 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
         )
     yield from _change_lines(found)
     if report.exclude:
-        kept = f"; the copies of {report.excluded:,} items that were copied before are kept" if report.excluded else ""
+        kept = (
+            f"; the copies of {counted(report.excluded, 'item')} that were copied before are kept"
+            if report.excluded
+            else ""
+        )
         yield f"  left out: {' '.join(report.exclude)} (taken back with --no-exclude){kept}"
     for copy in report.copies:
         yield from _copy_lines(report, copy, now)
@@ -125,7 +133,7 @@ def _copy_lines(report: ProtectionReport, copy: CopyReport, now: int) -> Iterato
     done = f"{copy.copied:,} copied, {copy.read:,} read, {copy.repaired:,} repaired, {copy.deleted:,} deleted"
     if copy.taken_over:
         done += f", {copy.taken_over:,} without a record taken over"
-    yield f"  {copy.store}: {copy.verified:,} of {report.items:,} copies verified{age} ({done}), at {copy.url}"
+    yield f"  {copy.store}: {copy.verified:,} of {counted(report.items, 'copy')} verified{age} ({done}), at {copy.url}"
 
 
 def _repair_lines(report: ProtectionReport) -> Iterator[str]:
@@ -149,7 +157,7 @@ def _finding_lines(report: ProtectionReport) -> Iterator[str]:
     for store, content_id, kind, detail in findings[:SHOWN]:
         yield f"  {kind.upper()}  {store}  {content_id}: {detail}"
     if len(findings) > SHOWN:
-        yield f"  … and {len(findings) - SHOWN:,} more findings: see --json"
+        yield f"  … and {counted(len(findings) - SHOWN, 'more finding')}: see --json"
     names = {"store": report.store, "space": report.space, "copy": report.copies[0].store if report.copies else "COPY"}
     for kind in sorted({one.kind for one in report.findings}):
         yield f"  {kind}: {_REMEDIES[FindingKind(kind)].format(**names)}"
@@ -160,7 +168,8 @@ def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
         yield "  WAITING  the source is empty where items were: no deletion is followed while nothing is there"
     if report.vanished:
         yield (
-            f"  WAITING  {report.vanished:,} items vanished from the source, and their copies are kept: put them back, "
+            f"  WAITING  {counted(report.vanished, 'item')} vanished from the source, and their "
+            "copies are kept: put them back, "
             f"or let the copies be deleted with `millstream mill forget {report.store} {report.space} --vanished`"
         )
         yield from (f"    vanished: {name!r}" for name in report.vanished_items[:SHOWN])

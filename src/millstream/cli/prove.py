@@ -11,6 +11,7 @@ import msgspec
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
+from millstream.core.amounts import counted
 from millstream.core.errors import NotFoundError
 from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
@@ -71,7 +72,7 @@ def prove(
         proof = node.proofs.prove(log, message_id, chain=chain, timestamps=not no_timestamps)
         missing = 0 if chain else node.proofs.missing_cosignatures(proof)
     if missing:
-        text = f"pending: {missing} more cosignatures of witnesses are needed; make the proof again later"
+        text = f"pending: it needs {counted(missing, 'more cosignature')} of witnesses; make the proof again later"
         if require_quorum:
             raise PendingProofError(text)
         click.echo(text, err=True)
@@ -172,7 +173,8 @@ def _print_trust(verified: VerifiedProof, ledger_head: str | None) -> None:
     elif checkpoint.signed_by:
         signers = " and ".join(checkpoint.signed_by)
         echo_line(
-            f"The checkpoint of {checkpoint.size} entries of the ledger {checkpoint.origin} is signed by {signers}."
+            f"The checkpoint of {counted(checkpoint.size, 'entry')} of the ledger "
+            f"{checkpoint.origin} is signed by {signers}."
         )
         if checkpoint.witnesses:
             echo_line(f"These witnesses signed it: {', '.join(checkpoint.witnesses)}.")

@@ -12,6 +12,7 @@ import click
 from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import echo_line, json_option, print_json, store_options
 from millstream.cli.examples import example
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.log import Log, LogNotFoundError, LogStore
@@ -96,7 +97,7 @@ def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second
     if as_json:
         print_json({"queue": name, "redriven": count})
     else:
-        click.echo(f"{count} tasks of {name} are ready again")
+        click.echo(f"{name}: {counted(count, 'task')} ready again")
 
 
 @example("millstream queue discard duplication-high 17 18")
@@ -113,7 +114,7 @@ def discard(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: b
     if as_json:
         print_json({"queue": name, "discarded": count})
     else:
-        click.echo(f"{count} tasks of {name} were discarded")
+        click.echo(f"{name}: {counted(count, 'task')} discarded")
 
 
 @example("millstream queue amend duplication-high 17 task.json")

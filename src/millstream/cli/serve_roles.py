@@ -14,6 +14,7 @@ from millstream.cli.anchor.observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watching
 from millstream.cli.producer_threads import running_producers
+from millstream.core.amounts import counted
 from millstream.core.errors import MillstreamError
 from millstream.core.metrics_hook import LabelledMetrics
 from millstream.log import LogSpec
@@ -128,7 +129,7 @@ class ServeRoles:
                     collector.figures().by_label(f"ingest_{what}_total", "log").get(log, 0)
                     for what in ("records", "rejects")
                 )
-                say(f"it has ended: {records:,} records, {aside:,} messages put aside")
+                say(f"it has ended: {records:,} records, {counted(aside, 'message')} put aside")
 
             self._add(f"ingest into {log}", run)
             yield

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.queue import dead_tasks
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.adoption.adopted_store import adopted_store, find_adopted_store
@@ -179,7 +179,7 @@ def _space_of(dead: DeadTask) -> str:
 
 def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
     """*space* for people at *now* (microseconds)."""
-    yield f"{space.space} (store {space.store}): {space.items:,} items, {size_text(space.bytes)}"
+    yield f"{space.space} (store {space.store}): {counted(space.items, 'item')}, {size_text(space.bytes)}"
     if space.adopted_only is not None:
         yield (
             f"  last run {_age(space.last_run, now)}; every item read within {_age(space.oldest_read, now, '')}; "
@@ -190,17 +190,20 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
     if space.problem:
         yield f"  NOT AVAILABLE: {space.problem}"
     if space.damaged:
-        yield f"  {space.damaged:,} items of the source are missing or damaged"
+        yield f"  missing or damaged in the source: {counted(space.damaged, 'item')}"
     yield from _report_lines(space.report, space.store, space.space)
     for copy in space.copies:
         yield from _copy_lines(copy, space.space, now)
     for kind, count in space.findings.items():
         yield f"  {count:,} {kind}: run `millstream protect` again, which says what to do"
     for queue, count in space.dead_tasks.items():
-        yield f"  {count:,} tasks failed for good: see `millstream queue dead {queue}`, then `millstream queue redrive`"
+        yield (
+            f"  {counted(count, 'task')} failed for good: see `millstream queue dead {queue}`, then "
+            "`millstream queue redrive`"
+        )
     if space.vanished:
         forget = f"`millstream mill forget {space.store} {space.space} --vanished`"
-        yield f"  {space.vanished:,} items vanished from the source and wait: put them back, or {forget}"
+        yield f"  {counted(space.vanished, 'item')} vanished from the source and wait: put them back, or {forget}"
     yield from _name_lines(space.named, {**space.findings, VANISHED: space.vanished})
     if space.excluded:
         yield f"  {space.excluded:,} items are left out (--exclude) since they were copied; their copies are kept"

@@ -19,7 +19,7 @@ from millstream.cli.examples import example
 from millstream.cli.progress import drawn
 from millstream.cli.store_bags import export, import_bag
 from millstream.cli.store_opening import open_named_store
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.durable import replacing
 from millstream.core.errors import InputError
@@ -128,7 +128,7 @@ def put(
             print_json(_facts(info))
     else:
         size = sum(info.size for info in infos)
-        click.echo(f"put {len(infos)} items, {size_text(size)}, into {space} of {opened.url}")
+        click.echo(f"put {counted(len(infos), 'item')}, {size_text(size)}, into {space} of {opened.url}")
 
 
 @example("millstream store get primary photos 2013/a.jpg a.jpg")

@@ -16,7 +16,7 @@ import msgspec
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.store_opening import open_named_store
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.clock import SystemClock
 from millstream.core.durable import replacing, write_durably
 from millstream.mill.configured_stores import ConfiguredStores
@@ -107,7 +107,7 @@ def export(
     if as_json:
         print_json(report)
     elif str(sums) != "-":
-        what = f"{report.items:,} items, {size_text(report.bytes)}"
+        what = f"{counted(report.items, 'item')}, {size_text(report.bytes)}"
         click.echo(f"exported {what}, of {space} in {store_name} to {bag or sums}")
     return 1 if report.failed else 0
 
@@ -312,4 +312,4 @@ def _print_import(report: ImportReport, where: str, as_json: bool) -> None:
     for name in report.different:
         click.echo(f"{name!r} differs from the existing item, which was kept; --overwrite replaces it", err=True)
     there = f", {report.present:,} were there already" if report.present else ""
-    click.echo(f"imported {report.imported:,} items, {size_text(report.bytes)}, into {where}{there}")
+    click.echo(f"imported {counted(report.imported, 'item')}, {size_text(report.bytes)}, into {where}{there}")

@@ -13,7 +13,7 @@ from millstream.cli.connection import administration_options
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Timestamp
 from millstream.core.address import parse_address
-from millstream.core.amounts import format_duration, parse_duration
+from millstream.core.amounts import counted, format_duration, parse_duration
 from millstream.core.errors import InputError
 from millstream.core.private_files import make_private_folder
 from millstream.log import WriterBusyError
@@ -252,7 +252,9 @@ def _print_topics(topics: list[TopicInfo], as_json: bool) -> None:
             print_json(each)
             continue
         groups = ", ".join(each.groups) or "no group"
-        click.echo(f"{each.name}  {each.type}  {each.queues} queues  {each.messages:,} messages  {groups}")
+        click.echo(
+            f"{each.name}  {each.type}  {counted(each.queues, 'queue')}  {counted(each.messages, 'message')}  {groups}"
+        )
 
 
 def _print_groups(groups: list[GroupInfo], as_json: bool) -> None:
@@ -261,4 +263,4 @@ def _print_groups(groups: list[GroupInfo], as_json: bool) -> None:
             print_json(each)
             continue
         state = f"{each.lag:,} to come, {each.in_flight:,} in flight, all done up to {each.done:,}"
-        click.echo(f"{each.group}  {each.topic}  {state}, {each.consumers} consumers")
+        click.echo(f"{each.group}  {each.topic}  {state}, {counted(each.consumers, 'consumer')}")

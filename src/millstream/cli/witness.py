@@ -13,6 +13,7 @@ import msgspec
 from millstream.cli.common import data_options, echo_line, json_option, log_options, print_json
 from millstream.cli.examples import example
 from millstream.core.address import parse_address
+from millstream.core.amounts import counted
 from millstream.core.clock import SystemClock
 from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
@@ -132,9 +133,13 @@ def status(key_file: Path, as_json: bool) -> None:
     else:
         echo_line(f"witness {key.verifier_key}")
         for head in heads:
-            echo_line(f"{head.origin}: {head.size:,} entries, cosigned since {format_timestamp(head.recorded_at)}")
+            echo_line(
+                f"{head.origin}: {counted(head.size, 'entry')}, cosigned since {format_timestamp(head.recorded_at)}"
+            )
         for fork in forks:
-            echo_line(f"FORK: {fork.origin} signed two different trees of {fork.size:,} entries; --json prints both")
+            echo_line(
+                f"FORK: {fork.origin} signed two different trees of {counted(fork.size, 'entry')}; --json prints both"
+            )
     if forks:
         sys.exit(1)
 

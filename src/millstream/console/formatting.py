@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
 
@@ -22,11 +23,6 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.1f}" if isinstance(value, float) and value != int(value) else f"{int(value):,}"
-
-
-def counted(value: int, one: str, many: str) -> str:
-    """``1 batch``, ``20 batches``."""
-    return f"{value:,} {one if value == 1 else many}"
 
 
 def brief(value: float | None) -> str:

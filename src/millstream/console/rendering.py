@@ -20,6 +20,7 @@ from millstream.anchoring.journal_reader import BatchHistogramBucket, BatchRow
 from millstream.anchoring.states import state_word
 from millstream.console import formatting
 from millstream.console.menu import MENU
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.remedies import outcome_of
@@ -76,7 +77,7 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
     )
     environment.filters.update(
         number=formatting.number,
-        counted=formatting.counted,
+        counted=counted,
         brief=formatting.brief,
         size=formatting.size,
         percent=formatting.percent,

@@ -1,4 +1,4 @@
-"""Amounts as people write them: lengths of time, and numbers of bytes."""
+"""Amounts as people write them: lengths of time, numbers of bytes, and numbers of things."""
 
 from __future__ import annotations
 
@@ -63,3 +63,14 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """``1 batch``, ``20 batches``; *many* is the plural where it does not follow the rules of spelling."""
+    return f"{count:,} {one if count == 1 else many or _plural(one)}"
+
+
+def _plural(one: str) -> str:
+    if one.endswith("y") and one[-2:] not in ("ay", "ey", "oy", "uy"):
+        return f"{one[:-1]}ies"
+    return f"{one}es" if one.endswith(("ch", "sh", "s", "x")) else f"{one}s"

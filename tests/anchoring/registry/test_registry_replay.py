@@ -71,7 +71,7 @@ def test_it_is_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monk
     assert run(["anchor", "cut", "--force"]) == 0
     capfd.readouterr()
     assert run(["anchor", "replay", "--ledger", "registry"]) == 0
-    assert capfd.readouterr().out == "1 anchors and 3 files replayed, 0 findings\n"
+    assert capfd.readouterr().out == "1 anchor and 3 files replayed, 0 findings\n"
     assert run(["anchor", "status", f"did:sidetree:{person.suffix}"]) == 0
     assert "verified, anchor 1 at 0" in capfd.readouterr().out
     assert run(["anchor", "status"]) == 0

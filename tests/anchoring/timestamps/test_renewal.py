@@ -218,7 +218,7 @@ def test_time_stamps_are_found_again_after_the_database_was_lost(
     assert known(after) == known(before) and len(before) == 7
     again = _verified(node, node.prove(1), trust, 390)  # two of the same second may change places
     assert set(map(repr, again)) == set(map(repr, _verified(node, proof, trust, 390))) and len(again) == 2
-    assert node.command("anchor", "timestamps", "--find", "--ledger", "registry").out.count("1 entries") == 2
+    assert node.command("anchor", "timestamps", "--find", "--ledger", "registry").out.count("1 entry") == 2
 
 
 def test_a_lost_token_stops_no_new_time_stamp(node: StampedNode, short: TimestampAuthority) -> None:

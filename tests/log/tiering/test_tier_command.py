@@ -56,9 +56,9 @@ def test_the_command_lists_what_is_left_over_and_removes_it_when_it_is_told_to(
         assert main.run(["log", "tier", "weather", "--store", url, *options]) == 0
         return capfd.readouterr()
 
-    assert run("--leftovers") == (f"{left}\n", "weather: 1 objects left over\n")
+    assert run("--leftovers") == (f"{left}\n", "weather: 1 object left over\n")
     assert json.loads(run("--leftovers", "--json")[0]) == {"log": "weather", "leftovers": [left], "removed": False}
-    assert run("--remove-leftovers") == (f"{left}\n", "weather: 1 objects removed\n")
+    assert run("--remove-leftovers") == (f"{left}\n", "weather: 1 object removed\n")
     assert run("--leftovers") == ("", "weather: 0 objects left over\n")
     with open_tiered(url, read_only=True) as store:
         assert ids_of(store.log(SPEC, create=False)) == kept
@@ -81,7 +81,7 @@ def test_the_command_moves_messages_and_says_where_they_are(
     assert re.search(r"1\d0 messages moved in \d objects", out)
     assert f"file://{tmp_path}/cold" in out
     assert "0 messages moved" in run("tier", "weather")
-    assert "moved in 1 objects" in run("tier", "weather", "--partial", "--keep-bytes", "0")
+    assert "moved in 1 object" in run("tier", "weather", "--partial", "--keep-bytes", "0")
     assert json.loads(run("describe", "weather", "--json"))["tier"]["last_id"] == 200
     assert "objects at file://" in run("describe", "weather")
     assert run("read", "weather", "--from", "7", "--max", "1") == f"{bodies(7, 7)[0].decode()}\n"

@@ -12,6 +12,7 @@ from millstream.cli.anchor.keys import ledger_option
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
 from millstream.node import Node
@@ -84,14 +85,19 @@ def _print_ledger(found: LedgerStatus) -> None:
         echo_line("cosigned    no checkpoint has the quorum yet")
     else:
         reached = format_timestamp(cosigned.completed_at)
-        echo_line(f"cosigned    {cosigned.size:,} entries, quorum reached {reached}, after {cosigned.seconds:.1f} s")
+        echo_line(
+            f"cosigned    {counted(cosigned.size, 'entry')}, quorum reached {reached}, after {cosigned.seconds:.1f} s"
+        )
         for each in cosigned.cosignatures:
             echo_line(
                 f"            {each.witness} at {format_timestamp(each.time) if each.time else 'an invalid time'}"
             )
     if offered is not None and found.missing:
         since = format_timestamp(offered.offered_at)
-        echo_line(f"pending     {offered.size:,} entries since {since}: {found.missing} more cosignatures needed")
+        echo_line(
+            f"pending     {counted(offered.size, 'entry')} since {since}: "
+            f"{counted(found.missing, 'more cosignature')} needed"
+        )
     for witness in found.witnesses:
         asked = "" if witness.asked_at is None else f", asked {format_timestamp(witness.asked_at)}"
         said = f": {witness.problem}" if witness.problem else ""
@@ -114,9 +120,11 @@ def cosignature_json(status: CosignatureStatus) -> dict[str, Any]:
 def _print_status(status: CosignatureStatus) -> None:
     complete, collecting = status.complete, status.collecting
     if complete is not None and complete.completed_at is not None:
-        echo_line(f"cosigned: {complete.size:,} entries, quorum reached {format_timestamp(complete.completed_at)}")
+        echo_line(
+            f"cosigned: {counted(complete.size, 'entry')}, quorum reached {format_timestamp(complete.completed_at)}"
+        )
     if collecting is not None and status.missing:
-        echo_line(f"pending: {collecting.size:,} entries, {status.missing} more cosignatures needed")
+        echo_line(f"pending: {counted(collecting.size, 'entry')}, {counted(status.missing, 'more cosignature')} needed")
     for name, record in sorted(status.witnesses.items()):
         said = "cosigned" if record.problem is None else record.problem
-        echo_line(f"{name}: {said} (knows {record.known_size:,} entries)")
+        echo_line(f"{name}: {said} (knows {counted(record.known_size, 'entry')})")

@@ -9,6 +9,7 @@ from millstream.cli.common import json_option, log_options, print_json, store_op
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.amounts import counted
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -54,6 +55,7 @@ def print_handed(done: FeedProgress, *, as_json: bool) -> None:
 def handed_text(done: FeedProgress) -> str:
     """What was *done*, in one line."""
     return (
-        f"{done.batches:,} batches of {done.messages:,} messages handed over, {done.rejects:,} refused messages, "
-        f"{done.anchors:,} anchors"
+        f"{counted(done.batches, 'batch')} of {counted(done.messages, 'message')} handed over, "
+        f"{done.rejects:,} refused messages, "
+        f"{counted(done.anchors, 'anchor')}"
     )

@@ -11,7 +11,7 @@ from millstream.anchoring.transparency.signed_note import parse_ledger_key
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
-from millstream.core.amounts import format_duration
+from millstream.core.amounts import counted, format_duration
 from millstream.core.clock import SystemClock
 from millstream.core.private_files import make_private_folder
 from millstream.core.timestamps import format_timestamp
@@ -110,7 +110,7 @@ def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
     if as_json:
         print_json({"ledger": ledger_name, **msgspec.structs.asdict(found)})
         return
-    print(f"ledger      {found.entries:,} entries, an unbroken chain")
+    print(f"ledger      {counted(found.entries, 'entry')}, an unbroken chain")
     print(f"tree        {found.leaves:,} entries match")
     for name, size in (("checkpoint", found.signed), ("copy", found.copied), ("published", found.published)):
         print(f"{name:<11} " + ("none" if size is None else f"{size:,} entries match"))

@@ -11,6 +11,7 @@ from millstream.cli.anchor.observe import observed_entries
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
+from millstream.core.amounts import counted
 from millstream.node import Node
 from millstream.node.ledgers import LedgerName
 from millstream.settings import Settings
@@ -52,6 +53,6 @@ def _print_repaired(done: LedgerRepair, *, as_json: bool) -> None:
         print_json(done)
     elif done.put_aside:
         ids = ", ".join(map(str, done.put_aside[:20])) + (", …" if len(done.put_aside) > 20 else "")
-        print(f"{done.entries:,} entries form the chain; {len(done.put_aside):,} messages are aside: {ids}")
+        print(f"{counted(done.entries, 'entry')} in the chain; {counted(len(done.put_aside), 'message')} aside: {ids}")
     else:
-        print(f"{done.entries:,} entries form the chain, and there is nothing else in the log")
+        print(f"{counted(done.entries, 'entry')} in the chain, and nothing else in the log")

@@ -16,6 +16,7 @@ from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.prove import trust_policy
 from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import BusyError
 
@@ -243,8 +244,7 @@ def _print_report(report: MonitorReport, *, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    entries = "1 entry" if report.size == 1 else f"{report.size:,} entries"
-    parts = [f"{report.origin}: {entries}, {report.new:,} new"]
+    parts = [f"{report.origin}: {counted(report.size, 'entry')}, {report.new:,} new"]
     if report.signed_by:
         parts.append(f"signed by {', '.join('+'.join(key.split('+')[:2]) for key in report.signed_by)}")
     if report.cosigned is not None:

@@ -17,6 +17,7 @@ from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import Duration as Microseconds
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.errors import MillstreamError
 from millstream.core.printable import MAX_SHOWN, printable
@@ -87,7 +88,7 @@ def observe(
     if as_json:
         print_json(seen)
     else:
-        print(f"{seen.entries} new entries; the observer is at entry {seen.position}")
+        print(f"{counted(seen.entries, 'new entry')}; the observer is at entry {seen.position}")
 
 
 def follow_until(
@@ -208,7 +209,10 @@ class _FollowReporter:
         now = self._clock.monotonic()
         if now - self._spoken_at >= PROGRESS_SECONDS:
             total = self.follower.total
-            self._say(f"entry {record.number:,}: {total.entries:,} entries, {total.operations:,} operations so far")
+            self._say(
+                f"entry {record.number:,}: {counted(total.entries, 'entry')}, "
+                f"{counted(total.operations, 'operation')} so far"
+            )
             self._spoken_at = now
 
     def refused(self, refusal: CasFailure) -> None:
@@ -250,11 +254,12 @@ def _print_total(total: FollowerProgress, refusals: Counter[str], *, as_json: bo
     behind = f", {total.behind:,} to come" if total.behind else ""
     waiting = f", {total.waiting:,} wait for their files" if total.waiting else ""
     print(
-        f"{total.entries:,} new entries with {total.operations:,} operations, {total.faults:,} with a fault; the "
+        f"{counted(total.entries, 'new entry')} with {counted(total.operations, 'operation')}, "
+        f"{total.faults:,} with a fault; the "
         f"registry is at entry {total.position:,}{behind}{waiting}"
     )
     for place, count in refusals.items():
-        print(f"{place} failed to give {count:,} files")
+        print(f"{place} failed to give {counted(count, 'file')}")
     if total.chain is False:
         print("the ledger has no hashes: its chain could not be verified, only that nothing changed since it was read")
 

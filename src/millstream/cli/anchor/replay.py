@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
+from millstream.core.amounts import counted
 from millstream.node import Node
 from millstream.node.ledgers import LedgerName
 from millstream.settings import Settings
@@ -35,7 +36,10 @@ def replay(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
     if as_json:
         print_json(result)
     else:
-        print(f"{result.anchors} anchors and {result.files} files replayed, {len(result.findings)} findings")
+        print(
+            f"{counted(result.anchors, 'anchor')} and {counted(result.files, 'file')} replayed, "
+            f"{counted(len(result.findings), 'finding')}"
+        )
         for finding in result.findings:
             place = f" (anchor {finding.number})" if finding.number is not None else ""
             print(f"{finding.what}: {finding.reason}{place}")

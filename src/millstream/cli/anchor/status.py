@@ -13,6 +13,7 @@ from millstream.cli.anchor.observe import observed_entries, print_follow_state
 from millstream.cli.anchor.operations import print_status
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
+from millstream.core.amounts import counted
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -45,7 +46,7 @@ def status(settings: Settings, operation: str | None, as_json: bool) -> None:
         )
         print(f"{state_word(section):<10} {counts}")
     entries, position, head = (figures[name] for name in ("ledger_entries", "position", "ledger_head"))
-    print(f"ledger     {entries:,} entries, {position:,} verified, head {head or '–'}")
+    print(f"ledger     {counted(entries, 'entry')}, {position:,} verified, head {head or '–'}")
     if figures["following"]:
         print_follow_state(figures["following"])
     for fault in figures["faults"]:

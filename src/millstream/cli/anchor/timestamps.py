@@ -10,6 +10,7 @@ import click
 from millstream.cli.anchor.keys import ledger_option
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
+from millstream.core.amounts import counted
 from millstream.core.timestamps import format_timestamp
 from millstream.node import Node
 from millstream.node.ledgers import LedgerName
@@ -81,7 +82,11 @@ def timestamps(settings: Settings, *, find: bool, ledger_name: LedgerName, as_js
 
 
 def _line(record: TimestampRecord) -> str:
-    of = f"renewal of {record.renews:,} time stamps" if record.renews is not None else f"{record.size:,} entries"
+    of = (
+        f"renewal of {counted(record.renews, 'time stamp')}"
+        if record.renews is not None
+        else counted(record.size or 0, "entry")
+    )
     end = format_timestamp(record.ends_at)
     return (
         f"{of}: not later than {format_timestamp(record.time)} by {record.name} (valid until {end}), {record.authority}"

@@ -6,6 +6,7 @@ import click
 
 from millstream.cli.common import json_option, print_json
 from millstream.cli.examples import example
+from millstream.core.amounts import counted
 from millstream.log import LogSpec, copy_consumers, copy_log
 from millstream.stores.tiers import open_log_store
 
@@ -34,6 +35,8 @@ def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_
     if as_json:
         print_json(done)
     elif done.messages:
-        click.echo(f"{name}: {done.messages:,} messages copied and compared, ids {done.first_id} to {done.last_id}")
+        click.echo(
+            f"{name}: {counted(done.messages, 'message')} copied and compared, ids {done.first_id} to {done.last_id}"
+        )
     else:
-        click.echo(f"{name}: nothing to copy, the copy has all {done.last_id:,} messages")
+        click.echo(f"{name}: nothing to copy, the copy has all {counted(done.last_id, 'message')}")

@@ -7,7 +7,7 @@ import msgspec
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
-from millstream.core.amounts import format_duration, size_text
+from millstream.core.amounts import counted, format_duration, size_text
 from millstream.log import SYSTEM_KINDS, Kind, LogSpec
 from millstream.log.upkeep.retention import Retention
 from millstream.log.upkeep.rules import LogRule, rule_for
@@ -29,11 +29,11 @@ def describe(settings: Settings, name: str, as_json: bool) -> None:
     if as_json:
         print_json({**msgspec.to_builtins(found), "retention": policy, "rule": None if rule is None else rule.log})
         return
-    click.echo(f"{found.name}: {found.count:,} messages, ids {found.first_id} to {found.last_id}")
+    click.echo(f"{found.name}: {counted(found.count, 'message')}, ids {found.first_id} to {found.last_id}")
     click.echo(f"kind      {found.kind}")
-    click.echo(f"stored    {size_text(found.bytes)} in {found.blocks:,} blocks, durable by {found.durability}")
+    click.echo(f"stored    {size_text(found.bytes)} in {counted(found.blocks, 'block')}, durable by {found.durability}")
     if found.tier is not None:
-        tiered = f"{size_text(found.tier.bytes)} of it in {found.tier.objects:,} objects at {found.tier.url}"
+        tiered = f"{size_text(found.tier.bytes)} of it in {counted(found.tier.objects, 'object')} at {found.tier.url}"
         click.echo(f"tier      {tiered}, up to id {found.tier.last_id}")
     click.echo(f"trimmed   {_trimmed(found.kind, policy, rule)}")
     click.echo(f"writer    {found.writer or 'none'}")

@@ -13,6 +13,7 @@ from millstream.cli.common import json_option, log_options, print_json, store_op
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Seconds, SizeType
 from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.amounts import counted
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
 from millstream.log.relay import BatchLimits, Outbox, OutboxTable, Relay, RelayResult, open_outbox_database
@@ -151,8 +152,9 @@ def _show(relayed: RelayResult, outbox: Outbox, log: str, *, as_json: bool) -> N
     if as_json:
         print_json(found)
         return
-    dead = f", {found.dead:,} rows put aside" if found.dead else ""
+    dead = f", {counted(found.dead, 'row')} put aside" if found.dead else ""
     click.echo(
-        f"{found.outbox} to {log}: {found.messages:,} messages in {found.batches:,} batches{dead}, last row "
+        f"{found.outbox} to {log}: {counted(found.messages, 'message')} in "
+        f"{counted(found.batches, 'batch')}{dead}, last row "
         f"{found.last_row}, last id {found.last_id}; {found.waiting:,} wait"
     )

@@ -9,7 +9,7 @@ from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration, SizeType
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.errors import InputError
 from millstream.core.secrets import mask_password
 from millstream.log import Log, LogSpec, Tiering
@@ -60,9 +60,9 @@ def tier(
         print_json(done)
         return
     freed = size_text(done.freed_bytes)
-    click.echo(f"{name}: {done.messages:,} messages moved in {done.objects:,} objects, {freed} freed")
+    click.echo(f"{name}: {counted(done.messages, 'message')} moved in {counted(done.objects, 'object')}, {freed} freed")
     if there is not None:
-        click.echo(f"tier      {size_text(there.bytes)} in {there.objects:,} objects at {there.url}")
+        click.echo(f"tier      {size_text(there.bytes)} in {counted(there.objects, 'object')} at {there.url}")
 
 
 def _clear_up(settings: Settings, name: str, *, remove: bool, as_json: bool) -> None:
@@ -76,7 +76,7 @@ def _clear_up(settings: Settings, name: str, *, remove: bool, as_json: bool) -> 
         return
     for each in names:
         click.echo(each)
-    click.echo(f"{name}: {len(names):,} objects {'removed' if remove else 'left over'}", err=True)
+    click.echo(f"{name}: {counted(len(names), 'object')} {'removed' if remove else 'left over'}", err=True)
 
 
 def _keep_rules(log: Log, changes: dict[str, object]) -> None:

@@ -12,6 +12,7 @@ import click
 from millstream.cli.common import is_terminal, json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Seconds
+from millstream.core.amounts import counted
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ def _print(report: TortureReport) -> None:
     killed = f"{report.writers_killed} writers, {report.readers_killed} readers, {report.databases_killed} databases"
     click.echo(f"store      {report.store}, seed {report.seed}, {report.seconds:.0f} seconds")
     click.echo(f"killed     {killed}")
-    click.echo(f"confirmed  {report.packs_confirmed:,} packs; stored {report.messages_stored:,} messages")
+    click.echo(
+        f"confirmed  {counted(report.packs_confirmed, 'pack')}; stored {counted(report.messages_stored, 'message')}"
+    )
     click.echo(f"delivered  {report.messages_delivered:,}, after a kill at most {report.redelivered_most:,} again")
     kept = "" if report.ok else "; the store is kept as it is, unless the server was a private one"
-    click.echo(f"result     {'nothing was lost' if report.ok else f'{len(report.problems)} problems'}{kept}")
+    click.echo(f"result     {'nothing was lost' if report.ok else counted(len(report.problems), 'problem')}{kept}")

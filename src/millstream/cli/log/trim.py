@@ -10,7 +10,7 @@ from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration, SizeType
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, Retention, RetentionEnforcer, RetentionPlan
 from millstream.settings import Settings
@@ -74,13 +74,15 @@ def _print_plan(plan: RetentionPlan, dry_run: bool) -> None:
     for reason in plan.held:
         click.echo(f"{plan.log}: {reason}", err=True)
     for consumer, count in plan.pinned.items():
-        click.echo(f"{consumer} has not acknowledged {count:,} messages that could go")
+        click.echo(f"{consumer} has not acknowledged {counted(count, 'message')} that could go")
     for consumer, count in plan.lost.items():
-        click.echo(f"{consumer} loses {count:,} messages that it has not acknowledged", err=True)
+        click.echo(f"{consumer} loses {counted(count, 'message')} that it has not acknowledged", err=True)
     if plan.first_id is None:
         click.echo(f"{plan.log}: nothing to trim")
     elif dry_run:
-        click.echo(f"{plan.log}: would begin at id {plan.first_id}, {plan.messages:,} messages fewer")
+        click.echo(f"{plan.log}: would begin at id {plan.first_id}, {counted(plan.messages, 'message')} fewer")
     else:
         freed = size_text(plan.freed_bytes)
-        click.echo(f"{plan.log}: begins at id {plan.first_id}, {plan.messages:,} messages fewer, {freed} freed")
+        click.echo(
+            f"{plan.log}: begins at id {plan.first_id}, {counted(plan.messages, 'message')} fewer, {freed} freed"
+        )

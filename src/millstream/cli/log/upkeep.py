@@ -6,7 +6,7 @@ import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.clock import SystemClock
 from millstream.log.upkeep.upkeep_thread import UpkeepResult, run_upkeep
 from millstream.settings import Settings
@@ -37,12 +37,13 @@ def upkeep(settings: Settings, as_json: bool) -> int:
 
 
 def _print(done: UpkeepResult) -> None:
-    compacted = "" if done.compacted is None else f", {done.compacted.messages:,} messages compacted"
-    moved = "" if done.moved is None else f", {done.moved.messages:,} messages moved"
+    compacted = "" if done.compacted is None else f", {counted(done.compacted.messages, 'message')} compacted"
+    moved = "" if done.moved is None else f", {counted(done.moved.messages, 'message')} moved"
     plan = done.trimmed
     freed = sum(each.freed_bytes for each in (done.moved, done.compacted) if each) + (plan.freed_bytes if plan else 0)
     click.echo(
-        f"{done.log}: {plan.messages if plan else 0:,} messages trimmed{moved}{compacted}, {size_text(freed)} freed"
+        f"{done.log}: {counted(plan.messages if plan else 0, 'message')} trimmed{moved}{compacted}, "
+        f"{size_text(freed)} freed"
     )
     for problem in done.problems:
         click.echo(f"{done.log}: {problem}", err=True)

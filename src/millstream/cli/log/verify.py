@@ -6,6 +6,7 @@ import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
+from millstream.core.amounts import counted
 from millstream.log import LogSpec
 from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
@@ -26,7 +27,10 @@ def verify(settings: Settings, name: str, deep: bool, as_json: bool) -> int:
     else:
         for problem in found.problems:
             click.echo(problem, err=True)
-        verdict = "ok" if found.ok else f"{len(found.problems)} problems"
-        objects = f", {found.objects:,} objects {'read' if deep else 'seen'}" if found.objects else ""
-        click.echo(f"{name}: {found.messages:,} messages in {found.blocks:,} blocks checked{objects}: {verdict}")
+        verdict = "ok" if found.ok else counted(len(found.problems), "problem")
+        objects = f", {counted(found.objects, 'object')} {'read' if deep else 'seen'}" if found.objects else ""
+        click.echo(
+            f"{name}: {counted(found.messages, 'message')} in {counted(found.blocks, 'block')} "
+            f"checked{objects}: {verdict}"
+        )
     return 0 if found.ok else 1

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from millstream.cli.common import echo_line, print_json
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.mill.duplication.differences import DuplicationPlan
 
 HELD = 5
@@ -37,7 +37,7 @@ def print_total(plans: Sequence[DuplicationPlan], as_json: bool) -> None:
         print_json({"total": {"spaces": spaces, **total}})
         return
     click.echo(
-        f"in all {spaces:,} spaces: {total['copies']:,} to copy, {total['changes']:,} to compare, "
+        f"in all {counted(spaces, 'space')}: {total['copies']:,} to copy, {total['changes']:,} to compare, "
         f"{total['deletes']:,} to delete, {total['same']:,} unchanged; {size_text(total['bytes'])} to read"
     )
 

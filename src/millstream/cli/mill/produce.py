@@ -17,6 +17,7 @@ from millstream.cli.mill.plan_printing import print_held
 from millstream.cli.open_changes import print_open_changes
 from millstream.cli.progress import progress_bar
 from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.mill.producers.duplication import DuplicationProducer
 from millstream.mill.producers.producer_loop import LoopOutcome, LoopRun, ProducerLoop
@@ -122,7 +123,7 @@ def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
             assert node.mill.audit.export is not None
             done = node.mill.audit.export.run(stopping)
             print_json(done) if as_json else click.echo(
-                f"{done.events:,} events exported, {done.files:,} files written"
+                f"{counted(done.events, 'event')} exported, {counted(done.files, 'file')} written"
             )
             return 1 if print_open_changes(node) else 0
 
@@ -179,7 +180,7 @@ def _drawn() -> Iterator[Callable[[LoopRun], None]]:
         def draw(run: LoopRun) -> None:
             nonlocal most
             most = max(most, run.left)
-            text = f"{run.tasks:,} tasks; spaces"
+            text = f"{counted(run.tasks, 'task')}; spaces"
             progress.update(bar, total=most, completed=most - run.left, description=text)
 
         yield draw
@@ -194,4 +195,6 @@ def _print_run(run: LoopRun, as_json: bool) -> None:
     due = ""
     if run.next_at is not None:
         due = f"; the next loop is due {datetime.fromtimestamp(run.next_at / MICROSECONDS, UTC):%Y-%m-%d %H:%M} UTC"
-    click.echo(f"{run.outcome.value}: {run.tasks:,} tasks put on the queue, {run.left:,} spaces left{due}")
+    click.echo(
+        f"{run.outcome.value}: {counted(run.tasks, 'task')} put on the queue, {counted(run.left, 'space')} left{due}"
+    )

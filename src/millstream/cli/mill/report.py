@@ -13,7 +13,7 @@ from millstream.cli.common import data_options, echo_line, json_option, print_js
 from millstream.cli.examples import example
 from millstream.cli.mill.space_options import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
-from millstream.core.amounts import share_text, size_text
+from millstream.core.amounts import counted, share_text, size_text
 from millstream.core.durable import write_durably
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.reports.page import age_text, overview
@@ -102,7 +102,7 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
         if as_json:
             print_json(size)
         else:
-            click.echo(f"{size.store}/{size.space}: {size.items:,} items, {size_text(size.bytes)}")
+            click.echo(f"{size.store}/{size.space}: {counted(size.items, 'item')}, {size_text(size.bytes)}")
     limits = {name: one.most_bytes for name, one in settings.stores.items() if store in (None, name)}
     stores = store_sizes(sizes, limits)
     for whole in stores:
@@ -111,7 +111,7 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
         else:
             state = "OVER its limit" if whole.over else "OK"
             most = f"{share_text(whole.share)} of {size_text(whole.most_bytes)}"
-            click.echo(f"{whole.store}: {whole.items:,} items, {size_text(whole.bytes)}, {most}: {state}")
+            click.echo(f"{whole.store}: {counted(whole.items, 'item')}, {size_text(whole.bytes)}, {most}: {state}")
     return 1 if any(whole.over for whole in stores) else 0
 
 

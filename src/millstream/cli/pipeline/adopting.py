@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.cli.common import print_json
 from millstream.cli.protect_parts import adoption_target, alone, read_list
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.adoption.adopter import Adopter, ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionSummary
@@ -75,7 +75,9 @@ def print_adopted(found: Sequence[AdoptedOnSpark], *, as_json: bool) -> None:
             continue
         summary = one.adoption
         click.echo(
-            f"{one.store}/{one.space}: {summary.listed:,} items, {summary.added:,} new, {summary.changed:,} changed, "
-            f"{summary.vanished:,} vanished; {size_text(summary.read_bytes)} read; {summary.findings:,} findings (see "
+            f"{one.store}/{one.space}: {counted(summary.listed, 'item')}, {summary.added:,} new, "
+            f"{summary.changed:,} changed, "
+            f"{summary.vanished:,} vanished; {size_text(summary.read_bytes)} read; "
+            f"{counted(summary.findings, 'finding')} (see "
             "`millstream protect`)"
         )

@@ -16,6 +16,7 @@ from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.cli.stream_options import check_way, stream_options
+from millstream.core.amounts import counted
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
@@ -66,8 +67,9 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
         print_json(figures)
         return
     click.echo(
-        f"{log}: {done.messages:,} messages in {done.batches:,} new batches, {done.rejects:,} refused, {done.known:,} "
-        f"batches known, {done.anchors:,} anchors, {seconds:.1f} s"
+        f"{log}: {counted(done.messages, 'message')} in {counted(done.batches, 'new batch')}, "
+        f"{done.rejects:,} refused, {done.known:,} "
+        f"batches known, {counted(done.anchors, 'anchor')}, {seconds:.1f} s"
     )
     if head:
         click.echo(f"ledger entry {head.number}, {head.hash}")

@@ -14,7 +14,7 @@ from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
 
@@ -86,7 +86,10 @@ def _print_json(audited: AnchorAuditResult) -> None:
 def _show(audited: AnchorAuditResult) -> None:
     record = audited.record
     counts = ", ".join(f"{count:,} {name}" for name, count in record.counts.items())
-    click.echo(f"{record.job}: {record.rows_in:,} anchors, {size_text(record.bytes)}, {counts}; {record.seconds:.1f} s")
+    click.echo(
+        f"{record.job}: {counted(record.rows_in, 'anchor')}, {size_text(record.bytes)}, {counts}; "
+        f"{record.seconds:.1f} s"
+    )
     for finding in audited.findings:
         place = f" (anchor {finding.number})" if finding.number is not None else ""
         click.echo(f"  {finding.what}: {finding.reason}{place}")

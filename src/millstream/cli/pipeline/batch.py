@@ -15,7 +15,7 @@ from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.cli.stream_options import check_way, stream_options
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.core.prometheus import write_prometheus
 from millstream.log import LogSpec, user_log
@@ -136,7 +136,8 @@ def _stream(
         print_json(done)
     else:
         click.echo(
-            f"{log} to {output}: at {done.position:,}; {done.messages:,} messages, {done.batches:,} batches, "
+            f"{log} to {output}: at {done.position:,}; {counted(done.messages, 'message')}, "
+            f"{counted(done.batches, 'batch')}, "
             f"{done.rejected:,} refused in {done.seconds:.1f} s"
         )
 
@@ -144,7 +145,8 @@ def _stream(
 def _print_trigger(trigger: Trigger) -> None:
     said = " (had been written)" if trigger.repeated else ""
     click.echo(
-        f"  {trigger.first_id:,} to {trigger.last_id:,}: {trigger.batches:,} batches, {trigger.rejected:,} refused, "
+        f"  {trigger.first_id:,} to {trigger.last_id:,}: {counted(trigger.batches, 'batch')}, "
+        f"{trigger.rejected:,} refused, "
         f"{trigger.open_sources:,} sources open, {trigger.seconds:.1f} s{said}"
     )
 

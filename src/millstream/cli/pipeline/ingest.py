@@ -12,7 +12,7 @@ from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.ingest.timestamps import Unit
 from millstream.log import user_log
 from millstream.node import Node
@@ -91,8 +91,9 @@ def ingest_command(
         print_json(msgspec.to_builtins(record))
     else:
         click.echo(
-            f"{log}: {record.rows_out:,} messages of {record.counts['files']:,} files ({size_text(record.bytes)}), "
-            f"{record.counts['passed_over']:,} files skipped, {record.seconds:.1f} s"
+            f"{log}: {counted(record.rows_out, 'message')} of "
+            f"{counted(record.counts['files'], 'file')} ({size_text(record.bytes)}), "
+            f"{counted(record.counts['passed_over'], 'file')} skipped, {record.seconds:.1f} s"
         )
     unusable = [file.unusable for file in done.files if file.unusable]
     for why in unusable[:_NAMED]:

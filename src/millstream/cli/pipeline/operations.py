@@ -11,6 +11,7 @@ from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
 from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.amounts import counted
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -57,8 +58,8 @@ def operations_command(settings: Settings, *, log: str, available_now: bool, per
         print_json(figures)
         return
     click.echo(
-        f"{log}: {done.taken:,} operations accepted, {done.refused:,} refused (see {plan.outcomes}), "
-        f"{anchors:,} anchors in the ledger, {done.seconds:.1f} s"
+        f"{log}: {counted(done.taken, 'operation')} accepted, {done.refused:,} refused (see {plan.outcomes}), "
+        f"{counted(anchors, 'anchor')} in the ledger, {done.seconds:.1f} s"
     )
     if waiting:
         click.echo(

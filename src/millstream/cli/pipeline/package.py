@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from millstream.cli.examples import example
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.errors import InputError
 
 
@@ -27,4 +27,4 @@ def package_command(target: Path) -> None:
         count = write_package(target)
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
-    click.echo(f"{target}: {count:,} files, {size_text(target.stat().st_size)}")
+    click.echo(f"{target}: {counted(count, 'file')}, {size_text(target.stat().st_size)}")

@@ -10,7 +10,7 @@ from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.reports.statistics import SpaceSize
 from millstream.node import Node
@@ -50,7 +50,9 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
         since = ""
         if figures.added is not None:
             since = f"; {figures.added:,} new, {figures.removed:,} gone, {figures.changed:,} changed since"
-        click.echo(f"{figures.store}/{figures.space}: {figures.items:,} items, {size_text(figures.bytes)}{since}")
+        click.echo(
+            f"{figures.store}/{figures.space}: {counted(figures.items, 'item')}, {size_text(figures.bytes)}{since}"
+        )
     for each in broken:
         click.echo(f"{each.store}/{each.space or '*'}: the listing broke off: {each.error}", err=True)
     return 1 if broken else 0

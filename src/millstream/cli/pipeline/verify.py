@@ -10,6 +10,7 @@ from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
+from millstream.core.amounts import counted
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -52,11 +53,12 @@ def verify_command(
 def _show(found: BatchVerification) -> None:
     said = "the same" if found.is_whole else "NOT the same"
     click.echo(
-        f"{found.log} {found.first_id:,} to {found.last_id:,} and {found.output}: {said}; {found.agreed:,} batches and "
+        f"{found.log} {found.first_id:,} to {found.last_id:,} and {found.output}: {said}; "
+        f"{counted(found.agreed, 'batch')} and "
         f"{found.rejects_agreed:,} refused messages agree, in {found.seconds:.1f} s"
     )
     if found.unjudged:
-        click.echo(f"  {found.unjudged:,} batches at the beginning of the range were not judged")
+        click.echo(f"  {counted(found.unjudged, 'batch')} at the beginning of the range were not judged")
     if found.of_history:
         click.echo(f"  {found.of_history:,} batches were closed before the hand-over: the job over history has them")
     for kind, count in found.differences.items():

@@ -49,8 +49,3 @@ def named(noun: str, names: Iterable[str]) -> str:
 def cut(text: str, most: int = 1_000) -> str:
     """*text*, which others wrote; the end of a very long one is left out, visibly."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """*count* with the noun in singular or plural."""
-    return f"{count:,} {one if count == 1 else many}"

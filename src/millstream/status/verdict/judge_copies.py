@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.adoption.status import CopyStatus, SpaceStatus
 from millstream.mill.configured_stores import is_system
@@ -16,7 +17,7 @@ from millstream.mill.tasks import QueueName
 from millstream.status.snapshot import StatusSnapshot
 from millstream.status.verdict.copies import POLICIES, CopiesStatus
 from millstream.status.verdict.facts import Facts
-from millstream.status.verdict.issues import counted, make_issue, named
+from millstream.status.verdict.issues import make_issue, named
 from millstream.status.verdict.judge_stores import known_copies
 from millstream.status.verdict.models import Issue, IssueAction
 
@@ -162,7 +163,7 @@ def _vanished(facts: Facts) -> Iterator[Issue]:
             found.setdefault((one.source, one.space), []).append(one)
     for (store, space), counts in found.items():
         items, since = max(one.items for one in counts), min(one.since for one in counts)
-        text = f"{counted(items, 'item', 'items')} of {space} vanished from the store {store}"
+        text = f"{counted(items, 'item')} of {space} vanished from the store {store}"
         text += " without a recorded deletion"
         page = f"/integrity/vanished?{urlencode({'store': store, 'space': space})}"
         where = f"{store} {space}"
@@ -179,7 +180,7 @@ def _space_faults(
         yield f"the last run of protect ended with code {space.last_code}"
     yield from (f"{count:,} {kind}" for kind, count in space.findings.items())
     if space.vanished:
-        yield f"{counted(space.vanished, 'item', 'items')} vanished from the source"
+        yield f"{counted(space.vanished, 'item')} vanished from the source"
     for copy in space.copies:
         damaged = 0 if (copy.store, space.space) in told else copy.damaged - (0 if is_adopted else copy.new)
         yield from _copy_faults(copy, damaged, until)

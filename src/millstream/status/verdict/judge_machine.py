@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.reports.page import age_text
 from millstream.status.disk_usage import Disk, filled_by
 from millstream.status.verdict.facts import Facts
-from millstream.status.verdict.issues import counted, make_issue
+from millstream.status.verdict.issues import make_issue
 from millstream.status.verdict.models import Issue
 
 _RELAY = "serve.relay."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS
 from millstream.log import DATA_KINDS
 from millstream.messaging.broker.names import DEAD_LETTERS
@@ -13,7 +14,7 @@ from millstream.mill.tasks import QueueName
 from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger
 from millstream.status.ledger_timestamps import StampedLedger
 from millstream.status.verdict.facts import Facts
-from millstream.status.verdict.issues import counted, cut, make_issue
+from millstream.status.verdict.issues import cut, make_issue
 from millstream.status.verdict.models import Issue, IssueAction
 
 _BATCHING_GRACE = 300 * MICROSECONDS
@@ -29,7 +30,7 @@ def batch_issues(facts: Facts) -> Iterator[Issue]:
         if lag.oldest_at is not None and facts.at - lag.oldest_at > due:
             verb = "was" if lag.messages == 1 else "were"
             text = (
-                f"{counted(lag.messages, 'message', 'messages')} of {lag.log} {verb} neither batched nor rejected, the "
+                f"{counted(lag.messages, 'message')} of {lag.log} {verb} neither batched nor rejected, the "
                 f"first received {age_text(facts.at - lag.oldest_at)} ago"
             )
             since = lag.oldest_at + due
@@ -66,7 +67,7 @@ def anchor_issues(facts: Facts) -> Iterator[Issue]:
     yield from map(_unstamped, (each for each in snapshot.stamping if each.is_late))
     for stamped in snapshot.stamping:
         if stamped.ends_at is not None:
-            text = f"{counted(stamped.ending, 'time stamp', 'time stamps')} of the ledger {stamped.ledger} not renewed"
+            text = f"{counted(stamped.ending, 'time stamp')} of the ledger {stamped.ledger} not renewed"
             text += f", the first ends in {age_text(stamped.ends_at - facts.at)}"
             yield make_issue("timestamps-ending", stamped.ledger, text, "/anchors", count=stamped.ending)
     if (following := snapshot.following) and following.error:
@@ -77,7 +78,7 @@ def anchor_issues(facts: Facts) -> Iterator[Issue]:
 def _unsigned(ledger: UnsignedLedger) -> Issue:
     if missing := ledger.entries - ledger.signed:
         verb = "is" if missing == 1 else "are"
-        text = f"{counted(missing, 'entry', 'entries')} of the ledger {ledger.ledger} {verb} not signed"
+        text = f"{counted(missing, 'entry')} of the ledger {ledger.ledger} {verb} not signed"
     else:
         text = f"the newest checkpoint of the ledger {ledger.ledger} is not copied or published"
     text += f": {cut(ledger.problem)}" if ledger.problem else ""
@@ -92,14 +93,14 @@ def _contradicted(ledger: CosigningLedger) -> Issue:
 
 
 def _pending(ledger: CosigningLedger) -> Issue:
-    needed = counted(ledger.missing, "cosignature", "cosignatures")
+    needed = counted(ledger.missing, "cosignature")
     text = f"{needed} missing for the newest checkpoint of the ledger {ledger.ledger}"
     text += f": {ledger.away}" if ledger.away else ""
     return make_issue("cosignatures-missing", ledger.ledger, text, "/anchors", since=ledger.since, count=ledger.missing)
 
 
 def _unstamped(ledger: StampedLedger) -> Issue:
-    text = f"{counted(ledger.unstamped, 'entry', 'entries')} of the ledger {ledger.ledger} without a time stamp"
+    text = f"{counted(ledger.unstamped, 'entry')} of the ledger {ledger.ledger} without a time stamp"
     text += f": {cut(ledger.problem)}" if ledger.problem else ""
     return make_issue("timestamps-missing", ledger.ledger, text, "/anchors", since=ledger.since, count=ledger.unstamped)
 
@@ -118,7 +119,7 @@ def queue_issues(facts: Facts) -> Iterator[Issue]:
                 alarm.kind, name, text, page, since=began.get(alarm.kind), count=alarm.count, action=action
             )
     for name, leased in facts.snapshot.orphans.items():
-        tasks, verb = counted(leased, "task", "tasks"), "is" if leased == 1 else "are"
+        tasks, verb = counted(leased, "task"), "is" if leased == 1 else "are"
         text = f"{tasks} of the queue {name} {verb} leased, and no worker holds the queue"
         yield make_issue("lease-without-owner", name, text, f"/queues/{name}", count=leased)
     if (findings := facts.depths.get(QueueName.BIT_ERROR)) and findings.ready:
@@ -144,7 +145,7 @@ def consumer_issues(facts: Facts) -> Iterator[Issue]:
         late = facts.at - lag.oldest_at if lag.oldest_at is not None else 0
         if lag.lag and late > facts.limits.consumer_age and not lag.log.startswith(DEAD_LETTERS):
             text = (
-                f"the consumer {lag.consumer} has not read {counted(lag.lag, 'message', 'messages')} of {lag.log}, "
+                f"the consumer {lag.consumer} has not read {counted(lag.lag, 'message')} of {lag.log}, "
                 f"the first received {age_text(late)} ago"
             )
             page = f"/logs/{lag.log}"
@@ -156,5 +157,5 @@ def consumer_issues(facts: Facts) -> Iterator[Issue]:
         if row.log.startswith(DEAD_LETTERS) and kinds[row.log] in DATA_KINDS and waiting > 0:
             group = row.log.removeprefix(DEAD_LETTERS)
             verb = "is" if waiting == 1 else "are"
-            text = f"{counted(waiting, 'message', 'messages')} of the group {group} {verb} dead, in the topic {row.log}"
+            text = f"{counted(waiting, 'message')} of the group {group} {verb} dead, in the topic {row.log}"
             yield make_issue("dead-letters", row.log, text, f"/logs/{row.log.replace('%', '%25')}", count=waiting)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlencode
 
-from millstream.core.amounts import size_text
+from millstream.core.amounts import counted, size_text
 from millstream.mill.configured_stores import QUARANTINE, is_system
 from millstream.status.verdict.facts import Facts
-from millstream.status.verdict.issues import counted, make_issue, named
+from millstream.status.verdict.issues import make_issue, named
 from millstream.status.verdict.models import Issue
 
 
@@ -30,10 +30,10 @@ def store_issues(facts: Facts) -> Iterator[Issue]:
         lost = {space: items for space, items in expected.items() if space not in there}
         count = sum(lost.values())
         if lost and not there - {QUARANTINE}:
-            text = f"the store {name} lists none of the {counted(count, 'copy', 'copies')} recorded there"
+            text = f"the store {name} lists none of the {counted(count, 'copy')} recorded there"
             yield make_issue("store-not-mounted", name, text, page, count=count)
         elif lost:
-            text = f"the store {name} does not list {named('space', lost)} any more: {counted(count, 'copy', 'copies')}"
+            text = f"the store {name} does not list {named('space', lost)} any more: {counted(count, 'copy')}"
             yield make_issue("space-missing", name, text, page, count=count)
         if answer.read_only:
             text = f"nothing can be written to the store {name}: {answer.read_only}"
