@@ -341,6 +341,18 @@ def test_a_commit_that_is_gone_before_others_is_reported(bucket: MemoryBucket) -
     assert "commit 2 is missing from the bucket, so that later ones are not read" in problem
 
 
+def test_p2_no_writer_puts_its_fence_in_the_place_of_a_commit_that_is_gone(bucket: MemoryBucket) -> None:
+    backend, epoch = take_over(bucket)
+    for last_id in (1, 2, 3):
+        backend.commit(NAME, commit(epoch, last_id))
+    gone = bucket.objects.pop(NAMES.commit(3))
+    with pytest.raises(DamagedLogError, match="cannot write to log 'weather': commit 3 is missing from the bucket"):
+        take_over(bucket)
+    bucket.objects[NAMES.commit(3)] = gone
+    take_over(bucket)
+    assert [first_id for first_id, _ in stored(bucket)] == [1, 2, 3]
+
+
 def test_a_commit_that_is_missing_or_was_replaced_is_found(bucket: MemoryBucket) -> None:
     backend, epoch = take_over(bucket)
     for last_id in (1, 2, 3):

@@ -132,15 +132,9 @@ class BlockAccess:
             number = records[-1].number + 1
         start = self._log.layouts.refresh().start if problems else 0
         found = [problem for number, problem in problems if number >= start]  # others were trimmed meanwhile
-        if self._is_cut_off(end):
-            missing = f"commit {end.number + 1} is missing from the bucket"
-            found.append(f"{missing}, so that later ones are not read. {ADVICE}")
+        if missing := self._log.missing_after(end):
+            found.append(f"{missing}. {ADVICE}")
         return found
-
-    def _is_cut_off(self, end: ChainEnd) -> bool:
-        """Whether a listing shows commits after the one that follows *end*, which is missing."""
-        later = self._log.reader.last_listed(end.number)
-        return later > end.number + 1 and self._log.chain.refresh().number == end.number
 
 
 def _problem(record: CommitRecord, commit: CommitObject | DamagedHead | None, before: ChainEnd | None) -> str | None:

@@ -13,7 +13,7 @@ from millstream.core.clock import Clock
 from millstream.log.backend import Commit
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.commit_chain import ChainEnd, CommitChain
-from millstream.log.backends.objects.commit_object import CommitHeader, CommitObject, encode_commit, encode_head
+from millstream.log.backends.objects.commit_object import ADVICE, CommitHeader, CommitObject, encode_commit, encode_head
 from millstream.log.backends.objects.commit_reader import BlockCache, CommitReader
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.epochs import Epochs
@@ -22,7 +22,7 @@ from millstream.log.backends.objects.names import LogNames, commit_number
 from millstream.log.backends.objects.sealed_space import SealedSpace
 from millstream.log.backends.objects.small_objects import decode_object
 from millstream.log.backends.objects.states import States
-from millstream.log.errors import FencedError
+from millstream.log.errors import DamagedLogError, FencedError
 from millstream.log.kinds import KIND
 from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
@@ -71,7 +71,13 @@ class ObjectLog:
         self._nonce = secrets.token_hex(8)
 
     def take_over(self, epoch: int, holder: bytes, until: int) -> bool:
-        """Make *holder* the writer of *epoch* + 1, if the epoch still is *epoch*; no older one commits after that."""
+        """Make *holder* the writer of *epoch* + 1, if the epoch still is *epoch*; no older one commits after that.
+
+        Raises :class:`~millstream.log.errors.DamagedLogError` where a commit is missing before others: a fence in its
+        place would cut them off for good.
+        """
+        if missing := self.missing_after(self.chain.refresh()):
+            raise DamagedLogError(f"cannot write to log {self.names.log!r}: {missing}. {ADVICE}")
         if self.epochs.newest() != epoch or not self.epochs.take(epoch + 1, holder, until):
             return False
         with self._committing:
@@ -90,6 +96,19 @@ class ObjectLog:
                 raise self._fenced("was not stored")
             if not self._create(*encode_commit(self._head(end, commit.epoch), commit)):
                 raise self._fenced("may or may not have been stored")
+
+    def missing_after(self, end: ChainEnd) -> str:
+        """What is wrong if the commit after *end*, the last that was found, is missing and there are later ones.
+
+        A writer creates a number only after the one before it, so somebody has deleted the commit. Listings that are
+        old say nothing wrong: a later commit must exist, and *end* still be the last one after it was listed.
+        """
+        later = self.reader.last_listed(end.number)
+        is_cut_off = (
+            later > end.number + 1 and self.reader.read_head(later) and self.chain.refresh().number == end.number
+        )
+        missing = f"commit {end.number + 1} is missing from the bucket, so that later ones are not read"
+        return missing if is_cut_off else ""
 
     def _head(self, end: ChainEnd, epoch: int) -> CommitHeader:
         """A head that continues *end* without adding to it."""
