@@ -52,6 +52,17 @@ def test_a_living_holder_keeps_others_out_until_its_lease_runs_out(
         writer.append([b"a"])
 
 
+def test_a_holder_that_is_not_one_of_ours_keeps_others_out_as_well(
+    log: Log, backend: MemoryBackend, clock: VirtualClock
+) -> None:
+    until = backend.lease_time() + int(LEASE * 1e6)
+    assert backend.take_lease("weather", epoch=0, holder=b"someone", until=until)
+    with pytest.raises(WriterBusyError, match="is being written by a program that does not say which process it is"):
+        log.writer()
+    clock.advance(LEASE)
+    log.writer().close()
+
+
 def test_a_lease_is_kept_alive_while_its_writer_idles(log: Log, backend: MemoryBackend, clock: VirtualClock) -> None:
     with log.writer() as writer:
         until = backend.head("weather").lease_until

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.log.backend import Backend, Head
 from millstream.log.errors import WriterBusyError
@@ -61,7 +63,10 @@ def _refuse_while_held(log: str, head: Head, one_host: bool, now: int) -> None:
 
 
 def _holder_in_force(head: Head, one_host: bool, now: int) -> str | None:
-    holder = decode_holder(head.holder)
-    if holder is None or holder.is_gone(one_host=one_host) or head.lease_until <= now:
+    if head.lease_until <= now:
         return None
-    return str(holder)
+    try:
+        holder = decode_holder(head.holder)
+    except msgspec.DecodeError:
+        return "a program that does not say which process it is"
+    return None if holder is None or holder.is_gone(one_host=one_host) else str(holder)
