@@ -188,5 +188,5 @@ def test_results_are_formed_as_in_every_benchmark(work: LogRuns) -> None:
     )
     (comparison,) = plan.comparisons()
     result = measure(comparison, 1, lambda _: None)
-    assert [row.contender for row in result.rows] == ["row a message, SQLite", "millstream, SQLite"]
+    assert [row.contender for row in result.rows] == ["one row per message, SQLite", "millstream, SQLite"]
     assert result.unit == "ms"

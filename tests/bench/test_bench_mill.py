@@ -19,10 +19,10 @@ from millstream_peers import small_files_floor
 def test_every_contender_does_its_work(tmp_path: Path) -> None:
     sizes = {"files": "7", "megabytes": "1", "listed": "2500"}
     found = {c.title: {d.name: d.run() for d in c.contenders} for c in mill.comparisons("quick", tmp_path, **sizes)}
-    assert [title.split(" of ")[0].split(" over ")[0] for title in found] == [
-        *["First duplication", "Integrity sweep", "A loop without a change"] * 2,
+    assert [title.split(" of ")[0].split(": ")[0] for title in found] == [
+        *["First duplication", "Integrity sweep", "A duplication run with nothing to copy"] * 2,
         "Adoption",
-        "A loop without a change",
+        "A duplication run with nothing to copy",
     ]
     assert all(sample.value > 0 for samples in found.values() for sample in samples.values())
     assert all("millstream" in samples for samples in found.values())

@@ -59,8 +59,8 @@ def test_absent_members_take_their_defaults() -> None:
     ("line", "reason"),
     [
         (b"{", "invalid message"),
-        (b"{}", "give body"),
-        (b'{"body":"a","body_base64":"YQ=="}', "give body"),
+        (b"{}", "body needs exactly one of the members body"),
+        (b'{"body":"a","body_base64":"YQ=="}', "body needs exactly one of the members body"),
         (b'{"body_base64":"?"}', "invalid message"),
         (b'{"body":"a","key":1}', r"\$.key"),
         (b'{"body":"a","color":1}', "color"),

@@ -16,8 +16,10 @@ _ROWS: Mapping[int, float] = {4: 4e5, 100: 3e5, 1000: 1e5}
 _HERE = __name__
 
 CONTENDERS: Mapping[str, LogContender] = {
-    "mariadb-rows": LogContender("row a message, MariaDB", "mariadb-whole", _ROWS, f"{_HERE}.mysql_rows", "MysqlRow"),
-    "sqlite-rows": LogContender("row a message, SQLite", "", _ROWS, f"{_HERE}.sqlite_rows", "SqliteRow", ".db"),
+    "mariadb-rows": LogContender(
+        "one row per message, MariaDB", "mariadb-whole", _ROWS, f"{_HERE}.mysql_rows", "MysqlRow"
+    ),
+    "sqlite-rows": LogContender("one row per message, SQLite", "", _ROWS, f"{_HERE}.sqlite_rows", "SqliteRow", ".db"),
     "redis": LogContender("Redis Stream, AOF always", "redis", _REDIS, f"{_HERE}.redis_stream", "Redis"),
     "nats": LogContender("NATS JetStream, file", "nats", {4: 3e4, 1000: 2e4}, f"{_HERE}.nats_stream", "Nats"),
     "postgres-copy": LogContender(

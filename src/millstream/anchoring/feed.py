@@ -35,7 +35,7 @@ GROUP_MESSAGES = 100_000
 
 _log = logging.getLogger(__name__)
 
-_FINAL = 'anchored batches are final: batch with late = "reject" or "side", or anchor history (`pipeline anchor`)'
+_FINAL = 'anchored batches are final: set late = "reject" or "side", or anchor the history with `pipeline anchor`'
 
 
 class FeedProgress(msgspec.Struct, frozen=True):
@@ -133,7 +133,7 @@ class _BatchLogMessage(msgspec.Struct, frozen=True):
         if not self.batch:
             raise msgspec.ValidationError("it must be a batch or a rejected message")
         if self.kind == "amendment":
-            raise BatchFormatError(f"batch {self.batch} is an amendment; {_FINAL}")
+            raise BatchFormatError(f"batch {self.batch} is an amendment, but {_FINAL}")
         cut: Any = self.cut
         return EventBatch(
             batch=self.batch,

@@ -362,6 +362,6 @@ def _batch_at(data: bytes, place: int) -> BatchFileEntry | None:
 
 
 def _hashes(path: Sequence[str]) -> list[bytes]:
-    if not all(map(_HASH.fullmatch, path)):
-        raise ProofError("a step of a Merkle path is not a SHA-256 hash in lower-case hex")
+    if wrong := next((step for step in path if not _HASH.fullmatch(step)), None):
+        raise ProofError(f"invalid proof: a Merkle path has {wrong[:80]!r}, expected 64 lower-case hexadecimal digits")
     return list(map(bytes.fromhex, path))

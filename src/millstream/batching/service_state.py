@@ -39,7 +39,8 @@ def read_state(path: Path, log: str, output: str) -> ServiceState | None:
         ) from error
     if (state.log, state.output) != (log, output):
         raise SnapshotError(
-            f"{path} is the state for logs {state.log!r} and {state.output!r}, not for {log!r} and {output!r}"
+            f"{path} is the state for logs {state.log!r} and {state.output!r}, not for {log!r} and {output!r}: use "
+            "the state file of these logs, or delete this one to replay the log"
         )
     return state
 

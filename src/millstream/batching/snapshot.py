@@ -90,7 +90,7 @@ def _seal(version: int, content: _Snapshot | _ColumnSnapshot) -> bytes:
 
 def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
-        raise SnapshotError("not a snapshot of a batcher: it does not start with MSBT")
+        raise SnapshotError("invalid batcher snapshot: it does not begin with MSBT")
     _, version, checksum = _HEAD.unpack_from(data)
     if version not in _decoders:
         raise SnapshotError(

@@ -195,5 +195,5 @@ def _sizes(batches: pa.Table) -> list[int]:
 def _sample(count: int, sizes: list[int], seconds: float) -> Measurement:
     """The rate, once every event is found to be in a batch (none is late or a copy)."""
     if sum(sizes) != count:
-        raise AssertionError(f"{count - sum(sizes)} of {count} events are in no batch")
+        raise AssertionError(f"the batches contain {sum(sizes):,} events, expected {count:,}")
     return Measurement(count / seconds, {"batches": len(sizes), "events a batch": count / len(sizes)})

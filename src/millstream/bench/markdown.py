@@ -6,6 +6,7 @@ import datetime
 import re
 
 from millstream.bench.runner import BenchmarkReport, ComparisonResult, ContenderResult
+from millstream.core.amounts import counted
 
 _HEADING = "# Benchmarks\n\nEach section is written by `millstream bench NAME --markdown FILE`.\n"
 
@@ -24,7 +25,7 @@ def section(report: BenchmarkReport) -> str:
         f"`{command(report)}` on {when:%Y-%m-%d}: "
         f"{machine.cores} × {machine.processor}, {memory}, {machine.system}, {machine.python}, {machine.libraries}; "
         f"load {machine.load:g} at the start. "
-        f"{report.runs} rounds, contenders turn by turn; medians, and medians of the ratios within a round. "
+        f"{counted(report.runs, 'round')}, the systems in turn; medians, and medians of the ratios within a round. "
         f"It took {report.seconds:.0f} s.",
         "",
     ]

@@ -116,7 +116,7 @@ def decode_line(line: bytes, *, written: bool = False) -> Message:
     """
     try:
         fields: _Line[Any] = _written_decoder.decode(line) if written else _decoder.decode(line)
-        body = _decode_value(fields.body, fields.body_base64, "body")
+        body = _decode_value(fields.body, fields.body_base64, "body", "body")
         headers = tuple(map(_decode_header, fields.headers or ()))
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
         raise MessageError(f"invalid message: {error}") from error
@@ -193,14 +193,16 @@ def _encode_header(name: str, value: bytes) -> _Header:
 
 
 def _decode_header(header: _Header) -> tuple[str, bytes]:
-    return header.name, _decode_value(header.value, header.value_base64, f"header {header.name!r}")
+    return header.name, _decode_value(header.value, header.value_base64, f"header {header.name!r}", "value")
 
 
-def _decode_value(text: str | msgspec.UnsetType | None, encoded: str | msgspec.UnsetType | None, what: str) -> bytes:
+def _decode_value(
+    text: str | msgspec.UnsetType | None, encoded: str | msgspec.UnsetType | None, what: str, members: str
+) -> bytes:
     if isinstance(text, str) and not isinstance(encoded, str):
         return text.encode("utf-8")
     if isinstance(encoded, str) and not isinstance(text, str):
         return base64.b64decode(encoded, validate=True)
     raise MessageError(
-        f"invalid message: give {what} either as text, or in base64 under the name with the suffix _base64"
+        f"invalid message: {what} needs exactly one of the members {members} (text) and {members}_base64 (base64)"
     )

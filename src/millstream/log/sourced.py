@@ -54,7 +54,9 @@ def encode_name(name: str) -> bytes:
     try:
         return name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise LogInputError(f"the source name {name[:40]!r} is not text: {error.reason} at {error.start}") from error
+        raise LogInputError(
+            f"invalid source name {name[:40]!r}: remove character {error.start + 1}, which is not text ({error.reason})"
+        ) from error
 
 
 def decode_name(data: bytes) -> str:

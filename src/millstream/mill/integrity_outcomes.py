@@ -62,7 +62,7 @@ _RESTORE = "restore the recorded ones (`millstream mill repair`, or `store put`)
 _FORGET = "run `millstream protect` and say that it was deleted (`millstream mill forget STORE SPACE --vanished`)"
 _WAYS_OUT = f"{_RESTORE}, or record these (`millstream mill accept`)"
 
-_REPAIR = "repair it in the console, or with `millstream mill repair`; without a good copy, put it back from elsewhere"
+_REPAIR = "repair it in the console, or with `millstream mill repair`; without a good copy, restore it from a backup"
 _DECIDE = "compare the copies, then restore the right one (`millstream mill repair`) or record this one "
 _DECIDE += "(`millstream mill accept`)"
 _RUN = "nothing: it is recorded at the next check; if not, see the log of the process"

@@ -55,7 +55,9 @@ class TimestampClient:
         with parsing(f"the answer of {self.name}"):
             nonce, data = answer.tst_info.nonce, answer.time_stamp_token()
         if nonce != request.nonce:
-            raise TimestampError(f"the answer of {self.name} has another nonce: it is the answer to another request")
+            raise TimestampError(
+                f"{self.name}: the nonce of the response does not match the request: ask again, or another authority"
+            )
         token = self._trusted.verify(data, document) if self._trusted else parse_token(data)
         token.require_imprint(document)
         return token

@@ -105,8 +105,8 @@ def require_signed_row(row: SignedCheckpoint, signer: CheckpointSigner, ledger: 
     """Size and root of *row* are those that were signed. Raises :class:`LedgerError`."""
     if SignedCheckpoint.read(row.data, signer) != row:
         raise LedgerError(
-            f"the newest checkpoint of the ledger {ledger!r} in node.db does not match its row: "
-            "another program changed the database. Restore node.db from a backup"
+            f"the newest checkpoint of ledger {ledger!r} does not match its row in the node's database: it is "
+            "damaged, or another program changed it. Restore the database from a backup"
         )
 
 

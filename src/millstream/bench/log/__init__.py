@@ -1,4 +1,4 @@
-"""The log in its stores; in a checkout against a row a message, Redis, JetStream, PostgreSQL and a queue for Python."""
+"""The log in its stores, in a checkout beside one database row per message, Redis, JetStream, a Python queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BUCKETS = (
     "The Versity gateway writes files without syncing them; moto and a bucket in memory keep objects in memory. "
     "Requests and megabytes of objects sent and received are those of the writer."
 )
-_CHECKED = "What is read are ids and bodies; every id and the checksum over all bodies are checked as they are read."
+_CHECKED = "The reader reads ids and bodies, and checks every id and a checksum over all bodies."
 
 
 _QUICK = {"seconds": 0.01, "senders": 20, "payloads": [4]}

@@ -130,7 +130,7 @@ def _of_standing(
 def _listings(folder: Path, items: int, *, once: bool) -> Comparison:
     prepare(folder, items)
     return Comparison(
-        title=f"A loop without a change over {items:,} listed items",
+        title=f"A duplication run with nothing to copy: {items:,} listed items",
         unit="items/s",
         conditions="source and copy list as many, and the manifest has a row for each; in a process of its own",
         contenders=[Contender("millstream", functools.partial(_listed, folder, items))],
@@ -155,8 +155,9 @@ def _sweeps(shop: MillFixture, tree: FileTree, peers: PeerContenders, *, once: b
         title=f"Integrity sweep of {_described(tree)}",
         unit="MB/s",
         conditions=(
-            f"files in the page cache; {PARALLEL} readers. {peers.conditions}Ours compares provider, bytes, manifest "
-            "and audit log, writes down each outcome, and reads small files in as many processes as there are readers"
+            f"files in the page cache; {PARALLEL} readers. {peers.conditions}Millstream compares the content with "
+            "the checksums of provider, manifest and audit log, records each result, and "
+            "reads small files in as many processes as there are readers"
         ),
         contenders=[
             *peers.contenders,
@@ -172,7 +173,7 @@ def _loops(shop: MillFixture, tree: FileTree, peers: PeerContenders, *, once: bo
         assert (plan.same, plan.tasks) == (tree.files, 0), "nothing has changed"
 
     return Comparison(
-        title=f"A loop without a change over {_described(tree)}",
+        title=f"A duplication run with nothing to copy: {_described(tree)}",
         unit="files/s",
         conditions=f"{peers.conditions}Ours compares sizes, times and the manifest's checksums of both",
         contenders=[*peers.contenders, Contender("millstream", lambda: time_files(tree.files, loop))],

@@ -31,7 +31,7 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
     producer executes an approved plan. Exit code 5 if a plan is held and none was approved.
     """
     if numbers and everything:
-        raise click.UsageError("nothing to approve was named: give the numbers of pending approvals, or --all")
+        raise click.UsageError("NUMBERS and --all cannot be combined: give one of them")
     with Node.open(settings) as node:
         if not numbers and not everything:
             holds = node.stores.change_guard.pending()

@@ -195,6 +195,8 @@ def _record(folder: JobFolder, inputs: BatchInputs, figures: Mapping[str, int], 
     counts |= {reason: count for reason, count in found.items() if count}
     counts["open"] = rows_in - counts["batched"] - counts["rejected"]
     if counts["open"] < 0 or (inputs.flush and counts["open"]):
-        raise PipelineError(f"{counts['open']} of {rows_in} messages are in no batch: please report this")
+        raise PipelineError(
+            f"the job counted {rows_in - counts['open']:,} messages, but read {rows_in:,}: please report this"
+        )
     rows = counts["batches"] + counts["rejected"]
     return folder.record(rows_in=rows_in, rows_out=rows, bytes=size, counts=counts)

@@ -56,7 +56,10 @@ def parse_address(url: str) -> S3Address:
     pairs, exclude = _split_exclude(parts)
     options = _options(parts, pairs)
     if parts.scheme != "s3" or not parts.netloc or parts.fragment or ":" in parts.netloc:
-        raise StoreInputError(f"{_shown(parts)!r} has no bucket name: {_FORM}")
+        raise StoreInputError(
+            f"invalid S3 URL {_shown(parts)!r}: it needs the scheme s3 and a bucket name, "
+            f"without port or fragment: {_FORM}"
+        )
     prefix = unquote(parts.path).strip("/")
     return S3Address(
         bucket=parts.netloc,

@@ -117,7 +117,9 @@ def name_size(data: bytes) -> int:
     """How many bytes follow the fixed part of the commit head *data*. Raises :class:`FormatError`."""
     size: int = _unpack(_COMMIT, COMMIT_MARK, data)[0]
     if size > MOST_NAME_BYTES:
-        raise FormatError(f"a name of {size} bytes exceeds the limit of the format")
+        raise FormatError(
+            f"the name of the producer has {size:,} bytes, more than the limit of {MOST_NAME_BYTES:,} bytes"
+        )
     return size + -size % 8
 
 
@@ -201,12 +203,14 @@ def decode_end(data: bytes) -> CommittedEnd:
 def _unpack(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:
     """The fields after mark and version, the checksum among them."""
     if len(data) < kind.size:
-        raise FormatError(f"it has {len(data)} bytes, but needs at least {kind.size}")
+        raise FormatError(f"the record is incomplete: {len(data)} bytes, at least {kind.size} needed")
     found, version, *rest = kind.unpack_from(data)
     if found != mark:
-        raise FormatError("its magic number is missing")
+        raise FormatError("the record does not begin with its magic number")
     if version != VERSION:
-        raise FormatError(f"it has version {version}, but this release reads version {VERSION}: upgrade Millstream")
+        raise FormatError(
+            f"the record has version {version}, but this release reads version {VERSION}: upgrade Millstream"
+        )
     return tuple(rest)
 
 
