@@ -158,6 +158,18 @@ def test_pages_show_the_states_of_batches_in_plain_words(data: Path) -> None:
     assert ">cut</span>" not in page and ">observed</span>" not in page
 
 
+def test_the_list_of_rejected_batches_points_to_the_rejected_messages_if_there_are_only_those(data: Path) -> None:
+    with asked_in_process(data) as asked:
+        assert "No such batch." in asked.page("/batches?only=bad")
+    settings, _ = load_settings({"data": str(data)})
+    with Node.open(settings, create=True) as node:
+        with node.logs.store.log(LogSpec("weather")).writer() as writer:
+            writer.append([Message(b"x")] * 2)
+        node.anchoring.batch_writer.add("weather", [make_batch([1])], [Reject(2, "late")], config=CONFIG)
+        page = AskedInProcess(node).page("/batches?only=bad")
+    assert "No rejected batches; rejected messages are listed above." in page and "No such batch." not in page
+
+
 def test_a_chart_of_zeros_is_a_sentence_only_if_all_of_its_time_is_known() -> None:
     def samples(*seconds: int) -> list[Sample]:
         return [
