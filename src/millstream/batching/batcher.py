@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from millstream.batching.batch_config import BatchConfig, BatchingMode, ConflictCut, LatePolicy
 from millstream.batching.engine import Engine, EngineHost
 from millstream.batching.errors import SnapshotError
@@ -49,7 +47,7 @@ class Batcher(EngineHost):
         late: LatePolicy | None = None,
         grace: int | None = None,
     ) -> None:
-        self.config = BatchConfig(
+        config = BatchConfig(
             window=window,
             max_delay=max_delay,
             leap=leap,
@@ -60,20 +58,17 @@ class Batcher(EngineHost):
             late=late,
             grace=grace,
         )
-        self._begin(Rulebook(self.config))
+        self._begin(Rulebook(config))
 
     @classmethod
     def of(cls, rules: BatchConfig | Rulebook) -> Batcher:
         """A batcher under *rules*: the same for all records, or with overrides for some sources and keys."""
-        if isinstance(rules, BatchConfig):
-            rules = Rulebook(rules)
-        batcher = cls(**msgspec.structs.asdict(rules.default))
-        if rules.overrides:
-            batcher._begin(rules)
+        batcher = cls.__new__(cls)
+        batcher._begin(Rulebook(rules) if isinstance(rules, BatchConfig) else rules)
         return batcher
 
     def _begin(self, rules: Rulebook) -> None:
-        self.rules = rules
+        self.rules, self.config = rules, rules.default
         self._engine: Engine = RuleDispatchEngine(rules, _engine) if rules.overrides else _engine(rules.default)
 
     def receive(self, event: Event) -> BatcherOutput:

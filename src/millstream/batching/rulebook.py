@@ -87,7 +87,7 @@ class Rulebook(msgspec.Struct, frozen=True):
         return choose
 
 
-RULE_NAMES = ("window", "max_delay", "leap", "conflict_cut", "max_count", "max_bytes", "late", "grace")
+RULE_NAMES = tuple(name for name in BatchConfig.__struct_fields__ if name != "mode")
 """What an override may say besides ``source`` and ``key``: the members of :class:`BatchConfig` but for the mode."""
 
 

@@ -13,7 +13,7 @@ import msgspec
 from millstream.mill.duplication.duplication_decision import FAILURES
 from millstream.mill.integrity_outcomes import ROWS
 
-_CODE = re.compile(r"(?:[A-Za-z]+: )?([ABD][0-9]{1,2}V?)(?=[: ]|$)")
+_CODE = re.compile(r"(?:[A-Za-z]+: )?([A-Z][0-9]{1,2}[A-Z]?)(?=[: ]|$)")
 
 
 class OutcomeText(msgspec.Struct, frozen=True):
