@@ -60,7 +60,7 @@ def test_a_task_makes_one_get_for_each_of_its_objects(
     messages = [Message(b"%0300d" % number, "temp", "JFK", number, number) for number in range(1, 40 * COMMITS + 1)]
     write(bucket_url, messages)
     others = []
-    for partition_bytes in (2 * 40 * 400, 10 * 40 * 400):
+    for partition_bytes in (2 * 40 * 400, 2 * 40 * 400, 10 * 40 * 400):  # the first plan opens the log as well
         proxy.requests.clear()
         frame = read_log(spark, bucket_url, "untidy", columns=["id"], partition_bytes=partition_bytes)
         assert sorted(row.id for row in frame.collect()) == list(range(1, len(messages) + 1))
@@ -68,8 +68,8 @@ def test_a_task_makes_one_get_for_each_of_its_objects(
         assert len(read) == COMMITS
         assert set(read.values()) <= {1, 2}, "some tasks are killed, and read their objects again"
         others.append(Counter(request.method for request in proxy.requests if not request.start))
-    assert others[0] == others[1], "the other requests are those of planning, however many tasks there are"
-    assert others[0]["PUT"] == 0
+    assert others[1] == others[2], "the other requests are those of planning, however many tasks there are"
+    assert not any(other["PUT"] for other in others)
 
 
 def test_batches_of_a_log_in_a_bucket_are_those_of_a_log_in_files(
