@@ -104,7 +104,7 @@ def test_the_answer_to_another_request_is_refused(authority: TimestampAuthority,
     kept: list[bytes] = []
     authority.answer = lambda _, real: (200, kept.append(real) or kept[0])  # type: ignore[func-returns-value]
     client.stamp(DOCUMENT, "sha256")
-    with pytest.raises(TimestampError, match="another nonce"):
+    with pytest.raises(TimestampError, match="the nonce of the response does not match"):
         client.stamp(DOCUMENT, "sha256")
 
 
