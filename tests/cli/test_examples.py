@@ -16,6 +16,7 @@ import pytest
 
 from millstream import cli
 from millstream.cli.batch import TOOLS
+from millstream.cli.command_group import load_command
 from millstream.cli.main import COMPLETE, millstream, run
 from support.command_examples import example_lines
 from support.commands import run_command
@@ -63,7 +64,7 @@ def test_every_command_has_an_example_and_every_example_a_command() -> None:
 
 def test_every_command_that_a_module_defines_can_be_called() -> None:
     known = {id(command) for command in reachable(millstream)}
-    known |= {id(pkgutil.resolve_name(tool)) for tool in TOOLS.values()}
+    known |= {id(load_command(tool)) for tool in TOOLS.values()}
     for module in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}."):
         for name, value in vars(importlib.import_module(module.name)).items():
             is_command = isinstance(value, click.Command) and value is not millstream

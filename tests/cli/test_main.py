@@ -11,7 +11,9 @@ import click
 import pytest
 
 from millstream.cli.command_group import CommandGroup
-from millstream.cli.main import COMMANDS, GROUPS, millstream, run
+from millstream.cli.main import GROUPS, millstream, run
+
+COMMANDS = millstream.list_commands(click.Context(millstream))
 
 
 def test_every_command_can_be_loaded_and_has_help() -> None:

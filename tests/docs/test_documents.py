@@ -8,9 +8,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
-from millstream.cli.main import COMMANDS, millstream
+from millstream.cli.main import millstream
+
+COMMANDS = millstream.list_commands(click.Context(millstream))
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

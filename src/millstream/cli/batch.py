@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -20,6 +19,7 @@ from millstream.batching import (
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.json_lines import read_events, write_line
 from millstream.cli.batch_rules import cap_options, given_rules, late_options, rule_options
+from millstream.cli.command_group import load_command
 from millstream.cli.examples import example
 
 _CHUNK = 8192
@@ -36,9 +36,7 @@ class _WithTools(click.Command):
     ) -> click.Context:
         if not args or args[0] not in TOOLS:
             return super().make_context(info_name, args, parent, **extra)
-        module, _, name = TOOLS[args[0]].partition(":")
-        tool: click.Command = getattr(importlib.import_module(module), name)
-        return tool.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return load_command(TOOLS[args[0]]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +10,12 @@ import click
 
 Table = Mapping[str, tuple[str, str]]
 """For each command where it is defined, as ``module:name``, and the first sentence of its help."""
+
+
+def load_command(place: str) -> click.Command:
+    """The command that is defined at *place*, ``module:name``."""
+    command: click.Command = pkgutil.resolve_name(place)
+    return command
 
 
 class CommandGroup(click.Group):
@@ -25,9 +31,7 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         for table in self.tables.values():
             if cmd_name in table:
-                module, _, name = table[cmd_name][0].partition(":")
-                command: click.Command = getattr(importlib.import_module(module), name)
-                return command
+                return load_command(table[cmd_name][0])
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

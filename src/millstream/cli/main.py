@@ -74,8 +74,6 @@ GROUPS = {
 }
 """The commands by what people do: each with where it is defined (loaded only when it is called) and its purpose."""
 
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
-
 
 @click.group(cls=CommandGroup, tables=GROUPS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="millstream")

@@ -7,6 +7,7 @@ import msgspec
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
+from millstream.cli.log.existing_log import existing_log
 from millstream.core.amounts import counted, format_duration, size_text
 from millstream.log import SYSTEM_KINDS, Kind, LogSpec
 from millstream.log.upkeep.retention import Retention
@@ -22,8 +23,7 @@ from millstream.stores.tiers import open_log_store
 @store_options
 def describe(settings: Settings, name: str, as_json: bool) -> None:
     """Show the size, ids, writer, consumers and retention of the log NAME."""
-    with open_log_store(settings.log_url, read_only=True) as store:
-        opened = store.log(LogSpec(name), create=False)
+    with existing_log(settings, name, read_only=True) as opened:
         found, policy = opened.info(), opened.retention
     rule = rule_for(name, settings.log.rules)
     if as_json:

@@ -11,11 +11,11 @@ import click
 
 from millstream.cli.common import store_options
 from millstream.cli.examples import example
+from millstream.cli.log.existing_log import existing_log
 from millstream.cli.log.filters import filter_options, print_matches
 from millstream.core.message import encode_line
-from millstream.log import Batch, Gap, LogSpec, MessageFilter
+from millstream.log import Batch, Gap, MessageFilter
 from millstream.settings import Settings
-from millstream.stores.tiers import open_log_store
 
 
 @example("millstream log read weather --from 1000 --max 10")
@@ -39,8 +39,7 @@ def read(
     With filters it prints the messages that match all of them, and reports on standard error which ids it searched.
     Ids that were trimmed are reported there too.
     """
-    with _ending_quietly(), open_log_store(settings.log_url, read_only=True) as store:
-        found = store.log(LogSpec(name), create=False)
+    with _ending_quietly(), existing_log(settings, name, read_only=True) as found:
         if wanted is not None:
             print_matches(found, wanted, first_id, count, jsonl=jsonl)
             return
@@ -63,8 +62,7 @@ def read(
 def tail(settings: Settings, name: str, count: int, follow: bool, jsonl: bool) -> None:
     """Print the bodies of the last messages of the log NAME, one per line."""
     columns = None if jsonl else ["body"]
-    with _ending_quietly(), open_log_store(settings.log_url, read_only=True) as store:
-        found = store.log(LogSpec(name), create=False)
+    with _ending_quietly(), existing_log(settings, name, read_only=True) as found:
         first_id = max(found.last_id - count + 1, found.first_id)
         for batch in found.follow(first_id, columns) if follow else found.read(first_id, columns=columns):
             _print_batch(batch, jsonl)

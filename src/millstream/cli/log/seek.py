@@ -7,11 +7,10 @@ import click
 from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import store_options
 from millstream.cli.examples import example
+from millstream.cli.log.existing_log import existing_log
 from millstream.cli.log.filters import microseconds
 from millstream.core.errors import InputError
-from millstream.log import LogSpec
 from millstream.settings import Settings
-from millstream.stores.tiers import open_log_store
 
 
 @example("millstream log seek weather --consumer report --time 2026-11-22T00:00:00Z")
@@ -27,8 +26,7 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
     """Set the position of a consumer of the log NAME to an id or a time. An open reader of it is fenced."""
     if (first_id is None) == (time is None):
         raise click.UsageError("give exactly one of --to ID and --time T")
-    with open_log_store(settings.log_url, create=False) as store:
-        found = store.log(LogSpec(name), create=False)
+    with existing_log(settings, name, create=False) as found:
         first_id = first_id or found.first_id_since(microseconds(time or ""))
         if first_id < found.first_id:
             raise InputError(

@@ -8,13 +8,13 @@ import msgspec
 from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
+from millstream.cli.log.existing_log import existing_log
 from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import counted, size_text
 from millstream.core.errors import InputError
 from millstream.core.secrets import mask_password
-from millstream.log import Log, LogSpec, Tiering
+from millstream.log import Log, Tiering
 from millstream.settings import Settings
-from millstream.stores.tiers import open_log_store
 
 
 @example("millstream log tier weather --to s3://archive/tiers --keep-age 30d")
@@ -48,8 +48,7 @@ def tier(
     if leftovers or remove_leftovers:
         _clear_up(settings, name, remove=remove_leftovers, as_json=as_json)
         return
-    with open_log_store(settings.log_url, create=False) as store:
-        found = store.log(LogSpec(name), create=False)
+    with existing_log(settings, name, create=False) as found:
         rules = {key: value for key, value in changes.items() if value is not None}
         _keep_rules(found, rules)
         done = found.move_blocks(partial=partial)
@@ -66,8 +65,7 @@ def tier(
 
 
 def _clear_up(settings: Settings, name: str, *, remove: bool, as_json: bool) -> None:
-    with open_log_store(settings.log_url, create=False, read_only=not remove) as store:
-        log = store.log(LogSpec(name), create=False)
+    with existing_log(settings, name, create=False, read_only=not remove) as log:
         names = log.remove_leftovers() if remove else log.leftovers()
     if remove:
         record_change_if_node(settings, "remove leftovers", f"log {name}", objects=len(names))

@@ -9,12 +9,12 @@ import click
 from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
+from millstream.cli.log.existing_log import existing_log
 from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import counted, size_text
 from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, Retention, RetentionEnforcer, RetentionPlan
+from millstream.log import Retention, RetentionEnforcer, RetentionPlan
 from millstream.settings import Settings
-from millstream.stores.tiers import open_log_store
 
 
 @example("millstream log trim weather --max-age 90d --keep-consumers --dry-run")
@@ -50,8 +50,7 @@ def trim(
     policy = Retention(**rules) if named else None
     if below is not None and policy is not None:
         raise click.UsageError("--below and retention rules cannot be combined: give one of them")
-    with open_log_store(settings.log_url, create=False, read_only=dry_run) as store:
-        found = store.log(LogSpec(name), create=False)
+    with existing_log(settings, name, create=False, read_only=dry_run) as found:
         if below is not None:
             before = found.first_id
             freed = 0 if dry_run else found.trim(below)

@@ -6,10 +6,9 @@ import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
+from millstream.cli.log.existing_log import existing_log
 from millstream.core.amounts import counted
-from millstream.log import LogSpec
 from millstream.settings import Settings
-from millstream.stores.tiers import open_log_store
 
 
 @example("millstream log verify weather --deep")
@@ -20,8 +19,8 @@ from millstream.stores.tiers import open_log_store
 @store_options
 def verify(settings: Settings, name: str, deep: bool, as_json: bool) -> int:
     """Verify every checksum of the log NAME, and that no id is missing. Exit code 1 if anything is wrong."""
-    with open_log_store(settings.log_url, read_only=True) as store:
-        found = store.log(LogSpec(name), create=False).verify(deep=deep)
+    with existing_log(settings, name, read_only=True) as log:
+        found = log.verify(deep=deep)
     if as_json:
         print_json(found)
     else:
