@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from millstream.core.clock import Clock
 from millstream.log.backend import Backend, Head
-from millstream.log.errors import DamagedLogError
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.tiering.leftovers import find_leftovers
 from millstream.log.tiering.object_writer import ObjectWriter
 from millstream.log.tiering.places import ObjectPlaces
 from millstream.log.tiering.rewriting import rewrite
-from millstream.log.tiering.sealed_objects import RowPage, SealedObject, add_object, read_pages
-from millstream.log.tiering.settling import drop_trimmed, free_moved, hot_blocks
+from millstream.log.tiering.sealed_objects import RowPage, SealedObject, read_pages
+from millstream.log.tiering.settling import drop_trimmed, free_moved, move_blocks
 from millstream.log.tiering.spec import Tiering, TieringResult
 
 
@@ -45,19 +44,9 @@ class BlockMover:
         freed = free_moved(self._hot, self._log)
         rows = list(self._move_compacted(partial=partial, stopped=stopped))
         head = self._hot.head(self._log)
-        for ids in self._due(head, partial=partial):
-            row = None if stopped() else self._move(ids, max(ids.first, head.hot_id))
-            if row is None:
-                break  # or another process has entered these messages
-            rows.append(row)
-            freed += free_moved(self._hot, self._log)
-        return TieringResult(
-            log=self._log,
-            objects=len(rows),
-            messages=sum(row.sums.count for row in rows),
-            bytes=sum(row.sums.bytes for row in rows),
-            freed_bytes=freed,
-        )
+        due = self._due(head, partial=partial)
+        new, moved = move_blocks(self._hot, self._log, self._writer, head, due, stopped=stopped)
+        return TieringResult.of(self._log, (row.sums for row in [*rows, *new]), freed + moved)
 
     def _move_compacted(self, *, partial: bool, stopped: Callable[[], bool]) -> Iterator[SealedObject]:
         """Move the objects in the log's own bucket that are due, several into one."""
@@ -131,19 +120,6 @@ class BlockMover:
                 return block.last_id + 1
             kept += block.bytes
         return blocks[0].first_id if blocks else 1
-
-    def _move(self, ids: IdRange, hot_id: int) -> SealedObject | None:
-        """Seal *ids*, store the object, read it back and enter it; None where another process was quicker.
-
-        Then the hot mark has moved beyond *hot_id*: what was moved or trimmed looks like damage.
-        """
-        try:
-            row = self._writer.write(ids, hot_blocks(self._hot, self._log, ids))
-        except DamagedLogError:
-            if self._hot.head(self._log).hot_id > hot_id:
-                return None
-            raise
-        return row if add_object(self._hot, self._log, row) else None
 
     def leftovers(self) -> list[str]:
         """The names of objects that no row names and none ever will: runs that were killed have left them.

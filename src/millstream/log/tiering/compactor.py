@@ -17,8 +17,8 @@ from millstream.log.tiering.object_writer import ObjectWriter
 from millstream.log.tiering.objects import KeepsObjects
 from millstream.log.tiering.places import OWN_FOLDER, ObjectPlaces
 from millstream.log.tiering.rewriting import rewrite
-from millstream.log.tiering.sealed_objects import SealedObject, add_object, read_pages
-from millstream.log.tiering.settling import drop_trimmed, free_moved, hot_blocks
+from millstream.log.tiering.sealed_objects import SealedObject, read_pages
+from millstream.log.tiering.settling import drop_trimmed, free_moved, move_blocks
 from millstream.log.tiering.spec import Compaction, TieringResult
 
 _log = logging.getLogger(__name__)
@@ -54,25 +54,13 @@ class Compactor:
             return TieringResult(log=self._log)
         drop_trimmed(self._hot, self._log, self._places)
         freed = free_moved(self._hot, self._log)
-        rows: list[SealedObject] = []
         head = self._hot.head(self._log)
-        for ids in self._due(head):
-            row = None if stopped() else self._seal(ids, max(ids.first, head.hot_id))
-            if row is None or not add_object(self._hot, self._log, row):
-                break  # another process has entered these messages
-            rows.append(row)
-            freed += free_moved(self._hot, self._log)
+        rows, moved = move_blocks(self._hot, self._log, self._writer, head, self._due(head), stopped=stopped)
         merged = 0
         while not stopped() and self._merge():
             merged += 1
         self._sweep(always=merged > 0)
-        return TieringResult(
-            log=self._log,
-            objects=len(rows),
-            messages=sum(row.sums.count for row in rows),
-            bytes=sum(row.sums.bytes for row in rows),
-            freed_bytes=freed,
-        )
+        return TieringResult.of(self._log, (row.sums for row in rows), freed + moved)
 
     def _is_due(self) -> bool:
         head = self._hot.head(self._log)
@@ -94,18 +82,6 @@ class Compactor:
             size += block.bytes
         if part:
             yield IdRange(part[0].first_id, part[-1].last_id)
-
-    def _seal(self, ids: IdRange, hot_id: int) -> SealedObject | None:
-        """Seal *ids* and store the object.
-
-        None where the hot mark moved beyond *hot_id* meanwhile: what was moved or trimmed looks like damage.
-        """
-        try:
-            return self._writer.write(ids, hot_blocks(self._hot, self._log, ids))
-        except DamagedLogError:
-            if self._hot.head(self._log).hot_id > hot_id:
-                return None
-            raise
 
     def _merge(self) -> bool:
         """Merge one run of small objects; False where there is none."""

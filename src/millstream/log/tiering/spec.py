@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Self
+
 import msgspec
 
+from millstream.log.backend import BlockStatistics
 from millstream.log.errors import LogInputError
 
 MIN_COMMITS = 10
@@ -18,6 +22,18 @@ class TieringResult(msgspec.Struct, frozen=True, kw_only=True):
     messages: int = 0
     bytes: int = 0
     freed_bytes: int = 0
+
+    @classmethod
+    def of(cls, log: str, sums: Iterable[BlockStatistics], freed_bytes: int) -> Self:
+        """The result of a run whose objects add up to *sums*, one for each."""
+        each = list(sums)
+        return cls(
+            log=log,
+            objects=len(each),
+            messages=sum(one.count for one in each),
+            bytes=sum(one.bytes for one in each),
+            freed_bytes=freed_bytes,
+        )
 
 
 class Compaction(msgspec.Struct, frozen=True):
