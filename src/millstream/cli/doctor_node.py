@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from millstream.cli.doctor_machine import Check
 from millstream.core.errors import MillstreamError
 from millstream.core.url_schemes import scheme_of
+from millstream.log.backends.objects.bucket import is_bucket_url
 from millstream.settings import Settings
 from millstream.stores.provider_schemes import provider_scheme
 from millstream.stores.sources import local_folder
@@ -38,7 +39,7 @@ def check_node(settings: Settings) -> Iterator[Check]:
     """The servers and stores that *settings* name, each asked for an answer; only a bucket of logs is written to."""
     if settings.log_url.startswith(("mysql:", "postgresql:")):
         yield from _database(settings.log_url)
-    if settings.log_url.startswith("s3:"):
+    if is_bucket_url(settings.log_url):
         yield _bucket(settings.log_url)
     for setting, url in _urls(settings).items():
         if setting != "log.store":

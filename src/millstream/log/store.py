@@ -13,7 +13,7 @@ from millstream.log.backend import Backend
 from millstream.log.backend_schemes import open_backend
 from millstream.log.backends.durability import Durability
 from millstream.log.backends.nerve.address import is_nerve
-from millstream.log.backends.objects.bucket import OpenBucket
+from millstream.log.backends.objects.bucket import OpenBucket, is_bucket_url
 from millstream.log.errors import (
     LogInputError,
     LogNotFoundError,
@@ -259,7 +259,7 @@ def open_store(
             bodies_only=is_nerve(url),
             open_objects=open_objects,
             read_only=read_only,
-            min_linger=bucket_linger if url.startswith("s3:") else 0.0,
+            min_linger=bucket_linger if is_bucket_url(url) else 0.0,
             compaction=compaction,
         )
     except BaseException:

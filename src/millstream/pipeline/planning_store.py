@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogStore
+from millstream.log.backends.objects.bucket import is_bucket_url
 from millstream.stores import tiers
 
 MOST_KEPT = 8
@@ -24,7 +25,7 @@ def open_to_plan(store_url: str) -> Iterator[LogStore]:
     Opening a log in a bucket reads up to a few hundred commits, and asking it again a few objects. So a store there
     stays open for the next block of this process: a stream plans every second.
     """
-    if not store_url.startswith("s3:"):
+    if not is_bucket_url(store_url):
         with tiers.open_log_store(store_url, clock=SystemClock()) as store:
             yield store
         return

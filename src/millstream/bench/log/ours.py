@@ -10,7 +10,7 @@ from millstream.bench.log.metered_bucket import BucketUsage, MeteredBucket
 from millstream.bench.log.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, LogStore, open_store
-from millstream.log.backends.objects.bucket import Bucket
+from millstream.log.backends.objects.bucket import Bucket, is_bucket_url
 from millstream.testing.object_bucket import MemoryBucket
 
 IN_MEMORY: dict[str, MemoryBucket] = {}
@@ -92,7 +92,7 @@ class OurReceiver:
 
 
 def _open(place: QueueLocation) -> tuple[LogStore, MeteredBucket | None]:
-    if not place.url.startswith("s3:"):
+    if not is_bucket_url(place.url):
         return open_store(place.url), None
     clock = SystemClock()
     bucket = MeteredBucket(_bucket(place.url), place.latency, clock)

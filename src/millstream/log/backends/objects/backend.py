@@ -12,7 +12,7 @@ import msgspec
 from millstream.core.clock import Clock
 from millstream.log.backend import BlockStatistics, Commit, Head, StoredBlock, VersionedValue, add_statistics
 from millstream.log.backends.objects.block_access import BlockAccess, Located
-from millstream.log.backends.objects.bucket import Bucket
+from millstream.log.backends.objects.bucket import Bucket, list_all
 from millstream.log.backends.objects.commit_reader import SIDE_BY_SIDE, BlockCache
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.names import LOGS, created_name, unquoted
@@ -26,7 +26,6 @@ from millstream.log.kinds import KIND
 from millstream.log.watermarks import WATERMARKS
 
 _PRODUCER = "producer/"
-_PAGE = 1000
 
 
 class ObjectsBackend:
@@ -50,13 +49,7 @@ class ObjectsBackend:
         return self._bucket.url
 
     def logs(self) -> Sequence[str]:
-        names, after = set(self._logs), ""
-        while True:
-            page = self._bucket.list(LOGS, after, _PAGE)
-            names.update(unquoted(name[len(LOGS) :]) for name in page)
-            if len(page) < _PAGE:
-                return sorted(names)
-            after = page[-1]
+        return sorted({*self._logs, *(unquoted(name[len(LOGS) :]) for name in list_all(self._bucket, LOGS))})
 
     def kinds(self) -> Mapping[str, str]:
         names = self.logs()

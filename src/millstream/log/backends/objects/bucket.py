@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from millstream.log.errors import StorageUnavailableError
@@ -66,6 +66,25 @@ class Bucket(Protocol):
     def close(self) -> None:
         """Release the connections."""
         ...
+
+
+_PAGE = 1000
+
+
+def list_all(bucket: Bucket, prefix: str) -> Iterator[str]:
+    """All names of *bucket* that begin with *prefix*, by as many listings as there are pages."""
+    after = ""
+    while True:
+        page = bucket.list(prefix, after, _PAGE)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        after = page[-1]
+
+
+def is_bucket_url(url: str) -> bool:
+    """Whether the log store at *url* is in a bucket."""
+    return url.startswith("s3:")
 
 
 OpenBucket = Callable[[str], Bucket]

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from millstream.core.clock import Clock
-from millstream.log.backends.objects.bucket import Bucket
+from millstream.log.backends.objects.bucket import Bucket, list_all
 from millstream.log.backends.objects.creating import create_object
-
-_PAGE = 1000
 
 
 class SealedSpace:
@@ -35,10 +33,4 @@ class SealedSpace:
         self._bucket.delete([self.root + name])
 
     def names(self, prefix: str) -> Iterator[str]:
-        after = ""
-        while True:
-            page = self._bucket.list(self.root + prefix, after, _PAGE)
-            yield from (name[len(self.root) :] for name in page)
-            if len(page) < _PAGE:
-                return
-            after = page[-1]
+        return (name[len(self.root) :] for name in list_all(self._bucket, self.root + prefix))
