@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from millstream.core.clock import VirtualClock
 from millstream.core.database_server import open_server
 from millstream.core.sql import SqlBusyError, make_tables, writing
-from millstream.core.sql_rows import among, insert_new, insert_rows, replacing, update_rows
+from millstream.core.sql_rows import among, insert_new, insert_rows, put_row, replacing, update_rows
 from millstream.testing import services
 
 TABLES = 20
@@ -187,6 +187,14 @@ def test_one_row_whose_key_is_known_stays_as_it_is(books: sa.Connection) -> None
         books.execute(insert_new(books, BOOKS), {"id": number, "shelf": "again"})
     shelves = books.execute(sa.select(BOOKS.c.shelf).where(BOOKS.c.id >= 999).order_by(BOOKS.c.id))
     assert list(shelves.scalars()) == ["new", "again"]
+
+
+def test_a_row_that_is_put_twice_is_there_once_even_if_nothing_changes(books: sa.Connection) -> None:
+    for shelf in ("moved", "moved", "back"):
+        put_row(books, BOOKS, {"id": 7, "shelf": shelf})
+        put_row(books, BOOKS, {"id": 1_000, "shelf": shelf})
+        found = books.execute(sa.select(BOOKS.c.shelf).where(BOOKS.c.id.in_([7, 1_000])))
+        assert list(found.scalars()) == [shelf, shelf]
 
 
 def test_each_row_gets_its_own_value_and_all_the_same_change(books: sa.Connection) -> None:
