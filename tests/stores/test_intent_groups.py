@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.stores.audit import AuditAction, AuditBusyError, AuditEvent, AuditIntent, AuditOutbox
+from millstream.stores.audit import AuditAction, AuditBusyError, AuditEvent, AuditIntent, AuditOutbox, group_table
 from millstream.stores.audit.intents import IntentGroup
 from suite.engines import open_engine
 
@@ -50,6 +51,21 @@ def group(*names: str) -> IntentGroup:
 def singles(*names: str) -> list[AuditEvent]:
     whole = group(*names)
     return [whole.addition(place) for place in range(len(names))]
+
+
+def test_a_group_that_is_begun_while_it_is_asked_what_is_settled_is_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.one.add([event("before", space="t")])
+    oldest_number = group_table.oldest_number
+
+    def begin_after(*asked: Any) -> int | None:
+        found = oldest_number(*asked)
+        world.other.begin_group(group(*NAMES))
+        return found
+
+    monkeypatch.setattr(group_table, "oldest_number", begin_after)
+    assert world.one.settled("1", "s") == 1
 
 
 @pytest.mark.parametrize("together", [True, False])

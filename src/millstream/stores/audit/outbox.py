@@ -380,8 +380,8 @@ class AuditOutbox:
     def settled(self, store: str, space: str) -> int:
         """The greatest number up to which every event of the space was processed, or did not happen."""
         with self.engine.connect() as connection:
+            last = group_table.last_number(connection)  # before the rest: what is begun meanwhile is beyond it
             grouped = group_table.oldest_number(connection, store, space)
-            last = group_table.last_number(connection)
             first = driver_sql(connection, _SETTLED, (store, space)).scalar()
             found = last if first is None else int(first)
             return found if grouped is None else min(found, grouped - 1)
