@@ -18,14 +18,14 @@ from millstream.core.amounts import Duration
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
-from millstream.core.prometheus import prometheus_text
+from millstream.core.metrics.prometheus import prometheus_text
 from millstream.log import LogSpec, WriterBusyError
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.rest.app_context import AppContext
-from millstream.rest.status_metrics import status_metrics
 from millstream.settings import BatchingSettings, Settings, StoreSettings
+from millstream.status.metrics import status_metrics
 from millstream.stores import StoreUnavailableError
 
 
@@ -45,7 +45,7 @@ def test_what_the_parts_of_a_node_report_is_exposed_by_the_node(tmp_path: Path) 
             with node.logs.store.log(LogSpec(log)).writer() as writer:
                 writer.append([Message(b"x", event_time=MICROSECONDS)])
             node.batching.service(log, f"{log}.batches").step()
-        lines = prometheus_text(status_metrics(AppContext(node))).splitlines()
+        lines = prometheus_text(status_metrics(AppContext(node).poller, node.metrics.figures())).splitlines()
     assert 'millstream_batching_delay_seconds_sum{log="east"} 6' in lines
     assert 'millstream_batching_open_sources{log="west"} 1' in lines
     types = [line for line in lines if line.startswith("# TYPE")]

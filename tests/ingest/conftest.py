@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.core.clock import SystemClock
-from millstream.core.metrics_collector import MetricsCollector
+from millstream.core.metrics.collector import MetricsCollector
 from millstream.ingest import Receipts, parse_broker, payload_parser
 from millstream.ingest.options import SubscribeOptions
 from millstream.log import LogSpec, open_store

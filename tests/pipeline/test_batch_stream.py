@@ -21,7 +21,7 @@ from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
-from millstream.core.metrics_collector import MetricsCollector
+from millstream.core.metrics.collector import MetricsCollector
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineError, PipelineInputError

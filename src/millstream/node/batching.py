@@ -9,7 +9,7 @@ from millstream.batching import Rulebook
 from millstream.batching.service import BatchService
 from millstream.batching.service_state import batched_pair
 from millstream.batching.ticks import Ticker
-from millstream.core.metrics_hook import LabelledMetrics, Metrics
+from millstream.core.metrics.hook import LabelledMetrics, Metrics
 from millstream.log import LogSpec
 from millstream.node.context import NodeContext
 from millstream.node.logs import LogsPart

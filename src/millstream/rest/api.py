@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from millstream.core.errors import InputError, MillstreamError
-from millstream.core.prometheus import CONTENT_TYPE, prometheus_text
+from millstream.core.metrics.prometheus import CONTENT_TYPE, prometheus_text
 from millstream.mill.policies.saving import PolicyConflictError
 from millstream.rest.access_control import (
     AuthenticationError,
@@ -30,11 +30,11 @@ from millstream.rest.csv_tables import to_csv
 from millstream.rest.description import describe
 from millstream.rest.endpoint import PREFIX, ApiRequest, Endpoint, FileDownload, NoBody
 from millstream.rest.queries import QueryError, convert, reason, unique_parameters
-from millstream.rest.status_metrics import status_metrics
 from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
 from millstream.rest.views.system import look_at_health
 from millstream.settings.console import Role
+from millstream.status.metrics import status_metrics
 
 MOST_BODY = 20 << 20
 
@@ -148,8 +148,10 @@ class _ServiceRoutes:
             await run_in_threadpool(require_role, request, self._app.access, Role.VIEWER)
         except MillstreamError as error:
             return error_answer(error)
-        text = await run_in_threadpool(lambda: prometheus_text(status_metrics(self._app)))
-        return Response(text, media_type=CONTENT_TYPE)
+        return Response(await run_in_threadpool(self._metrics_text), media_type=CONTENT_TYPE)
+
+    def _metrics_text(self) -> str:
+        return prometheus_text(status_metrics(self._app.poller, self._app.node.metrics.figures()))
 
     async def alive(self, _request: Request) -> Response:
         return answer({"status": "ok"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millstream.batching import BatchConfig
 from millstream.batching.service import BatchService
-from millstream.core.metrics_hook import NoMetrics
+from millstream.core.metrics.hook import NoMetrics
 from millstream.log import LogSpec, open_store
 
 

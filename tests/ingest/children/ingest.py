@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from millstream.core.clock import SystemClock
-from millstream.core.metrics_hook import NoMetrics
+from millstream.core.metrics.hook import NoMetrics
 from millstream.ingest import Receipts, parse_broker, payload_parser
 from millstream.ingest.connection import MqttConnection, PollResult
 from millstream.ingest.loop import MqttIngest

@@ -25,7 +25,7 @@ from millstream.batching.snapshot_split import join_snapshots
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import write_durably
-from millstream.core.metrics_collector import MetricsCollector
+from millstream.core.metrics.collector import MetricsCollector
 from millstream.log import Log, LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.output.batch_sink import BatchSink, Trigger

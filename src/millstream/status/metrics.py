@@ -7,17 +7,18 @@ from collections.abc import Iterator
 
 from millstream.anchoring.registry.follow_state import FollowState
 from millstream.core.clock import MICROSECONDS
-from millstream.core.prometheus import MetricFamily, counter, families_of, gauge
+from millstream.core.metrics.collector import MetricsSnapshot
+from millstream.core.metrics.prometheus import MetricFamily, counter, families_of, gauge
 from millstream.log import DATA_KINDS
-from millstream.rest.app_context import AppContext
 from millstream.status.models import Overview
+from millstream.status.poller import StatusPoller
 from millstream.status.snapshot import StatusSnapshot
 from millstream.status.verdict.kinds import KINDS
 
 
-def status_metrics(app: AppContext) -> Iterator[MetricFamily]:
-    """The metrics that are read from the status of the node, and those that its parts report in this process."""
-    overview, snapshot = app.poller.overview(), app.poller.snapshot
+def status_metrics(poller: StatusPoller, figures: MetricsSnapshot) -> Iterator[MetricFamily]:
+    """The metrics that are read from the status of the node, and the *figures* of its parts in this process."""
+    overview, snapshot = poller.overview(), poller.snapshot
     yield gauge("up", "1 while the node answers", 1)
     yield from _log_metrics(snapshot, overview.at)
     yield from _queue_metrics(overview)
@@ -42,12 +43,12 @@ def status_metrics(app: AppContext) -> Iterator[MetricFamily]:
     kinds = Counter(issue.kind for issue in overview.verdict.issues)
     yield gauge("verdict_issues", "issues of the verdict by kind", [({"kind": kind}, kinds[kind]) for kind in KINDS])
     yield gauge("verdict_unknown", "what the verdict does not know", len(overview.verdict.unknown))
-    ages = [({"store": s.store}, _age(overview.at, s.answered_at)) for s in app.poller.stores.states if s.answered_at]
+    ages = [({"store": s.store}, _age(overview.at, s.answered_at)) for s in poller.stores.states if s.answered_at]
     yield gauge("store_answer_age_seconds", "time since the last answer of each store", ages)
     if snapshot.free_bytes is not None:
         yield gauge("disk_free_bytes", "left on the disk of the data folder", snapshot.free_bytes)
     yield gauge("status_snapshot_seconds", "how long the last status snapshot took", snapshot.seconds)
-    yield from families_of(app.node.metrics.figures())
+    yield from families_of(figures)
 
 
 def _log_metrics(snapshot: StatusSnapshot, now: int) -> Iterator[MetricFamily]:
