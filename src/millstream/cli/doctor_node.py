@@ -74,8 +74,8 @@ def _extra(url: str) -> str:
 
 def _server(setting: str, url: str) -> Iterator[Check]:
     """Whether a server listens at *url*; an S3 store without an endpoint is Amazon's, and is not called."""
-    if provider_scheme(url).is_remote:
-        endpoint = parse_qs(urlsplit(url).query).get("endpoint")
+    if option := provider_scheme(url).server_option:
+        endpoint = parse_qs(urlsplit(url).query).get(option)
         if not endpoint:
             return
         url = endpoint[0]

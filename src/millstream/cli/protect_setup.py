@@ -211,7 +211,7 @@ def _excluded(url: str) -> list[str]:
 def _require_apart(source: str, space: str, destinations: Sequence[str], data: Path) -> None:
     """Raise :class:`SetupError` where source, copies and the node's folder lie in one another."""
     for url in destinations:
-        if provider_scheme(source).is_remote and _overlap(source, url, space):
+        if provider_scheme(source).in_bucket and _overlap(source, url, space):
             raise SetupError(f"the copy at {url} and the source {source} overlap: name another prefix")
     folders = [folder.resolve() for url in destinations if (folder := local_folder(url)) is not None]
     _require_copies_apart(space, folders, data)

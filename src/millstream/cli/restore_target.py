@@ -55,7 +55,7 @@ def _require_apart(node: Node, folder: Path, to: str) -> None:
 
 def _require_other_objects(node: Node, to: str) -> None:
     for name, store in node.stores.providers.items():
-        if provider_scheme(store.url).is_remote and _overlap(store.url, to):
+        if provider_scheme(store.url).in_bucket and _overlap(store.url, to):
             raise TargetRefusedError(f"{to} overlaps the store {name!r} ({store.url}): restore to another prefix")
 
 
@@ -69,4 +69,4 @@ def _overlap(one: str, other: str) -> bool:
 
 def _bucket(url: str) -> tuple[str, str | None]:
     parts = urlsplit(url)
-    return parts.netloc, dict(parse_qsl(parts.query)).get("endpoint")
+    return parts.netloc, dict(parse_qsl(parts.query)).get(provider_scheme(parts).server_option)

@@ -13,14 +13,19 @@ class ProviderScheme(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of storage provider. ``extra`` is what its client has to be installed with.
 
     ``in_folder`` says that its items are in a folder of this machine, ``is_remote`` that each call is a request over a
-    network, ``takes_copies`` that copies may be kept and restored there, ``has_options`` that the query of the URL is
-    the store's own. ``is_source`` says whether other programs write there: never, always, or where the URL names the
-    space.
+    network, ``in_bucket`` that its items are objects of a bucket below the path of its URL, ``takes_copies`` that
+    copies may be kept and restored there, ``has_options`` that the query of the URL is the store's own.
+    ``server_option`` is the option of the URL that names its server, ``recorded_checksums`` are the algorithms whose
+    checksum of an item it may know beside SHA-256. ``is_source`` says whether other programs write there: never,
+    always, or where the URL names the space.
     """
 
     extra: str = ""
     in_folder: bool = False
     is_remote: bool = False
+    in_bucket: bool = False
+    server_option: str = ""
+    recorded_checksums: tuple[str, ...] = ()
     takes_copies: bool = False
     has_options: bool = False
     is_source: Literal["never", "always", "with-space"] = "never"
@@ -30,7 +35,16 @@ PROVIDER_SCHEMES: Mapping[str, ProviderScheme] = {
     "file": ProviderScheme(in_folder=True, takes_copies=True),
     "folder": ProviderScheme(in_folder=True, has_options=True, is_source="always"),
     "cas": ProviderScheme(in_folder=True),
-    "s3": ProviderScheme(extra="s3", is_remote=True, takes_copies=True, has_options=True, is_source="with-space"),
+    "s3": ProviderScheme(
+        extra="s3",
+        is_remote=True,
+        in_bucket=True,
+        server_option="endpoint",
+        recorded_checksums=("sha1", "crc32"),
+        takes_copies=True,
+        has_options=True,
+        is_source="with-space",
+    ),
     "memory": ProviderScheme(),
 }
 """Every scheme that :func:`~millstream.stores.providers.open_provider` opens."""

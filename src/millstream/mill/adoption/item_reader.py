@@ -18,8 +18,6 @@ ATTEMPTS = 2
 """How often an item is read that changes meanwhile, or whose bytes are not what they were."""
 
 CRC32 = "crc32"
-_OF_S3 = ("sha1", CRC32)
-"""What S3 may have recorded beside SHA-256, and can be computed without another library."""
 
 
 class ReadResult(NamedTuple):
@@ -35,7 +33,7 @@ class ItemReader:
 
     def __init__(self, source: Store, space: str) -> None:
         self._source, self._space = source, space
-        self._algorithms = _OF_S3 if provider_scheme(source.url).is_remote else ()
+        self._algorithms = provider_scheme(source.url).recorded_checksums
 
     def read(self, entry: SourceEntry, algorithms: Collection[str] = (), expected: str | None = None) -> ReadResult:
         """The item under the id of *entry*, with its SHA-256 and checksums by *algorithms*.
