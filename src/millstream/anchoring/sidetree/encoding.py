@@ -11,28 +11,28 @@ import re
 from typing import Any
 
 from millstream.anchoring.sidetree.errors import RequestError
-from millstream.anchoring.sidetree.javascript import TooDeepError, stringify
+from millstream.anchoring.sidetree.javascript import TooDeepError, decode_base64url, stringify
 from millstream.core.canonical import plain_json
 
 _PREFIX = b"\x12\x20"  # sha2-256, 32 bytes
 _TO_JSON = b'"toJSON"'  # the canonical form of an object with this member is a special one
 _ALPHABET = re.compile(r"[A-Za-z0-9_-]*")
 _MULTIHASH = re.compile(r"Ei[A-D][A-Za-z0-9_-]{43}")  # 34 bytes that begin with the prefix
-_TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
+_TO_URL = bytes.maketrans(b"+/", b"-_")
 
 
 def encode(data: bytes) -> str:
     """*data* in base64url without padding."""
-    return binascii.b2a_base64(data, newline=False).translate(_TO_URL).rstrip(b"=").decode("ascii")
+    return binascii.b2a_base64(data, newline=False).translate(_TO_URL, b"=").decode("ascii")
 
 
 def decode(text: str) -> bytes:
     """The bytes of *text*, base64url without padding. Raises :class:`RequestError`."""
-    if not is_base64url(text):
-        raise RequestError("not_base64url", f"{text[:60]!r} contains characters that are not base64url")
     try:
-        return binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4))
-    except binascii.Error as error:
+        return decode_base64url(text)
+    except ValueError as error:
+        if not is_base64url(text):
+            raise RequestError("not_base64url", f"{text[:60]!r} contains characters that are not base64url") from error
         raise RequestError("not_base64url", f"{text[:60]!r} is not valid base64url: {error}") from error
 
 
@@ -51,13 +51,19 @@ def canonical(value: Any) -> bytes:
 
     Raises :class:`RequestError` for what is nested too deeply.
     """
-    data = plain_json(value)
-    if data is not None and _TO_JSON not in data:
+    data = plain_canonical(value)
+    if data is not None:
         return data
     try:
         return stringify(value)
     except (TooDeepError, TypeError) as error:
         raise RequestError("not_canonical", str(error)) from error
+
+
+def plain_canonical(value: Any) -> bytes | None:
+    """The canonical JSON of *value* if it has no numbers, no text beyond ASCII and no member ``toJSON``; else None."""
+    data = plain_json(value)
+    return None if data is None or _TO_JSON in data else data
 
 
 def hash_bytes(data: bytes) -> str:

@@ -21,6 +21,7 @@ MAX_DEPTH: Final = 500
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _FROM_URL = bytes.maketrans(b"-_", b"+/")
+_FROM_URL_ALONE = bytes.maketrans(b"-_+/=", b"+/!!!")  # what is not base64url becomes what is not base64 either
 _NOT_BASE64 = bytes(code for code in range(256) if (not chr(code).isalnum() and code not in b"+/-_") or code > 127)
 _LAST_INDEX = 2**32 - 2
 
@@ -66,8 +67,18 @@ def double(number: int) -> int | float:
         return math.inf if number > 0 else -math.inf
 
 
+def decode_base64url(text: str) -> bytes:
+    """The bytes of *text*, base64url without padding. Raises :class:`ValueError` for anything else."""
+    data = text.encode("ascii").translate(_FROM_URL_ALONE)
+    return binascii.a2b_base64(data + b"=" * (-len(data) % 4), strict_mode=True)
+
+
 def decode_base64(text: str) -> bytes:
     """The bytes that Node.js decodes *text* to, in either alphabet: it passes over what belongs to neither."""
+    try:
+        return decode_base64url(text)
+    except ValueError:
+        pass
     digits = text.partition("=")[0].encode("ascii", "ignore").translate(_FROM_URL, _NOT_BASE64)
     whole = digits[: len(digits) - (len(digits) % 4 == 1)]
     return binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))

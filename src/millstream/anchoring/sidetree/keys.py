@@ -5,8 +5,10 @@ The drivers are optional (``pip install millstream[sidetree]``) and loaded when 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from collections.abc import Set as AbstractSet
+from functools import cache
 from typing import Any
 
 from millstream.anchoring.sidetree.encoding import decode, encode
@@ -14,13 +16,15 @@ from millstream.anchoring.sidetree.errors import RequestError, SidetreeError
 from millstream.anchoring.sidetree.javascript import decode_base64
 from millstream.anchoring.sidetree.profile import Profile
 
-_CURVES = {
-    "secp256k1": ("EC", "ES256K", 32),
-    "P-256": ("EC", "ES256", 32),
-    "Ed25519": ("OKP", "EdDSA", 32),
-}
+_CURVES = {"secp256k1": ("EC", "ES256K"), "P-256": ("EC", "ES256"), "Ed25519": ("OKP", "EdDSA")}
+"""The type of the keys of a curve, and their algorithm; coordinates have 32 bytes."""
+
+_IN_32_BYTES = re.compile(r"[A-Za-z0-9_-]{43}")
+_MEMBERS = {"EC": frozenset({"kty", "crv", "x", "y"}), "OKP": frozenset({"kty", "crv", "x"})}
 _SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+_ZERO, _ORDER_BYTES = bytes(32), _SECP256K1_ORDER.to_bytes(32, "big")
+_HIGHEST_LOW_S = (_SECP256K1_ORDER // 2).to_bytes(32, "big")
 _ORDERS = {"ES256K": _SECP256K1_ORDER, "ES256": _P256_ORDER}
 
 Verify = Callable[[bytes, bytes], bool]
@@ -34,13 +38,14 @@ def check_key(jwk: object, profile: Profile) -> Mapping[str, Any]:
     curve = jwk.get("crv")
     if not isinstance(curve, str) or curve not in _CURVES or _CURVES[curve][1] not in profile.algorithms:
         raise RequestError("key_not_allowed", f"keys on curve {str(curve)[:20]!r} are not allowed in this network")
-    kind, _, size = _CURVES[curve]
-    members = {"kty", "crv", "x"} | ({"y"} if kind == "EC" else set())
-    _check_members(jwk, members, profile)
+    kind = _CURVES[curve][0]
+    if jwk.keys() != _MEMBERS[kind]:
+        _check_members(jwk, _MEMBERS[kind], profile)
     if jwk["kty"] != kind:
         raise RequestError("key_invalid", f"a key on curve {curve} must have kty {kind!r}")
-    for name in members - {"kty", "crv"}:
-        _check_coordinate(jwk[name], name, size)
+    _check_coordinate(jwk["x"], "x", 32)
+    if kind == "EC":
+        _check_coordinate(jwk["y"], "y", 32)
     return jwk
 
 
@@ -58,7 +63,7 @@ def low_s(algorithm: str, signature: bytes) -> bytes:
     return signature[:32] + (order - s).to_bytes(32, "big") if order // 2 < s < order else signature
 
 
-def _check_members(jwk: Mapping[str, Any], members: set[str], profile: Profile) -> None:
+def _check_members(jwk: Mapping[str, Any], members: AbstractSet[str], profile: Profile) -> None:
     optional = {"nonce"} if profile.key_nonce else set()
     # Orb writes an empty "y" into its Ed25519 keys, and it counts in their commitments.
     if profile.key_nonce and jwk.get("kty") == "OKP" and jwk.get("y") == "":
@@ -70,12 +75,14 @@ def _check_members(jwk: Mapping[str, Any], members: set[str], profile: Profile) 
 
 
 def _check_coordinate(value: object, name: str, size: int) -> None:
+    if isinstance(value, str) and size == 32 and _IN_32_BYTES.fullmatch(value):
+        return
     if not isinstance(value, str) or len(value) != (size * 8 + 5) // 6 or len(decode(value)) != size:
         raise RequestError("key_invalid", f"{name!r} of a public key must be {size} bytes in base64url")
 
 
-@lru_cache(maxsize=4096)
-def known_verifiers(curve: str, x: str, y: str) -> Verify:
+def verifier(curve: str, x: str, y: str) -> Verify:
+    """What verifies the signatures of the key at *x* and *y*. Raises :class:`RequestError` where there is no point."""
     return _MAKERS[curve](decode_base64(x), decode_base64(y))
 
 
@@ -92,21 +99,23 @@ def _secp256k1_holds(key: Any, signature: bytes, message: bytes) -> bool:
     """libsecp256k1 refuses a high S, which JWS allows and the specification's own vectors have: it is turned low."""
     if len(signature) != 64:
         return False
-    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
-    if not (0 < r < _SECP256K1_ORDER and 0 < s < _SECP256K1_ORDER):
+    r, s = signature[:32], signature[32:]
+    if s > _HIGHEST_LOW_S:
+        s = max(_SECP256K1_ORDER - int.from_bytes(s, "big"), 0).to_bytes(32, "big")
+    if not (_ZERO < r < _ORDER_BYTES and s != _ZERO):
         return False
-    return bool(key.verify(_der(r, min(s, _SECP256K1_ORDER - s)), message))
+    return bool(key.verify(_der(r, s), message))
 
 
-def _der(r: int, s: int) -> bytes:
-    """A signature as ASN.1: SEQUENCE of two INTEGERs, each of at most 33 bytes."""
+def _der(r: bytes, s: bytes) -> bytes:
+    """A signature as ASN.1: SEQUENCE of two INTEGERs, each given in 32 bytes."""
     body = _der_integer(r) + _der_integer(s)
-    return b"\x30" + bytes([len(body)]) + body
+    return b"\x30%c%b" % (len(body), body)
 
 
-def _der_integer(number: int) -> bytes:
-    size = number.bit_length() // 8 + 1
-    return b"\x02" + bytes([size]) + number.to_bytes(size, "big")
+def _der_integer(number: bytes) -> bytes:
+    digits = number if number[0] else number.lstrip(b"\0")
+    return b"\x02%c%b" % (len(digits), digits) if digits[0] < 0x80 else b"\x02%c\0%b" % (len(digits) + 1, digits)
 
 
 def _p256(x: bytes, y: bytes) -> Verify:

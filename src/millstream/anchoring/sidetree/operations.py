@@ -21,13 +21,14 @@ from millstream.anchoring.sidetree.encoding import (
     hash_of,
     hashes_to,
     is_base64url,
+    plain_canonical,
 )
 from millstream.anchoring.sidetree.errors import RequestError
 from millstream.anchoring.sidetree.keys import check_key
 from millstream.anchoring.sidetree.model import KEY_MEMBERS, Object, Operation, OperationType
 from millstream.anchoring.sidetree.patches import check_patches
 from millstream.anchoring.sidetree.profile import Profile
-from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, is_portable
+from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, is_plain_portable, is_portable
 from millstream.anchoring.sidetree.signatures import CompactJws, parse_jws, read_jws
 
 _SIGNED_MEMBERS = {
@@ -35,6 +36,7 @@ _SIGNED_MEMBERS = {
     OperationType.RECOVER: {"recoveryKey", "deltaHash", "recoveryCommitment"},
     OperationType.DEACTIVATE: {"recoveryKey", "didSuffix"},
 }
+_SIGNED_HASHES = {kind: names & {"deltaHash", "recoveryCommitment"} for kind, names in _SIGNED_MEMBERS.items()}
 _REQUEST_MEMBERS = {
     OperationType.CREATE: {"type", "suffixData", "delta"},
     OperationType.UPDATE: {"type", "didSuffix", "revealValue", "delta", "signedData"},
@@ -113,14 +115,14 @@ def check_signed(kind: OperationType, text: object, profile: Profile, suffix: st
     The signature itself is not verified. Raises :class:`RequestError`.
     """
     signed = parse_jws(text, profile)
-    members, required = set(signed.payload), _SIGNED_MEMBERS[kind]
-    if not required <= members <= required | profile.extra_signed:
+    members, required = signed.payload.keys(), _SIGNED_MEMBERS[kind]
+    if members != required and not required <= members <= required | profile.extra_signed:
         names = ", ".join(sorted(required))
         raise RequestError(
             "signed_data_invalid", f"the signed data of a {kind} operation must have exactly the members {names}"
         )
     check_key(signed.payload[KEY_MEMBERS[kind]], profile)
-    for name in required & {"deltaHash", "recoveryCommitment"}:
+    for name in _SIGNED_HASHES[kind]:
         check_multihash(signed.payload[name], f"{name} of the signed data")
     anchor_window(signed.payload, profile)
     if kind == OperationType.DEACTIVATE and signed.payload["didSuffix"] != suffix:
@@ -146,9 +148,10 @@ def time_window_fault(operation: Operation, profile: Profile, time: int) -> str 
 def reveals_its_key(operation: Operation) -> bool:
     """Whether the reveal value is that of the key, and the signature one of that key."""
     signed = operation.signed
-    return (
-        signed is not None and hashes_to(operation.key, operation.reveal_value) and signed.verifies_with(operation.key)
-    )
+    if signed is None:
+        return False
+    key = operation.key
+    return hashes_to(key, operation.reveal_value) and signed.verifies_with(key)
 
 
 def _type_of(request: Object) -> OperationType:
@@ -162,14 +165,15 @@ def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
     """A delta of a size that is allowed, and its canonical bytes, which cost more than all other checks."""
     if not isinstance(value, dict) or value.keys() != _DELTA_MEMBERS:
         raise RequestError("delta", "a delta must have exactly the members 'patches' and 'updateCommitment'")
-    data = canonical(value)
+    plain = plain_canonical(value)
+    data = canonical(value) if plain is None else plain
     if len(data) > profile.max_delta_bytes:
         raise RequestError(
             "delta_too_large", f"the delta has {len(data):,} bytes; the limit is {profile.max_delta_bytes:,}"
         )
     check_patches(value["patches"], profile)
     check_multihash(value["updateCommitment"], "updateCommitment of the delta")
-    if profile.reference:
+    if profile.reference and (plain is None or not is_plain_portable(plain)):
         _refuse_unportable(value, data)
     return value, data
 

@@ -33,6 +33,8 @@ MAX_ID_LENGTH = 50
 MAX_SERVICE_TYPE_LENGTH = 30
 PURPOSES = ("authentication", "assertionMethod", "keyAgreement", "capabilityInvocation", "capabilityDelegation")
 
+_KEY_MEMBERS = frozenset({"id", "type", "publicKeyJwk"})
+_SERVICE_MEMBERS = frozenset({"id", "type", "serviceEndpoint"})
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*(?:#(?:[A-Za-z0-9._~:/?@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)?")  # fmt: skip  # noqa: E501
 
 
@@ -45,7 +47,7 @@ def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, An
         if not isinstance(action, str) or action not in profile.patches:
             raise RequestError("patch_not_allowed", f"patch action {str(action)[:40]!r} is not allowed in this network")
         member, check = _CHECKS[action]
-        if set(patch) != {"action", member}:
+        if patch.keys() != _PATCH_MEMBERS[member]:
             raise _wrong(f"a patch {action!r} must have exactly the members 'action' and {member!r}")
         check(patch[member])
     return patches
@@ -70,15 +72,16 @@ def _check_document(document: object) -> None:
 
 
 def _check_keys(keys: object) -> None:
-    for key in _objects(keys, "publicKeys"):
-        if not {"id", "type", "publicKeyJwk"} <= set(key) <= {"id", "type", "publicKeyJwk", "purposes"}:
+    checked = _objects(keys, "publicKeys")
+    for key in checked:
+        if not _KEY_MEMBERS <= key.keys() <= _KEY_MEMBERS | {"purposes"}:
             raise _wrong(
                 "invalid public key: its members must be 'id', 'type', 'publicKeyJwk' and optionally 'purposes'"
             )
         if not isinstance(key["publicKeyJwk"], dict) or not isinstance(key["type"], str):
             raise _wrong("the publicKeyJwk of a public key must be an object, and its type must be text")
         _check_purposes(key.get("purposes", []))
-    _check_ids([key["id"] for key in _objects(keys, "publicKeys")], unique=True)
+    _check_ids([key["id"] for key in checked], unique=True)
 
 
 def _check_purposes(purposes: object) -> None:
@@ -89,8 +92,9 @@ def _check_purposes(purposes: object) -> None:
 
 
 def _check_services(services: object) -> None:
-    for service in _objects(services, "services"):
-        if set(service) != {"id", "type", "serviceEndpoint"}:
+    checked = _objects(services, "services")
+    for service in checked:
+        if service.keys() != _SERVICE_MEMBERS:
             raise _wrong("a service must have exactly the members 'id', 'type' and 'serviceEndpoint'")
         if not isinstance(service["type"], str) or utf16_length(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
             raise _wrong(f"the type of a service must be text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
@@ -99,7 +103,7 @@ def _check_services(services: object) -> None:
             check_uri(endpoint)
         if not isinstance(endpoint, dict) and not (isinstance(endpoint, str) and _URI.fullmatch(endpoint)):
             raise _wrong("a serviceEndpoint must be a URI or an object")
-    _check_ids([service["id"] for service in _objects(services, "services")], unique=True)
+    _check_ids([service["id"] for service in checked], unique=True)
 
 
 def _check_id_list(ids: object) -> None:
@@ -174,6 +178,7 @@ _CHECKS: dict[str, tuple[str, Callable[[object], None]]] = {
     REMOVE_NAMES: ("uris", _check_uris),
     JSON_PATCH: ("patches", lambda operations: check_json_patch(operations, PURPOSES)),
 }
+_PATCH_MEMBERS = {member: {"action", member} for member, _ in _CHECKS.values()}
 _APPLIERS: dict[str, Callable[[Document, Mapping[str, Any]], Document]] = {
     REPLACE: lambda _document, patch: dict(patch["document"]),
     ADD_KEYS: _put("publicKeys", "publicKeys"),

@@ -11,11 +11,12 @@ import msgspec
 from millstream.anchoring.sidetree.encoding import canonical, decode, encode
 from millstream.anchoring.sidetree.errors import RequestError
 from millstream.anchoring.sidetree.javascript import decode_base64
-from millstream.anchoring.sidetree.keys import PrivateKey, algorithm_of, known_verifiers, low_s
+from millstream.anchoring.sidetree.keys import PrivateKey, algorithm_of, low_s, verifier
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.anchoring.sidetree.reference_json import decode_json, decode_native, parses_alike
 
 _LONGEST_KEPT = 4_096
+_LONGEST_HEADER_KEPT = 256
 
 
 class CompactJws(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ def _holds(text: str, curve: str, x: str, y: str) -> bool:
     """Whether the JWS *text* is signed by a key. An operation is examined when it is taken, cut and observed."""
     message, _, signature = text.rpartition(".")
     try:
-        return known_verifiers(curve, x, y)(decode_base64(signature), message.encode("ascii"))
+        return verifier(curve, x, y)(decode_base64(signature), message.encode("ascii"))
     except RequestError:
         return False
 
@@ -76,14 +77,15 @@ def parse_jws(text: object, profile: Profile) -> CompactJws:
     """The compact JWS *text*. Raises :class:`RequestError` where its form or header is not allowed."""
     if not isinstance(text, str) or len(text) > 4 * profile.max_operation_bytes:
         raise RequestError("signed_data_invalid", "signedData is too large for a compact JWS of its operation")
-    parts = split_jws(text)
-    header, payload = (_object(decode(part), name) for part, name in zip(parts, ("header", "payload"), strict=False))
-    decode(parts[2])
+    head, body, signature = split_jws(text)
+    header = _header(head) if len(head) <= _LONGEST_HEADER_KEPT else _header.__wrapped__(head)
+    payload = _object(decode(body), "payload")
+    decode(signature)
     algorithm = header.get("alg")
     if (
         not isinstance(algorithm, str)
         or algorithm not in profile.algorithms
-        or not set(header) <= profile.header_members
+        or not header.keys() <= profile.header_members
     ):
         allowed = ", ".join(sorted(profile.algorithms))
         raise RequestError("signed_data_invalid", f"the JWS header must contain only alg, one of {allowed}")
@@ -96,6 +98,12 @@ def sign(payload: Mapping[str, Any], key: PrivateKey) -> str:
     """*payload* as a compact JWS of *key*."""
     message = f"{encode(canonical({'alg': key.algorithm}))}.{encode(canonical(payload))}"
     return f"{message}.{encode(key.sign(message.encode('ascii')))}"
+
+
+@lru_cache(maxsize=256)
+def _header(text: str) -> Mapping[str, Any]:
+    """The header that *text* encodes: most signers write the same. Raises :class:`RequestError`."""
+    return _object(decode(text), "header")
 
 
 def _object(data: bytes, name: str) -> dict[str, Any]:
