@@ -42,6 +42,17 @@ def test_help_of_a_group_names_every_command_without_loading_any(group: CommandG
     assert all(f"\n  {name} " in result.stdout for name in group.list_commands(click.Context(group)))
 
 
+def test_listing_logs_loads_neither_numpy_nor_arrow(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/log.db"
+    assert run(["log", "create", "weather", "--store", store]) == 0
+    program = (
+        f"import sys; from millstream.cli.main import run; run(['log', 'list', '--store', {store!r}]); "
+        "sys.exit(bool({'numpy', 'pyarrow', 'crc32c', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.split()[-1]) == (0, "weather")
+
+
 @pytest.mark.parametrize("group", groups_with_tables()[1:], ids=lambda group: group.name)
 def test_help_of_a_group_says_of_each_command_what_its_own_help_says_first(group: CommandGroup) -> None:
     context = click.Context(group)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from millstream.core.message import MESSAGE_SCHEMA, Message, decode_line, from_arrow, to_arrow
 from millstream.log import LogInputError, LogSpec, MessageTooLargeError
-from millstream.log.block import BODY, HEADER, Block, BlockError, BlockOrigin, encode_block, name_hash, read_header
+from millstream.log.block import BODY, Block, encode_block
+from millstream.log.block_header import HEADER, BlockError, BlockOrigin, name_hash, read_header
 from millstream.log.encoding.columns import Columns, concat, from_messages, from_record_batch
 from millstream.log.encoding.compression import LZ4, ZSTD, compress, decompress
 from millstream.log.encoding.sections import BYTES, ENTRY, MAX_ITEMS

@@ -11,7 +11,8 @@ from millstream.core.message import Message
 from millstream.log import Gap, IdRange
 from millstream.log.backend import Commit
 from millstream.log.backends.segments.format import decode_end, encode_commit, encode_end
-from millstream.log.block import HEADER, MAGIC, VERSION, BlockOrigin, EncodedBlock, encode_block
+from millstream.log.block import encode_block
+from millstream.log.block_header import HEADER, MAGIC, VERSION, BlockOrigin, EncodedBlock
 from millstream.log.encoding.columns import from_messages
 from support.segment_folders import SPEC, opened, place, segments
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from millstream.log.block import EncodedBlock
+from millstream.log.block_header import EncodedBlock
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.watermarks import decode_watermarks
 

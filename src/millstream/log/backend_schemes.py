@@ -7,13 +7,22 @@ from pathlib import Path
 from millstream.core.clock import Clock
 from millstream.core.secrets import mask_password
 from millstream.log.backend import Backend
-from millstream.log.backends.durability import Durability, file_durability, split_durability
-from millstream.log.backends.memory import MemoryBackend
+from millstream.log.backends.durability import Durability, FileDurability, file_durability, split_durability
 from millstream.log.backends.nerve.address import is_nerve, parse_nerve
 from millstream.log.backends.objects.bucket import OpenBucket
-from millstream.log.backends.segments.backend import SegmentsBackend
-from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.log.errors import LogInputError
+
+
+def _sqlite(path: Path, clock: Clock, *, create: bool, read_only: bool, durability: FileDurability) -> Backend:
+    from millstream.log.backends.sqlite.backend import SqliteBackend
+
+    return SqliteBackend(path, clock, create=create, read_only=read_only, durability=durability)
+
+
+def _segments(path: Path, clock: Clock, *, create: bool, read_only: bool, durability: FileDurability) -> Backend:
+    from millstream.log.backends.segments.backend import SegmentsBackend
+
+    return SegmentsBackend(path, clock, create=create, read_only=read_only, durability=durability)
 
 
 def _mysql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
@@ -44,11 +53,11 @@ def _objects(url: str, clock: Clock, open_bucket: OpenBucket | None, *, read_onl
     return ObjectsBackend(open_bucket(url), clock, read_only=read_only)
 
 
-_FILES: dict[str, type[SqliteBackend | SegmentsBackend]] = {"sqlite": SqliteBackend, "segments": SegmentsBackend}
+_FILES = {"sqlite": _sqlite, "segments": _segments}
 """Backends in files of this machine."""
 
 _DATABASES = {"mysql": _mysql, "postgresql": _postgresql}
-"""Backends on servers. Their clients are optional packages, so each is imported when it is opened."""
+"""Backends on servers. Their clients are optional packages; as with files, each is imported when it is opened."""
 
 
 def open_backend(
@@ -65,17 +74,19 @@ def open_backend(
     if durability is not None and scheme in {"memory", "s3", *_DATABASES}:
         _check_durability(scheme, durability)
     if scheme == "memory" and separator and not rest:
+        from millstream.log.backends.memory import MemoryBackend
+
         return MemoryBackend(clock)
     if scheme == "s3" and separator:
         return _objects(url, clock, open_bucket, read_only=read_only)
     if scheme in _DATABASES and separator:
         open_database = _nerve if is_nerve(url) else _DATABASES[scheme]
         return open_database(url, clock, create=create, read_only=read_only)
-    kind = _FILES.get(scheme)
+    open_files = _FILES.get(scheme)
     rest, stated = split_durability(rest)
-    if kind is not None and rest.startswith("/") and len(rest) > 1 and "\0" not in rest:
+    if open_files is not None and rest.startswith("/") and len(rest) > 1 and "\0" not in rest:
         chosen = file_durability(stated if durability is None else durability)
-        return kind(Path(rest[1:]), clock, create=create, read_only=read_only, durability=chosen)
+        return open_files(Path(rest[1:]), clock, create=create, read_only=read_only, durability=chosen)
     raise LogInputError(
         f"invalid log store URL {mask_password(url)[:200]!r}: use sqlite:///path/to/log.db or "
         "segments:///path/to/folder (four slashes for an absolute path), mysql:// or "

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.core.message import Message
-from millstream.log.block import Block, BlockError
+from millstream.log.block import Block
+from millstream.log.block_header import BlockError
 from millstream.log.errors import CorruptBlockError
 from millstream.log.ids import IdRange
 

@@ -6,7 +6,6 @@ The same bytes lie in every backend.
 from __future__ import annotations
 
 import functools
-import hashlib
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -17,17 +16,22 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from millstream.core.message import MESSAGE_SCHEMA
+from millstream.log.block_header import (
+    HEADER,
+    MAGIC,
+    MAX_COUNT,
+    VERSION,
+    BlockError,
+    BlockHeader,
+    BlockOrigin,
+    EncodedBlock,
+    log_hash,
+    name_hash,
+    read_header,
+)
 from millstream.log.encoding.columns import HEADERS, Columns, lengths_of
 from millstream.log.encoding.sections import CONSTANT, NUMBERS, SectionError, SectionReader, SectionWriter, filled
-from millstream.log.kinds import SYSTEM
 from millstream.log.spec import Compression
-
-MAGIC = b"MSBK"
-VERSION = 1
-HEADER = struct.Struct("<4sHBBIIQQQqqqqQQII")
-MAX_COUNT = 65_536
-MAX_RAW_BYTES = 256 << 20
-"""Larger blocks are never written and are refused before anything is allocated for them."""
 
 EVENT_TIME, RECEIVED_AT, SOURCE, KEY, HEADER_COUNTS, HEADER_NAMES, HEADER_VALUES, BODY = range(1, 9)  # columns
 
@@ -35,62 +39,6 @@ _NO_OFFSETS = pa.py_buffer(bytes(4 * (MAX_COUNT + 1)))  # of a column in which e
 
 _CRC = struct.Struct("<I")
 _CRC_AT = 8
-
-
-class BlockError(ValueError):
-    """These bytes are no block, or not the block that was written."""
-
-
-class BlockHeader(msgspec.Struct, frozen=True):
-    """What a block says of itself. Times are microseconds.
-
-    ``log`` is the :func:`log_hash` of its log, ``producer`` the :func:`name_hash` of who wrote it.
-    """
-
-    sections: int
-    count: int
-    log: int
-    epoch: int
-    first_id: int
-    min_event_time: int
-    max_event_time: int
-    min_received_at: int
-    max_received_at: int
-    producer: int
-    sequence: int
-    raw_bytes: int
-    stored_bytes: int
-
-    @property
-    def last_id(self) -> int:
-        return self.first_id + self.count - 1
-
-
-class EncodedBlock(msgspec.Struct, frozen=True):
-    """A block on its way to the store: its header, and all its bytes (the header's included)."""
-
-    header: BlockHeader
-    data: bytes
-
-
-class BlockOrigin(msgspec.Struct, frozen=True):
-    """Where a block comes from: the names of log and producer, the writer's epoch, the producer's sequence."""
-
-    log: str
-    epoch: int = 0
-    producer: str = ""
-    sequence: int = 0
-
-
-@functools.lru_cache(maxsize=1024)
-def name_hash(name: str) -> int:
-    """The number that stands for *name* in a block header: the first eight bytes of its SHA-256, little-endian."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") if name else 0
-
-
-def log_hash(log: str) -> int:
-    """The number that stands for *log* in its blocks: a system log has that of its name without ``system:``."""
-    return name_hash(log.removeprefix(SYSTEM))
 
 
 def encode_block(
@@ -185,24 +133,6 @@ class Block:
         values = sections.values(HEADER_VALUES, pa.binary(), total)
         pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
         return pa.ListArray.from_arrays(offsets, pairs).cast(HEADERS)
-
-
-def read_header(data: bytes) -> BlockHeader:
-    """The header at the beginning of *data*, whose checksum is not looked at. Raises :class:`BlockError`."""
-    if len(data) < HEADER.size:
-        raise BlockError(f"{len(data)} bytes are too few for a block, which has at least {HEADER.size} bytes")
-    magic, version, sections, flags, _, *rest = HEADER.unpack_from(data)
-    if magic != MAGIC:
-        raise BlockError("it does not begin with the magic number of a block")
-    if version != VERSION or flags:
-        raise BlockError(
-            f"block format {version} with flags {flags} is newer than this Millstream, which reads {VERSION}: "
-            "upgrade Millstream"
-        )
-    header = BlockHeader(sections, *rest)
-    if not 1 <= header.count <= MAX_COUNT or header.raw_bytes > MAX_RAW_BYTES:
-        raise BlockError(f"{header.count} messages in {header.raw_bytes} bytes exceed the limits of a block")
-    return header
 
 
 def _add_received(sections: SectionWriter, columns: Columns) -> tuple[int, int]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-import numpy as np
 
-from millstream.core.message import Message
 from millstream.log.backend import Head, producer_key
-from millstream.log.batch import Batch
 from millstream.log.block_location import BlockLocation, cover
 from millstream.log.consumer_positions import (
     CONSUMERS,
@@ -20,28 +17,29 @@ from millstream.log.consumer_positions import (
     decode_position,
     encode_position,
 )
-from millstream.log.encoding.nerve_packet import decode_packet
-from millstream.log.encoding.proto import Proto, decode_proto
 from millstream.log.errors import LogInputError, StorageBusyError, StorageFullError, WriterBusyError
-from millstream.log.gap import Gaps
 from millstream.log.ids import BlockRange, IdRange, IndexEntry
 from millstream.log.kinds import KIND, Kind
-from millstream.log.reading.reader import PollPauses, Reader, wait_for_more
-from millstream.log.reading.scan import cut_batches, scan_blocks
 from millstream.log.runtime.context import LogContext
 from millstream.log.runtime.writer_refusals import WriterRefusal
-from millstream.log.sourced import Sourced, as_sourced
 from millstream.log.spec import LogSpec, require_owner
-from millstream.log.tiering import BlockMover, Compactor, TierInfo, Tiering, TieringResult
 from millstream.log.tiering.objects import KeepsObjects
 from millstream.log.tiering.sealed_objects import read_tiering, write_tiering
-from millstream.log.tiering.settling import drop_trimmed
+from millstream.log.tiering.spec import TierInfo, Tiering, TieringResult
 from millstream.log.upkeep.compaction_trigger import CompactionTrigger
 from millstream.log.upkeep.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
-from millstream.log.upkeep.verification import Verification, verify_log
 from millstream.log.writing.lease import WriterLease, current_writer
-from millstream.log.writing.writer import Writer
+
+if TYPE_CHECKING:
+    from millstream.log.batch import Batch
+    from millstream.log.encoding.proto import Proto
+    from millstream.log.gap import Gaps
+    from millstream.log.reading.reader import Reader
+    from millstream.log.sourced import Sourced
+    from millstream.log.tiering.block_mover import BlockMover
+    from millstream.log.upkeep.verification import Verification
+    from millstream.log.writing.writer import Writer
 
 _BY_CONSUMERS = "by consumers, which would keep their places with it"
 
@@ -105,6 +103,8 @@ class Log:
         Raises :class:`WriterBusyError`, which names the holder; a holder that is dead or has not renewed its lease
         is replaced, and gets :class:`FencedError` at its next append.
         """
+        from millstream.log.writing.writer import Writer
+
         self._refuse_users("written")
         context = self._context
         try:
@@ -134,6 +134,8 @@ class Log:
 
     def reader(self, consumer: str) -> Reader:
         """A reader that continues after what *consumer* has acknowledged."""
+        from millstream.log.reading.reader import Reader
+
         self._refuse_users(_BY_CONSUMERS)
         return Reader(self.name, consumer, self._context)
 
@@ -152,6 +154,8 @@ class Log:
         ``none``; else they are raised while the batches are taken, as :class:`TrimmedError`,
         :class:`CorruptBlockError` and :class:`MissingBlockError`. Raises :class:`LogInputError`.
         """
+        from millstream.log.reading.scan import cut_batches, scan_blocks
+
         head = self._backend.extent(self.name)
         ids = _ids(head, first_id, last_id)
         blocks = scan_blocks(self._backend, self.name, ids, head.first_id)
@@ -164,6 +168,8 @@ class Log:
 
         Raises :class:`LogInputError` where a message is no *kind*, and what :meth:`read` raises.
         """
+        from millstream.log.encoding.proto import decode_proto
+
         for batch in self.read(first_id, last_id):
             yield from decode_proto(batch, kind)
 
@@ -172,9 +178,12 @@ class Log:
 
         Raises :class:`LogInputError` where a message has no source, and what :meth:`read` raises.
         """
+        from millstream.log.encoding.nerve_packet import decode_packet
+        from millstream.log.sourced import as_sourced
+
         for batch in self.read(first_id, last_id):
             for message in batch:
-                yield message.id, self._sourced(message)
+                yield message.id, decode_packet(message.body) if self.bodies_only else as_sourced(message)
 
     def on_append(self, callback: Callable[[int], object]) -> Callable[[], None]:
         """Call *callback* with the last durable id after every commit that a writer of this store makes.
@@ -186,6 +195,8 @@ class Log:
 
     def follow(self, first_id: int | None = None, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Like :meth:`read` from *first_id* on, and never ends: at the end of the log it waits for more."""
+        from millstream.log.reading.reader import PollPauses, wait_for_more
+
         pauses = PollPauses(self._context.min_linger)
         first_id = self.first_id if first_id is None else first_id
         while True:
@@ -204,7 +215,7 @@ class Log:
         first_id = self.first_id
         while (block := self._backend.first_block_since(self.name, time, first_id)) is not None:
             for batch in self.read(max(block.first_id, first_id), block.last_id, columns=["received_at"]):
-                late = np.flatnonzero(batch.arrow.column("received_at").to_numpy() >= time)
+                (late,) = (batch.arrow.column("received_at").to_numpy() >= time).nonzero()
                 if len(late):
                     return batch.first_id + int(late[0])
             first_id = block.last_id + 1
@@ -322,6 +333,8 @@ class Log:
         rules, hot = self._context.compaction, self._backend.hot
         if rules is None or not isinstance(hot, KeepsObjects):
             return TieringResult(log=self.name)
+        from millstream.log.tiering.compactor import Compactor
+
         return Compactor(hot, self.name, self._backend.places(self.name), rules).run_once(stopped=stopped)
 
     def leftovers(self) -> Sequence[str]:
@@ -421,6 +434,8 @@ class Log:
 
         Of sealed objects it is checked that they are there; with *deep* every byte of them is read and compared.
         """
+        from millstream.log.upkeep.verification import verify_log
+
         return verify_log(self._backend, self.name, deep=deep)
 
     def _refuse_users(self, done: str) -> None:
@@ -433,18 +448,17 @@ class Log:
         if policy is None:
             raise LogInputError(f"log {self.name!r} has no tier: give a URL for its objects first")
         places = self._backend.places(self.name)
+        from millstream.log.tiering.block_mover import BlockMover
+
         return BlockMover(self._backend.hot, self.name, places, policy, self._context.clock)
 
     def _drop_trimmed(self) -> int:
         hot = self._backend.hot
         if self.tiering is None and not isinstance(hot, KeepsObjects):
             return 0
-        return drop_trimmed(hot, self.name, self._backend.places(self.name))
+        from millstream.log.tiering.settling import drop_trimmed
 
-    def _sourced(self, message: Message) -> Sourced:
-        if not self.bodies_only:
-            return as_sourced(message)
-        return decode_packet(message.body)
+        return drop_trimmed(hot, self.name, self._backend.places(self.name))
 
     def _consumer_states(self) -> Mapping[str, Any]:
         return self._backend.states(self.name, CONSUMERS)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from millstream.core.clock import Clock
-from millstream.log import LogStore, open_store
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.errors import LogInputError, StorageError, StorageUnavailableError
+from millstream.log.store import LogStore, open_store
 from millstream.stores.protocol import (
     AlreadyExistsError,
     ItemNotFoundError,
@@ -18,7 +18,6 @@ from millstream.stores.protocol import (
     StoreInputError,
     all_entries,
 )
-from millstream.stores.providers import open_provider
 
 SPACE = "tier"
 """The space of a provider in which sealed objects lie."""
@@ -81,6 +80,8 @@ class TierSpace:
 
 def open_tier(url: str) -> TierSpace:
     """The objects at the provider that *url* names; made where it is absent. Raises :class:`LogInputError`."""
+    from millstream.stores.providers import open_provider
+
     try:
         return TierSpace(open_provider(url, create=True))
     except StoreInputError as error:

@@ -23,7 +23,8 @@ from millstream.log import (
     LogNotFoundError,
 )
 from millstream.log.backend import Backend, BlockStatistics, Commit, VersionedValue, producer_key
-from millstream.log.block import BlockOrigin, EncodedBlock, encode_block
+from millstream.log.block import encode_block
+from millstream.log.block_header import BlockOrigin, EncodedBlock
 from millstream.log.encoding.columns import from_messages
 from millstream.log.ids import IndexEntry
 from millstream.log.kinds import KIND

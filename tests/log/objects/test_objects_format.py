@@ -11,7 +11,7 @@ from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, LogStore
 from millstream.log.backends.objects.backend import ObjectsBackend
 from millstream.log.backends.objects.probe import RECORD
-from millstream.log.block import read_header
+from millstream.log.block_header import read_header
 from millstream.testing.object_bucket import MemoryBucket
 
 

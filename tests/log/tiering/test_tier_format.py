@@ -10,7 +10,8 @@ import pytest
 
 from millstream.core.message import encode_line, from_arrow
 from millstream.log.backend import StoredBlock
-from millstream.log.block import Block, name_hash
+from millstream.log.block import Block
+from millstream.log.block_header import name_hash
 from millstream.log.errors import DamagedLogError
 from millstream.log.tiering.format import (
     HEAD_SIZE,

@@ -9,7 +9,8 @@ from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
 from millstream.core.amounts import counted, format_duration, size_text
-from millstream.log import SYSTEM_KINDS, Kind, LogSpec
+from millstream.log.kinds import SYSTEM_KINDS, Kind
+from millstream.log.spec import LogSpec
 from millstream.log.upkeep.retention import Retention
 from millstream.log.upkeep.rules import LogRule, rule_for
 from millstream.settings import Settings

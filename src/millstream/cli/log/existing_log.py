@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from millstream.log import Log, LogSpec
+from millstream.log.log import Log
+from millstream.log.spec import LogSpec
 from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
 

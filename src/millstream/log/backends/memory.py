@@ -10,7 +10,7 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.log.backend import BlockStatistics, Commit, Head, StoredBlock, VersionedValue, producer_key
-from millstream.log.block import EncodedBlock
+from millstream.log.block_header import EncodedBlock
 from millstream.log.errors import FencedError, LogNotFoundError
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.kinds import KIND

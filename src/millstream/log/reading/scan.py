@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log.backend import Backend, StoredBlock
 from millstream.log.batch import Batch, BlockGroup
-from millstream.log.block import Block, BlockError, log_hash
+from millstream.log.block import Block
+from millstream.log.block_header import BlockError, log_hash
 from millstream.log.errors import CorruptBlockError, DamagedLogError, LogInputError, MissingBlockError
 from millstream.log.gap import Gap, Gaps, is_wanted
 from millstream.log.ids import IdRange

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from millstream.log.tiering.block_mover import BlockMover
     from millstream.log.tiering.compactor import Compactor
     from millstream.log.tiering.objects import OpenObjects, TierObjects
-    from millstream.log.tiering.reading import TierInfo
-    from millstream.log.tiering.spec import Compaction, Tiering, TieringResult
+    from millstream.log.tiering.spec import Compaction, TierInfo, Tiering, TieringResult
 
 __all__ = [
     "BlockMover",

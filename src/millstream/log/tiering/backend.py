@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from millstream.log.backend import (
     Backend,
@@ -19,7 +20,9 @@ from millstream.log.block_location import BlockLocation, LocatesBlocks
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.places import ObjectPlaces
-from millstream.log.tiering.reading import TierReader
+
+if TYPE_CHECKING:
+    from millstream.log.tiering.reading import TierReader
 
 
 class TieredBackend:
@@ -176,6 +179,8 @@ class TieredBackend:
         if hot_id <= 1 or since >= hot_id:
             return known
         if known is None:
+            from millstream.log.tiering.reading import TierReader
+
             with self._lock:
                 known = self._tiers.setdefault(log, TierReader(self.hot, log, self.places(log)))
         known.refresh(hot_id)

@@ -10,7 +10,7 @@ import numpy as np
 from crc32c import crc32c
 
 from millstream.log.backend import BlockStatistics
-from millstream.log.block import BlockHeader
+from millstream.log.block_header import BlockHeader
 
 VERSION = 1
 HEAD_MARK, INDEX_MARK = b"MSTR", b"MSTI"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import msgspec
 import numpy as np
 
 from millstream.log.backend import Backend, StoredBlock
@@ -20,6 +19,7 @@ from millstream.log.tiering.format import SealError, decode_index
 from millstream.log.tiering.places import ObjectPlaces
 from millstream.log.tiering.seal import read_index
 from millstream.log.tiering.sealed_objects import SealedObject, read_objects
+from millstream.log.tiering.spec import TierInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,16 +35,6 @@ SIDE_BY_SIDE = 8
 
 MOST_INDEXED = 64
 """Where more objects are asked for at once, each counts as one range, so that not all their indexes are fetched."""
-
-
-class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a log lies in sealed objects: how many there are, the bytes of all of them, and the ids they hold."""
-
-    url: str
-    objects: int
-    bytes: int
-    first_id: int
-    last_id: int
 
 
 class _ObjectsReplacedError(Exception):

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from crc32c import crc32c
 
 from millstream.log.backend import StoredBlock
-from millstream.log.block import log_hash
+from millstream.log.block_header import log_hash
 from millstream.log.errors import DamagedLogError
 from millstream.log.reading.scan import open_block
 from millstream.log.tiering.format import (

@@ -69,3 +69,13 @@ class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if not 1 <= self.segment_bytes <= 4 << 30:
             raise LogInputError(f"segment_bytes must be 1 to 4 GiB, not {self.segment_bytes}")
+
+
+class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a log lies in sealed objects: how many there are, the bytes of all of them, and the ids they hold."""
+
+    url: str
+    objects: int
+    bytes: int
+    first_id: int
+    last_id: int

@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from millstream.core.clock import Clock
-from millstream.core.message import Message
 from millstream.core.retry import RetryPolicy
 from millstream.log.backend import Backend, Head
-from millstream.log.block import name_hash
+from millstream.log.block_header import name_hash
 from millstream.log.consumer_positions import CONSUMERS
 from millstream.log.errors import (
     DamagedLogError,
@@ -31,8 +30,10 @@ from millstream.log.errors import (
 )
 from millstream.log.ids import IdRange
 from millstream.log.kinds import KIND, SYSTEM, SYSTEM_KINDS, SystemKind, is_system
-from millstream.log.reading.scan import cut_batches, open_block
 from millstream.log.writing.lease import WriterLease
+
+if TYPE_CHECKING:
+    from millstream.core.message import Message
 
 _LEDGERS = ("ledger", "mill.ledger", "registry.ledger")
 _MAY_WAIT = (StorageBusyError, StorageFullError, StorageReadOnlyError)
@@ -234,6 +235,8 @@ class LegacyLogNames:
         One that was never used is, and so is one that cannot be read: a ledger that seems to be gone would be begun
         anew.
         """
+        from millstream.log.reading.scan import cut_batches, open_block
+
         head = self._backend.head(name)
         first_id = max(head.first_id, head.hot_id)
         if head.last_id < first_id:

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from millstream.log.backend import Backend, Head, StoredBlock
-from millstream.log.block import BlockError, read_header
+from millstream.log.block_header import BlockError, read_header
 from millstream.log.errors import CorruptBlockError, DamagedLogError
 from millstream.log.ids import IdRange, IndexEntry
 from millstream.log.reading.scan import FETCH_BYTES, open_block

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.core.message import Message
-from millstream.log.block import BlockOrigin, EncodedBlock, encode_block
+from millstream.log.block import encode_block
+from millstream.log.block_header import BlockOrigin, EncodedBlock
 from millstream.log.encoding.bodies import Bodies, join_bodies, merge_bodies
 from millstream.log.encoding.columns import MESSAGE_BYTES, Columns, concat, from_messages, from_record_batch, offsets_of
 from millstream.log.errors import LogInputError, MessageTooLargeError

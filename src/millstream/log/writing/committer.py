@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.core.clock import Clock
 from millstream.log.backend import Backend, Commit, producer_key
-from millstream.log.block import BlockOrigin
+from millstream.log.block_header import BlockOrigin
 from millstream.log.spec import LogSpec
 from millstream.log.writing.append_request import AppendRequest, encode_requests
 from millstream.log.writing.lease import WriterLease

@@ -24,7 +24,7 @@ from millstream.log.backends.database.dialect import Dialect
 from millstream.log.backends.database.driver import DatabaseConnection, DatabaseDriver, ServerError, Value
 from millstream.log.backends.database.pool import RETRY_SECONDS, ConnectionPool, PooledConnection
 from millstream.log.backends.database.statements import VERSION, Statements
-from millstream.log.block import EncodedBlock
+from millstream.log.block_header import EncodedBlock
 from millstream.log.errors import FencedError, LogNotFoundError, StorageError
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.kinds import KIND

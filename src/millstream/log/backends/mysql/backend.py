@@ -18,7 +18,7 @@ from millstream.log.backends.mysql.driver import choose_driver
 from millstream.log.backends.mysql.error_codes import MYSQL_ERRORS
 from millstream.log.backends.mysql.server import read_durability
 from millstream.log.backends.mysql.statements import sql
-from millstream.log.block import EncodedBlock
+from millstream.log.block_header import EncodedBlock
 
 _STATEMENT_BYTES = 4096  # what a statement takes beside the blocks in it
 

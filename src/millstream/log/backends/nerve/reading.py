@@ -15,7 +15,8 @@ from millstream.log.backend import StoredBlock
 from millstream.log.backends.nerve import statements as sql
 from millstream.log.backends.nerve.database import NerveDatabase
 from millstream.log.backends.nerve.tables import QueueTables
-from millstream.log.block import BlockOrigin, encode_block
+from millstream.log.block import encode_block
+from millstream.log.block_header import BlockOrigin
 from millstream.log.encoding.columns import Columns
 from millstream.log.errors import DamagedLogError
 from millstream.log.ids import IdRange

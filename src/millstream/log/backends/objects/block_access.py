@@ -11,7 +11,8 @@ from millstream.log.backends.objects.commit_columns import CommitRecord
 from millstream.log.backends.objects.commit_object import ADVICE, PREFIX, BlockEntry, CommitHeader, CommitObject
 from millstream.log.backends.objects.commit_reader import DamagedHead, is_block
 from millstream.log.backends.objects.object_log import ObjectLog
-from millstream.log.block import Block, BlockError
+from millstream.log.block import Block
+from millstream.log.block_header import BlockError
 from millstream.log.errors import DamagedLogError
 
 _PART = 64

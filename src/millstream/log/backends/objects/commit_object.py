@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.log.backend import Commit
-from millstream.log.block import EncodedBlock
+from millstream.log.block_header import EncodedBlock
 from millstream.log.errors import DamagedLogError
 
 MAGIC = b"MSCO"

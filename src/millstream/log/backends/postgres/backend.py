@@ -17,7 +17,7 @@ from millstream.log.backends.postgres.driver import choose_driver
 from millstream.log.backends.postgres.error_codes import DUPLICATE_DATABASE, POSTGRES_ERRORS, UNIQUE_VIOLATION
 from millstream.log.backends.postgres.server import read_durability
 from millstream.log.backends.postgres.statements import sql
-from millstream.log.block import EncodedBlock
+from millstream.log.block_header import EncodedBlock
 
 STATEMENT_BYTES = 32 << 20
 """About how much one statement takes; the server and libpq refuse a gibibyte."""

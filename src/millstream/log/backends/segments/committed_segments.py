@@ -16,7 +16,7 @@ from millstream.log.backends.segments import index
 from millstream.log.backends.segments.files import read_at
 from millstream.log.backends.segments.format import END_SIZE, ENTRY, CommittedEnd, FormatError, decode_end, summarize
 from millstream.log.backends.segments.scan import SegmentScan
-from millstream.log.block import log_hash
+from millstream.log.block_header import log_hash
 from millstream.log.ids import BlockRange, IndexEntry
 
 _EVERYTHING = 2**63 - 1

@@ -16,7 +16,8 @@ from millstream.log.backends.segments.format import (
     decode_commit,
     name_size,
 )
-from millstream.log.block import HEADER, Block, BlockError, read_header
+from millstream.log.block import Block
+from millstream.log.block_header import HEADER, BlockError, read_header
 
 Entry = tuple[int, int, int, int, int, int, int, int]
 """One block: the fields of :data:`millstream.log.backends.segments.format.ENTRY`."""

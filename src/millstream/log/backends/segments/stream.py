@@ -23,7 +23,7 @@ from millstream.log.backends.segments.format import (
     encode_segment,
 )
 from millstream.log.backends.segments.scan import Entry, SegmentScan
-from millstream.log.block import log_hash
+from millstream.log.block_header import log_hash
 from millstream.log.errors import DamagedLogError, FencedError, StorageReadOnlyError
 
 SEGMENT_BYTES = 128 << 20
