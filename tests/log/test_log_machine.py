@@ -52,6 +52,7 @@ from millstream.stores.wrapper import StoreCall
 from millstream.testing.faulty_store import UnavailableStore
 from millstream.testing.object_bucket import MemoryBucket
 from millstream.testing.s3 import S3Server
+from suite.sizes import SIZE
 from suite.sizes import machine as steps_of
 
 SPEC = LogSpec("weather", block_bytes=400, block_messages=16)
@@ -362,6 +363,7 @@ def test_the_log_in_a_bucket_of_moto_is_like_a_list(moto: S3Server) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.skipif(SIZE != "long", reason="long size only: 90 seconds; moto's machine runs at each size")
 def test_the_log_in_a_bucket_of_swift_is_like_a_list(swift: S3Server) -> None:
     run_in_buckets(swift)
 

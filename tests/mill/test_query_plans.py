@@ -19,7 +19,7 @@ from millstream.stores.audit import AuditAction, AuditEvent
 from support.server_databases import new_database
 
 pytestmark = pytest.mark.served
-ROWS = {"quick": 10_000, "ci": 200_000, "long": 10_000_000}
+ROWS = {"quick": 10_000, "ci": 40_000, "long": 10_000_000}
 TABLES = ("mill_manifest", "mill_audit_log", "mill_bit_log")
 SUM = "a" * 64
 _GROUP = 10_000

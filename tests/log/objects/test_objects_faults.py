@@ -11,7 +11,7 @@ from support.bucket_run import PROCESSES, BucketPlace, BucketRun, MemoryPlace
 from support.server_places import ServerPlace, lines
 
 SEEDS = sized(quick=range(40), ci=range(400), long=range(20_000))
-SERVER_SEEDS = sized(quick=range(1, 2), ci=range(4), long=range(50))
+SERVER_SEEDS = sized(quick=range(1, 2), ci=range(2), long=range(50))
 STEPS, SERVER_STEPS, SERVER_RATE = 700, 500, 0.2
 
 
