@@ -311,3 +311,15 @@ def test_a_service_whose_log_was_trimmed_beyond_where_it_stood_is_told_so(tmp_pa
         with pytest.raises(TrimmedError, match="ids 101 to 119"):
             service.step()
         service.close()
+
+
+def test_p6_a_service_that_was_closed_saves_nothing_over_what_its_successor_saved(store, tmp_path):
+    store.log(LogSpec("in")).writer("w").append(traffic(4, 20))
+    first = serve(store, tmp_path)
+    first.close()
+    second = serve(store, tmp_path)
+    second.step()
+    second.close()
+    kept = (tmp_path / "state").read_bytes()
+    first.close()
+    assert (tmp_path / "state").read_bytes() == kept

@@ -71,7 +71,7 @@ class BatchService:
         kept = read_state(state, source.name, output.name)
         self._batcher = AdaptiveBatcher(rules, kept.snapshot if kept else None)
         self._position = self._saved = kept.position if kept else source.first_id - 1
-        self._torn = False
+        self._torn = self._closed = False
         self._writer = output.writer("batching")
         if self._writer.sequence > source.last_id:
             self._writer.close()
@@ -140,7 +140,11 @@ class BatchService:
         """Save the state and release *output*.
 
         After an append that failed nothing is saved: the batcher knows of messages that the output knows nothing of.
+        Closing again does nothing: another service may have gone on since.
         """
+        if self._closed:
+            return
+        self._closed = True
         try:
             if not self._torn:
                 self.save()

@@ -65,7 +65,10 @@ GROUPS = {
     },
     "Operate": {
         "serve": ("millstream.cli.serve:serve", "Run a node: a broker for RocketMQ clients, and the web console."),
-        "node": ("millstream.cli.node:node", "Move the tables of a node to a database server, and back."),
+        "node": (
+            "millstream.cli.node:node",
+            "Move the tables of a node to a database server, and list the processes that serve it.",
+        ),
         "queue": ("millstream.cli.queue:queue", "Show the depth and dead letters of work queues."),
         "config": ("millstream.cli.config:config", "Show the settings and where each comes from."),
         "bench": ("millstream.cli.bench:bench", "Run benchmarks, in a checkout also of other programs."),

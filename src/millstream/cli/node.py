@@ -1,15 +1,21 @@
-"""``millstream node``: where a node keeps its tables."""
+"""``millstream node``: where a node keeps its tables, and which processes serve it."""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
-from millstream.core.errors import BusyError
+from millstream.core.amounts import format_duration
+from millstream.core.errors import BusyError, InputError
+from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.node.members.member_table import Member
 
 FILE = "file"
 """The target that is the file ``node.db`` in the node's folder."""
@@ -19,9 +25,13 @@ class NodeServesError(BusyError):
     """A process serves the node."""
 
 
+class NoMembersError(InputError):
+    """One process serves the node."""
+
+
 @click.group()
 def node() -> None:
-    """Move the tables of a node between its folder and a database server."""
+    """Move the tables of a node between its folder and a database server, and list the processes that serve it."""
 
 
 @example("millstream node move postgresql://millstream@db.example/node")
@@ -65,3 +75,83 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
         echo_line(f"{table.name}  {table.rows:,} rows  {table.checksum}")
     setting = "remove node.database from the settings" if target == FILE else "set node.database to it"
     echo_line(f"{sum(table.rows for table in moved):,} rows moved and verified; now {setting}")
+
+
+@example("millstream node ls")
+@node.command("ls")
+@click.option("--all", "also_ended", is_flag=True, help="Also members that have ended in the last 30 days.")
+@json_option
+@data_options
+def list_members(settings: Settings, also_ended: bool, as_json: bool) -> None:
+    """List the members of a node: the processes of `millstream serve` on all hosts.
+
+    A member that gives no sign of life for node.lease is lost, and others take its roles over. A node whose tables are
+    in the file node.db has no members: one process serves it, which `millstream status` shows.
+    """
+    from millstream.node import Node
+
+    with Node.open(settings) as opened:
+        _require_shared(settings)
+        table = opened.databases.members.table
+        members, now = (table.all() if also_ended else table.alive()), table.time()
+    for member in members:
+        if as_json:
+            print_json(_described(member, now))
+            continue
+        roles = ", ".join(sorted(member.owns)) or "no roles"
+        echo_line(f"{member.id}  {_state(member, now)}  {member.details.version}  {roles}")
+
+
+@example("millstream node info web1-3f9a2c01")
+@node.command()
+@click.argument("member")
+@json_option
+@data_options
+def info(settings: Settings, member: str, as_json: bool) -> None:
+    """Show a member of a node: its process, its addresses, the roles that it offers, and those that it owns."""
+    from millstream.node import Node
+
+    with Node.open(settings) as opened:
+        _require_shared(settings)
+        found, now = opened.databases.members.table.find(member), opened.databases.members.table.time()
+    if as_json:
+        print_json(_described(found, now))
+        return
+    details = found.details
+    echo_line(f"{found.id}: {_state(found, now)}")
+    echo_line(f"process    {details.pid} on {details.host}, millstream {details.version}")
+    echo_line(f"joined     {format_timestamp(found.since)}")
+    echo_line(f"last seen  {format_timestamp(found.seen)}")
+    for what, address in sorted(details.addresses.items()):
+        echo_line(f"{what:10} {address}")
+    for role, since in sorted(found.owns.items()):
+        echo_line(f"owns       {role}, since {format_timestamp(since)}")
+    for role in sorted(details.roles.keys() - found.owns.keys()):
+        echo_line(f"offers     {role}")
+
+
+def _require_shared(settings: Settings) -> None:
+    if not settings.node.database:
+        raise NoMembersError(
+            "the tables of this node are in the file node.db, and one process serves it (millstream status): several "
+            "need the setting node.database"
+        )
+
+
+def _state(member: Member, now: int) -> str:
+    """How *member* is at the time *now* of the database."""
+    if member.ended is not None:
+        return f"ended {format_timestamp(member.ended)}"
+    silent = format_duration(max(0, now - member.seen) // 1_000_000 * 1_000_000)
+    if member.until < now:
+        return f"lost, last seen {silent} ago"
+    return f"{'draining' if member.draining else 'alive'}, last seen {silent} ago"
+
+
+def _described(member: Member, now: int) -> dict[str, object]:
+    return {
+        "id": member.id, "state": _state(member, now).partition(",")[0].partition(" ")[0], "since": member.since,
+        "seen": member.seen, "until": member.until, "ended": member.ended, "host": member.details.host,
+        "pid": member.details.pid, "version": member.details.version, "addresses": member.details.addresses,
+        "offers": sorted(member.details.roles), "owns": member.owns,
+    }  # fmt: skip

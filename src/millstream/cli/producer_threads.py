@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from millstream.cli.logging_setup import describe_error
@@ -34,18 +35,27 @@ class _Producer(NamedTuple):
 
 
 @contextlib.contextmanager
-def running_producers(node: Node, wake: Callable[[], None], say: Say) -> Iterator[None]:
-    """Run the looping producers for the length of the block, and call *wake* when they have put tasks.
+def running_producers(
+    node: Node,
+    wake: Callable[[], None],
+    say: Say,
+    ended: threading.Event | None = None,
+    fence: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+) -> Iterator[None]:
+    """Run the looping producers for the length of the block, or until *ended*, and call *wake* when they have put
+    tasks.
 
-    *say* gets a line for every space that failed, was left out or is held; no failure ends a producer.
+    *say* gets a line for every space that failed, was left out or is held; no failure ends a producer. Their threads
+    write to the node's database within *fence*.
     """
-    ended = threading.Event()
+    ended = ended or threading.Event()
 
     def again_and_again(producer: _Producer) -> None:
-        while not ended.is_set():
-            for line in _one_run(producer, ended.is_set):
-                say(line)
-            ended.wait(producer.every / MICROSECONDS)
+        with fence():
+            while not ended.is_set():
+                for line in _one_run(producer, ended.is_set):
+                    say(line)
+                ended.wait(producer.every / MICROSECONDS)
 
     threads = [
         threading.Thread(target=again_and_again, args=[producer], name=f"mill-producer-{producer.name}")

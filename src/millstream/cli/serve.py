@@ -131,7 +131,6 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
     _stop_on_signals(loop, stop)
     roles = ServeRoles(node, lambda: loop.call_soon_threadsafe(stop.set))
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(node.logs.upkeep(_log.warning))  # after the signals: it may take a while to begin
         await stack.enter_async_context(_running(roles))
         broker = None
         if places is not None:

@@ -59,6 +59,8 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
                 _begin_immediate(connection)
             writer.connection = connection
             try:
+                if (fence := getattr(_fences, "current", None)) is not None and fence[0] is engine:
+                    fence[1](connection)
                 yield connection
             finally:
                 writer.connection = None
@@ -68,6 +70,21 @@ def take_turns(engine: sa.Engine, lock: sa.Select[Any]) -> None:
     """Let writers of the database of *engine*, on a server, follow one another: each :func:`writing` first executes
     *lock*, which locks a row until the transaction ends."""
     _turns[engine] = lock
+
+
+@contextlib.contextmanager
+def fenced(engine: sa.Engine, check: Callable[[sa.Connection], object]) -> Iterator[None]:
+    """In the block, each :func:`writing` of this thread with *engine*, where its writers follow one another,
+    first calls *check* in its transaction, which raises where the thread has lost the right to write."""
+    before = getattr(_fences, "current", None)
+    _fences.current = engine, check
+    try:
+        yield
+    finally:
+        _fences.current = before
+
+
+_fences = threading.local()
 
 
 def _begin_immediate(connection: sa.Connection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -18,6 +19,9 @@ from millstream.node.context import DATABASE, NodeContext
 from millstream.node.moving import require_finished
 from millstream.settings import Settings
 from millstream.stores import open_provider
+
+if TYPE_CHECKING:
+    from millstream.node.members.node_members import NodeMembers
 
 TABLES = ("anchor_", "audit_", "console_", "mill_", "node_", "queue_", "registry_")
 """What the names of the tables in a node's own database begin with."""
@@ -91,6 +95,13 @@ class DatabasesPart:
         context.resources.callback(engine.dispose)
         require_finished(engine)
         return engine
+
+    @locked_cached_property
+    def members(self) -> NodeMembers:
+        """The processes that serve the node, where its own database is on a server."""
+        from millstream.node.members.node_members import NodeMembers
+
+        return NodeMembers(self._context, lambda: self.own)
 
     def _make_stores(self) -> None:
         settings = self._context.settings

@@ -12,6 +12,8 @@ import msgspec
 from millstream.anchoring.registry.settings import RegistrySettings
 from millstream.anchoring.settings import AnchoringSettings
 from millstream.batching.settings import BatchingSettings
+from millstream.core.amounts import Duration
+from millstream.core.clock import MICROSECONDS
 from millstream.core.settings import Section, SettingsError
 from millstream.core.url_schemes import scheme_of
 from millstream.log.settings import LogSettings, nerve_url
@@ -32,9 +34,13 @@ PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
 class NodeSettings(Section, frozen=True):
     """``database`` holds the node's tables: ``postgresql://user:password@host:port/name`` or ``mariadb://…``, and by
     default the file ``node.db`` in the node's folder. `millstream node move` moves the tables from one to the other.
+
+    Several processes of `millstream serve`, on several hosts, may serve a node on a server: each role has one owner
+    among them. A process that has given no sign of life for ``lease`` is counted as lost, and others take its roles.
     """
 
     database: str = ""
+    lease: Duration = Duration(15 * MICROSECONDS)
 
     def __post_init__(self) -> None:
         if self.database and scheme_of(self.database).extra not in ("postgresql", "mysql"):
@@ -42,6 +48,8 @@ class NodeSettings(Section, frozen=True):
                 "invalid database: write postgresql://user:password@host:port/name, mariadb://… or "
                 "mysql://…, or leave it empty for the file node.db"
             )
+        if self.lease < MICROSECONDS:
+            raise ValueError("node.lease must be at least 1s")
 
 
 class Settings(Section, frozen=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import millstream.cli.serve_roles
+import millstream.cli.node_roles
 from millstream.anchoring.transparency.checkpoint import parse_checkpoint
 from millstream.anchoring.transparency.signed_note import parse_note
 from millstream.cli.serve_roles import ServeRoles
@@ -197,7 +197,7 @@ def test_a_serving_node_has_its_ledgers_stamped(
     with node.open() as opened, ServeRoles(opened, lambda: None):
         until(opened.ledgers.timestamps.table("anchors").records, "a time stamp", seconds=4)
     one.requests = 0
-    monkeypatch.setattr(millstream.cli.serve_roles, "_STAMP_SECONDS", 0.01)
+    monkeypatch.setattr(millstream.cli.node_roles, "_STAMP_SECONDS", 0.01)
     one.answer = lambda _, real: (500, b"") if one.requests == 1 else (200, real)
     monkeypatch.setattr("millstream.anchoring.timestamps.collector._FIRST_PAUSE", 0.01)
     with StampedNode(tmp_path / "node", [one]).open() as node, ServeRoles(node, lambda: None):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from millstream.core.column_types import LONG_BYTES, WHOLE_NUMBER, exact_text
+from millstream.core.leases import lease_table
 
 metadata = sa.MetaData()
 
@@ -50,14 +51,8 @@ instances = sa.Table(
     sa.Column("instance", exact_text(64), primary_key=True),
     sa.Column("updated_at", sa.BigInteger, nullable=False),
 )
-tasks = sa.Table(
-    "registry_tasks",
-    metadata,
-    sa.Column("task", exact_text(64), primary_key=True),
-    sa.Column("holder", exact_text(64), nullable=False),
-    sa.Column("epoch", WHOLE_NUMBER, nullable=False),
-    sa.Column("until", sa.BigInteger, nullable=False),
-    sa.Column("ran_at", sa.BigInteger, nullable=False),
+tasks = lease_table(
+    "registry_tasks", metadata, "task", exact_text(64), sa.Column("ran_at", sa.BigInteger, nullable=False)
 )
 anchors = sa.Table(
     "registry_anchors",

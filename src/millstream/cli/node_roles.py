@@ -1,0 +1,257 @@
+"""The roles of a node that its settings name (section ``serve``): what each opens, and what its threads do."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, TypeAlias
+
+from millstream.anchoring.feed import AnchorSchedule
+from millstream.cli.anchor.observe import follow_in_background
+from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
+from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watching
+from millstream.cli.producer_threads import running_producers
+from millstream.core.amounts import counted
+from millstream.core.errors import MillstreamError
+from millstream.core.metrics.hook import LabelledMetrics
+from millstream.log import LogSpec
+from millstream.mill.workers.pools import queues_of
+from millstream.node.ledger_trees import LEDGERS
+
+if TYPE_CHECKING:
+    from millstream.batching.ticks import Ticker
+    from millstream.cli.role_run import RoleRun
+    from millstream.log import Writer
+    from millstream.mill.workers.manager import WorkerManager, WorkTally
+    from millstream.node import Node
+    from millstream.node.ledger_trees import LedgerName
+    from millstream.settings import IngestRole, RelayRole
+
+Opener: TypeAlias = "Callable[[RoleRun], AbstractContextManager[object]]"
+"""Opens what a role needs, for the length of the block, and adds its threads to the run."""
+
+_COSIGN_SECONDS = 0.5
+"""How often the ledgers are compared with what was cosigned: two small queries each."""
+
+_STAMP_SECONDS = 5.0
+"""How often it is checked whether a time stamp is due: a small query for each ledger and authority."""
+
+_log = logging.getLogger(__name__)
+
+
+class NodeRoles:
+    """The roles of *node*. Those of :meth:`everywhere` run in each process, those of :meth:`owned` in one of all."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._settings = node.settings.serve
+        self._managers: dict[str, WorkerManager] = {}
+        self._writers: dict[str, Callable[[], Writer | None]] = {}
+        self._topic_writer: Callable[[str], Writer | None] = lambda _: None
+
+    def owned(self) -> Mapping[str, Opener]:
+        """The roles of which a node has one each, by name, in the order in which one process begins them."""
+        settings, serve = self._node.settings, self._settings
+        roles: dict[str, Opener] = {}
+        if settings.log.upkeep:
+            roles["upkeep"] = lambda _: self._node.logs.upkeep(_log.warning)
+        roles |= {f"ingest {log}": functools.partial(self._ingest, log, role) for log, role in serve.ingest.items()}
+        roles |= {f"relay {log}": functools.partial(self._relay, log, role) for log, role in serve.relay.items()}
+        if settings.registry.follow.ledger:
+            roles["following"] = self._following
+        for log, output in serve.batching.items():
+            roles[f"batching {log}"] = functools.partial(self._batching, log, output)
+        if settings.anchoring.witness_policy:
+            roles["cosignatures"] = self._cosignatures
+        if settings.anchoring.timestamp_authorities:
+            roles["time stamps"] = self._timestamps
+        if serve.producers:
+            roles["producers"] = self._producers
+        return roles
+
+    def everywhere(self) -> Mapping[str, Opener]:
+        """The roles of which each process has one: they share queues and tables."""
+        roles: dict[str, Opener] = {}
+        if self._settings.registry or self._settings.registry_http:
+            roles["registry"] = self._registry
+        if self._settings.workers:
+            roles["workers"] = functools.partial(self._workers, self._settings.workers)
+        return roles
+
+    def groups(self) -> Mapping[str, str]:
+        """The roles of :meth:`owned`, each with its group: what writes to a log and what batches it belong together."""
+        return {name: name.partition(" ")[2] if name.startswith(_OF_LOGS) else name for name in self.owned()}
+
+    def stop_workers(self) -> None:
+        """Let workers begin nothing more. Does not wait."""
+        for manager in self._managers.values():
+            manager.stop()
+
+    def write_topics_by(self, find: Callable[[str], Writer | None]) -> None:
+        """From now on *find* knows the writers of logs that are topics of this process's broker."""
+        self._topic_writer = find
+
+    @contextlib.contextmanager
+    def _ingest(self, log: str, role: IngestRole, run: RoleRun) -> Iterator[None]:
+        """Takes messages of a broker into *log* until it is stopped."""
+        collector, say = self._node.metrics, functools.partial(_log.info, "ingest into %s: %s", log)
+        with MqttIngestRunner(log, role).opened(self._node, LabelledMetrics(collector, log=log), say) as (writer, take):
+
+            def take_all() -> None:
+                take(run.stopping.is_set)
+                records, aside = (
+                    collector.figures().by_label(f"ingest_{what}_total", "log").get(log, 0)
+                    for what in ("records", "rejects")
+                )
+                say(f"it has ended: {records:,} records, {counted(aside, 'message')} put aside")
+
+            run.add(f"ingest into {log}", take_all)
+            with self._writing(log, lambda: writer):
+                yield
+
+    @contextlib.contextmanager
+    def _relay(self, log: str, role: RelayRole, run: RoleRun) -> Iterator[None]:
+        """Moves an outbox into *log* until it is stopped."""
+        with opened_relay(log, role, self._node, run.stopping.is_set) as relay:
+            _log.info("relaying the table %s into %s", role.table, log)
+
+            def relay_all() -> None:
+                done = run_relay(relay, role)
+                _log.info("relaying into %s has ended: %s messages, %s dead rows", log, done.messages, done.dead)
+
+            run.add(f"relay into {log}", relay_all)
+            with self._writing(log, lambda: relay.writer):
+                yield
+
+    @contextlib.contextmanager
+    def _writing(self, log: str, writer: Callable[[], Writer | None]) -> Iterator[None]:
+        """Within the block *writer* finds the writer of *log* in this process."""
+        self._writers[log] = writer
+        try:
+            yield
+        finally:
+            del self._writers[log]
+
+    @contextlib.contextmanager
+    def _following(self, run: RoleRun) -> Iterator[None]:
+        _log.info("following the registry that the settings name")
+        run.add("following", follow_in_background(self._node, run.stopping.is_set))
+        yield
+
+    def _own_writer(self, log: str) -> Writer | None:
+        """The writer of *log* that another role of this process has now."""
+        find = self._writers.get(log)
+        return None if find is None else find()
+
+    def _ticker(self, log: str) -> Ticker:
+        """Ticks for *log*: by its writer where that is in this process, a role or the broker, else where it is free."""
+        from millstream.batching.ticks import current_writer_ticker, first_of_tickers, idle_log_ticker
+
+        own = current_writer_ticker(lambda: self._own_writer(log))
+        topic = current_writer_ticker(lambda: self._topic_writer(log))
+        return first_of_tickers(own, topic, idle_log_ticker(self._node.logs.store.log(LogSpec(log)), self._node.clock))
+
+    @contextlib.contextmanager
+    def _batching(self, log: str, output: str, run: RoleRun) -> Iterator[None]:
+        """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""
+        node = self._node
+        node.logs.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
+        service = node.batching.service(log, output, ticks=self._ticker(log))
+        with contextlib.closing(service):
+            anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, self._settings.anchor_every)
+            _log.info("batching %s into %s, and anchoring", log, output)
+
+            def batch_all() -> None:
+                service.run(run.stopping.is_set, between=anchoring.when_due)
+                anchoring.feed.step(force=True)
+                done = anchoring.feed.total
+                _log.info("batching %s has ended: %s batches handed over, %s anchors", log, done.batches, done.anchors)
+
+            run.add(f"batching {log}", batch_all)
+            yield
+
+    @contextlib.contextmanager
+    def _cosignatures(self, run: RoleRun) -> Iterator[None]:
+        """Asks the witnesses of the policy to cosign the ledgers, until it is stopped."""
+        ledgers = self._node.ledgers
+        assert ledgers.cosignatures.policy is not None
+        _log.info("asking %d witnesses to cosign the ledgers", len(ledgers.cosignatures.policy.witnesses))
+
+        collect = self._for_ledgers(
+            "cosignatures", _COSIGN_SECONDS, lambda name: ledgers.cosignatures.required_collector(name).collect(), run
+        )
+        run.add("cosignatures", collect)
+        yield
+
+    @contextlib.contextmanager
+    def _timestamps(self, run: RoleRun) -> Iterator[None]:
+        """Has the ledgers time-stamped by the authorities, until it is stopped."""
+        ledgers = self._node.ledgers
+        ledgers.timestamps.required_collector(LEDGERS[0])  # settings that cannot be used end the process now
+        count = len(self._node.settings.anchoring.timestamp_authorities)
+        _log.info("asking %d authorities for time stamps of the ledgers", count)
+        collect = self._for_ledgers(
+            "time stamps", _STAMP_SECONDS, lambda name: ledgers.timestamps.required_collector(name).collect(), run
+        )
+        run.add("time stamps", collect)
+        yield
+
+    def _for_ledgers(
+        self, what: str, seconds: float, collect: Callable[[LedgerName], object], run: RoleRun
+    ) -> Callable[[], None]:
+        """Calls *collect* every so many *seconds* for each ledger of the node, until it is stopped."""
+
+        def collect_again_and_again() -> None:
+            failed: dict[str, str] = {}
+            while not run.stopping.is_set():
+                for name in LEDGERS:
+                    try:
+                        if self._node.ledgers.has(name):
+                            collect(name)
+                        failed.pop(name, None)
+                    except MillstreamError as error:  # a store or database that is unreachable comes back
+                        if failed.get(name) != str(error):
+                            _log.warning("cannot collect %s for the ledger %s: %s", what, name, error)
+                        failed[name] = str(error)
+                run.stopping.wait(seconds)
+
+        return collect_again_and_again
+
+    @contextlib.contextmanager
+    def _workers(self, pools: Sequence[str], run: RoleRun) -> Iterator[None]:
+        chosen = {name: queues_of(name, self._node.settings.mill.pools) for name in pools}
+
+        def show(pool: str, _tally: WorkTally) -> None:
+            wake_others(self._managers, but=pool)
+
+        for pool, names in chosen.items():
+            self._managers[pool] = self._node.mill.workers(*names, on_progress=functools.partial(show, pool))
+            _log.info("working on %s (pool %s)", ", ".join(names), pool)
+
+        def work() -> None:
+            tally = run_pools(self._managers, drain=False)
+            _log.info("workers have ended: %s tasks done, %s dead", tally.done, tally.dead)
+
+        every = dict.fromkeys(name for names in chosen.values() for name in names)
+        with watching(monitor_of(self._node, list(every)), None):
+            run.add("workers", work)
+            yield
+
+    @contextlib.contextmanager
+    def _registry(self, _run: RoleRun) -> Iterator[None]:
+        _log.info("cutting and anchoring operations on identifiers")
+        with self._node.registry.instance as registry:
+            registry.start()
+            yield
+
+    def _producers(self, run: RoleRun) -> AbstractContextManager[None]:
+        _log.info("producing tasks of duplication, of bit checks and of storage statistics")
+        wake = functools.partial(wake_others, self._managers)
+        return running_producers(self._node, wake, _log.info, run.stopping, run.fence)
+
+
+_OF_LOGS = ("batching ", "ingest ", "relay ")
+"""What the names of roles of one log begin with."""

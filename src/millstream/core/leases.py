@@ -1,0 +1,105 @@
+"""Leases in a table: rights that one holder at a time has, until a time of the database's clock, and their epochs.
+
+The epoch grows with every new holder. Who has written with an older one has lost the right meanwhile, though it may not
+know: :meth:`Leases.require` says so within the transaction that is to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.column_types import WHOLE_NUMBER, exact_text
+from millstream.core.errors import MillstreamError
+from millstream.core.sql import SqlDatabase
+from millstream.core.sql_rows import insert_new
+
+Column = Callable[[int], int]
+"""The value of a column, computed of the present time."""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right *name*, held under *epoch*."""
+
+    name: str
+    epoch: int
+
+
+class LeaseLostError(MillstreamError):
+    """Another process holds the lease now: nothing was written."""
+
+
+def lease_table(
+    name: str, metadata: sa.MetaData, key: str, key_type: sa.types.TypeEngine[str], *columns: sa.Column[int]
+) -> sa.Table:
+    """A table of leases, whose names are in the column *key*; further *columns* are 0 in a lease nobody ever held."""
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column(key, key_type, primary_key=True),
+        sa.Column("holder", exact_text(64), nullable=False),
+        sa.Column("epoch", WHOLE_NUMBER, nullable=False),
+        sa.Column("until", sa.BigInteger, nullable=False),
+        *columns,
+    )
+
+
+class Leases:
+    """The leases in *table* (:func:`lease_table`) of *database*, each for so many *seconds*, as *holder*. Thread-safe.
+
+    *holder* is a name that no other process ever had.
+    """
+
+    def __init__(self, database: SqlDatabase, table: sa.Table, holder: str, seconds: float) -> None:
+        self._database, self._table = database, table
+        self._key = next(iter(table.primary_key.columns))
+        self._holder, self._duration = holder, int(seconds * 1_000_000)
+
+    def acquire(
+        self, name: str, *, allowed: Callable[[int, sa.Row[Any]], bool] = lambda *_: True, **values: Column
+    ) -> Lease | None:
+        """The lease *name*, unless another holder has it, or *allowed* (present time, row) says no.
+
+        *values* are written into further columns of the table.
+        """
+        table, named = self._table, self._key == name
+        fresh = {column.name: 0 for column in table.columns} | {self._key.name: name, "holder": ""}
+
+        def transaction(connection: sa.Connection, now: int) -> Lease | None:
+            connection.execute(insert_new(connection, table), fresh)
+            row = connection.execute(sa.select(table).where(named).with_for_update()).one()
+            if row.until > now or not allowed(now, row):
+                return None
+            change = {"holder": self._holder, "epoch": row.epoch + 1, "until": now + self._duration}
+            connection.execute(sa.update(table).where(named).values({**change, **_at(now, values)}))
+            return Lease(name, row.epoch + 1)
+
+        return self._database.write(transaction)
+
+    def renew(self, names: Iterable[str]) -> None:
+        """Prolong those of the leases *names* that are held here. Call it more often than a lease lasts."""
+        if names := sorted(names):
+            self._database.write(lambda connection, now: self.renew_in(connection, now, names))
+
+    def renew_in(self, connection: sa.Connection, now: int, names: Iterable[str]) -> None:
+        """:meth:`renew` as a part of the transaction of *connection*."""
+        mine = sa.and_(self._table.c.holder == self._holder, self._key.in_(sorted(names)))
+        connection.execute(sa.update(self._table).where(mine).values(until=now + self._duration))
+
+    def release(self, lease: Lease, **values: Column) -> None:
+        """End *lease* now, and write *values*; nothing is written where another holder has come since."""
+        mine = sa.update(self._table).where(self._key == lease.name, self._table.c.epoch == lease.epoch)
+        self._database.write(lambda connection, now: connection.execute(mine.values({"until": 0, **_at(now, values)})))
+
+    def require(self, connection: sa.Connection, lease: Lease) -> None:
+        """Raise :class:`LeaseLostError` unless *lease* is still held, as the transaction of *connection* sees it."""
+        held = sa.select(self._table.c.epoch).where(self._key == lease.name, self._table.c.holder == self._holder)
+        if connection.scalar(held) != lease.epoch:
+            raise LeaseLostError(f"another process holds the lease of {lease.name!r}: nothing was written")
+
+
+def _at(now: int, values: Mapping[str, Column]) -> Mapping[str, int]:
+    return {name: value(now) for name, value in values.items()}

@@ -1,0 +1,174 @@
+"""Members of a node as its database knows them: who serves it, since when, and who has stopped to give signs of life.
+
+All times are of the database's clock, in microseconds.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.errors import InputError
+from millstream.core.leases import Leases
+from millstream.core.sql import SqlDatabase
+from millstream.node.members import tables as t
+
+KEPT = 30 * 24 * 3600 * MICROSECONDS
+"""For how long members that have ended are remembered: changes that they began may be found until then."""
+
+
+class UnknownMemberError(InputError):
+    """No member of the node has this id."""
+
+
+class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member says of itself.
+
+    ``process`` is a name that tells its process from all others (:class:`~millstream.stores.audit.holders.Holders`).
+    ``roles`` maps the roles that it offers to their groups: roles of one group have the same owner. ``addresses`` are
+    those where it listens, by what listens there.
+    """
+
+    host: str
+    pid: int
+    version: str
+    process: str = ""
+    roles: Mapping[str, str] = msgspec.field(default_factory=dict)
+    addresses: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A member: ``since`` it joined, last ``seen``, counted as lost after ``until`` without another sign of life.
+
+    ``ended`` is when it left or was found to be lost; ``owns`` maps its roles to the time since which it owns them.
+    """
+
+    id: str
+    since: int
+    seen: int
+    until: int
+    ended: int | None
+    draining: bool
+    details: MemberDetails
+    owns: Mapping[str, int] = msgspec.field(default_factory=dict)
+
+
+class MemberTable:
+    """The members in the database of *engine*, whose leases last *seconds*; tables are made where they are absent.
+
+    Thread-safe. Raises :class:`~millstream.core.sql.SqlBusyError` where the database does not answer.
+    """
+
+    def __init__(self, engine: sa.Engine, clock: Clock, seconds: float) -> None:
+        self.database = SqlDatabase(engine, clock, t.metadata)
+        self.clock, self.seconds = clock, seconds
+        self._duration = int(seconds * MICROSECONDS)
+
+    def leases(self, member: str) -> Leases:
+        """The leases of roles as *member* takes them."""
+        return Leases(self.database, t.leases, member, self.seconds)
+
+    def join(self, details: MemberDetails, *, before: str = "") -> str:
+        """A new member; its id, which no member ever had. It drains where the same process did as *before*."""
+        name = f"{details.host[:40]}-{secrets.token_hex(4)}"
+
+        def transaction(connection: sa.Connection, now: int) -> None:
+            connection.execute(sa.delete(t.members).where(t.members.c.ended < now - KEPT))
+            draining = connection.scalar(sa.select(t.members.c.draining).where(t.members.c.id == before)) or False
+            row = {"id": name, "since": now, "seen": now, "until": now + self._duration, "draining": draining}
+            connection.execute(sa.insert(t.members).values(row | {"details": msgspec.json.encode(details)}))
+
+        self.database.write(transaction)
+        return name
+
+    def renew(self, member: str, details: MemberDetails, roles: Sequence[str]) -> bool:
+        """*member* is alive and keeps *roles*; False where it was counted as lost.
+
+        It does not wait for others that write to the database.
+        """
+        alive = sa.and_(t.members.c.id == member, t.members.c.ended.is_(None))
+        with self.database.engine.begin() as connection:
+            now = self.database.now(connection)
+            change = {"seen": now, "until": now + self._duration, "details": msgspec.json.encode(details)}
+            if not connection.execute(sa.update(t.members).where(alive).values(change)).rowcount:
+                return False
+            if roles:
+                self.leases(member).renew_in(connection, now, roles)
+        return True
+
+    def leave(self, member: str) -> None:
+        """*member* ends in order, or its process has ended: its roles are free."""
+        self._end(lambda _: t.members.c.id == member)
+
+    def end_lost(self) -> Sequence[str]:
+        """Count members as lost that have given no sign of life for longer than their lease; their ids."""
+        return self._end(lambda now: t.members.c.until < now)
+
+    def _end(self, condition: Callable[[int], sa.ColumnElement[bool]]) -> Sequence[str]:
+        def transaction(connection: sa.Connection, now: int) -> Sequence[str]:
+            chosen = sa.and_(t.members.c.ended.is_(None), condition(now))
+            ids = list(connection.scalars(sa.select(t.members.c.id).where(chosen).with_for_update()))
+            if ids:
+                connection.execute(sa.update(t.members).where(t.members.c.id.in_(ids)).values(ended=now))
+                connection.execute(sa.update(t.leases).where(t.leases.c.holder.in_(ids)).values(until=0))
+            return ids
+
+        with self.database.engine.connect() as connection:  # there are none, nearly always: without a lock
+            found = sa.select(t.members.c.id).where(
+                t.members.c.ended.is_(None), condition(self.database.now(connection))
+            )
+            if connection.scalar(found.limit(1)) is None:
+                return []
+        return self.database.write(transaction)
+
+    def drain(self, member: str, *, draining: bool) -> None:
+        """*member* is to give its roles up and take none, or may take some again.
+
+        Raises :class:`UnknownMemberError`.
+        """
+        alive = sa.and_(t.members.c.id == member, t.members.c.ended.is_(None))
+        change = sa.update(t.members).where(alive).values(draining=draining)
+        if not self.database.write(lambda connection, _now: connection.execute(change).rowcount):
+            raise UnknownMemberError(f"no member {member!r} serves this node: see `millstream node ls`")
+
+    def alive(self) -> Sequence[Member]:
+        """The members that have not ended, in the order in which they joined."""
+        return self._members(t.members.c.ended.is_(None))
+
+    def find(self, member: str) -> Member:
+        """The member of this id, which may have ended. Raises :class:`UnknownMemberError`."""
+        for found in self._members(t.members.c.id == member):
+            return found
+        raise UnknownMemberError(f"the node never had a member {member!r}: see `millstream node ls`")
+
+    def time(self) -> int:
+        """The present time of the database."""
+        return self.database.read(lambda _connection, now: now)
+
+    def all(self) -> Sequence[Member]:
+        """All members that are remembered, in the order in which they joined."""
+        return self._members(sa.true())
+
+    def _members(self, condition: sa.ColumnElement[bool]) -> Sequence[Member]:
+        def query(connection: sa.Connection, _now: int) -> Sequence[Member]:
+            rows = connection.execute(
+                sa.select(t.members).where(condition).order_by(t.members.c.since, t.members.c.id)
+            ).all()
+            held = connection.execute(sa.select(t.leases).where(t.leases.c.until > 0).order_by(t.leases.c.role)).all()
+            owned: dict[str, dict[str, int]] = {}
+            for lease in held:
+                owned.setdefault(lease.holder, {})[lease.role] = lease.acquired
+            return [_member(row, owned.get(row.id, {})) for row in rows]
+
+        return self.database.read(query)
+
+
+def _member(row: sa.Row[tuple[object, ...]], owns: Mapping[str, int]) -> Member:
+    fields = row._mapping
+    details = msgspec.json.decode(bytes(fields["details"]), type=MemberDetails)
+    named = {name: fields[name] for name in ("id", "since", "seen", "until", "ended")}
+    return Member(**named, draining=bool(fields["draining"]), details=details, owns=owns)

@@ -1,0 +1,155 @@
+"""This process as a member of its node: it joins, gives signs of life, and knows by its own clock when it is lost."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from millstream.core.amounts import counted
+from millstream.core.clock import uptime
+from millstream.core.errors import InputError, MillstreamError
+from millstream.core.leases import Leases
+from millstream.node.members.member_table import Member, MemberDetails, MemberTable
+from millstream.stores.audit.holders import Holders, HolderState
+
+RENEWALS = 3
+"""How often a member gives a sign of life within its lease."""
+
+_log = logging.getLogger(__name__)
+
+
+class NeedsQueueBrokerError(InputError):
+    """Another process serves the node, and the work queues are of one process alone."""
+
+
+class Membership:
+    """A member of the node in *table*, described by *details*, from :meth:`join` on. Thread-safe.
+
+    Within its block a thread renews it. A member that was lost stays so, until it joins anew under another id.
+    """
+
+    def __init__(self, table: MemberTable, details: MemberDetails) -> None:
+        self.table, self.details = table, details
+        self.id = ""
+        self._renewed = 0.0
+        self._ended = False
+        self._roles: set[str] = set()
+        self._lost: Callable[[], object] = bool
+        self._stopping = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._renew_again_and_again, name="membership", daemon=True)
+
+    @property
+    def leases(self) -> Leases:
+        """The leases of roles as this member takes them."""
+        return self.table.leases(self.id)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether others count this member as lost, or may do so, by this process's own clock."""
+        return self._ended or uptime(self.table.clock) - self._renewed > self.table.seconds
+
+    def join(self) -> None:
+        """Become a member, with an id that nobody ever had."""
+        begun = uptime(self.table.clock)
+        self.id = self.table.join(self.details, before=self.id)
+        self._renewed, self._ended = begun, False
+        self._roles.clear()
+
+    def renew(self) -> bool:
+        """Give a sign of life; False where this member is lost."""
+        begun = uptime(self.table.clock)
+        if self.is_lost or not self.table.renew(self.id, self.details, list(self._roles)):
+            self._ended = True
+            return False
+        self._renewed = begun
+        return True
+
+    def keep(self, role: str) -> None:
+        """Renew the lease of *role* from now on."""
+        self._roles.add(role)
+
+    def give_up(self, role: str) -> None:
+        """Do not renew the lease of *role* any more."""
+        self._roles.discard(role)
+
+    def listens(self, what: str, address: str) -> None:
+        """Tell others, with the next sign of life, that this process listens at *address*."""
+        addresses = {**self.details.addresses, what: address}
+        self.details = msgspec.structs.replace(self.details, addresses=addresses)
+
+    def on_loss(self, lost: Callable[[], object]) -> None:
+        """Call *lost*, which must not wait, once this member is found to be lost."""
+        self._lost = lost
+
+    def end_lost(self) -> Sequence[str]:
+        """Count members as lost that give no sign of life, and those of this machine whose process has ended."""
+        ended = list(self.table.end_lost())
+        holders = Holders()
+        for member in self.table.alive():
+            if member.id != self.id and holders.state(member.details.process) == HolderState.ENDED:
+                self.table.leave(member.id)
+                ended.append(member.id)
+        for name in ended:
+            _log.warning("the member %s of the node is lost: others take its roles over", name)
+        return ended
+
+    def require_alone(self) -> None:
+        """Raise :class:`NeedsQueueBrokerError` where a member that joined earlier is alive.
+
+        One that gives no sign of life is waited for until it counts as lost.
+        """
+        seen: dict[str, int] = {}
+        while others := self._earlier():
+            for member in others:
+                if member.seen != seen.setdefault(member.id, member.seen):
+                    raise NeedsQueueBrokerError(
+                        f"process {member.details.pid} on {member.details.host} serves this node ({member.id}), and "
+                        "its work queues lie in logs, which one process can use: set queue.broker (amqp://… or "
+                        "rocketmq://…) for all processes of the node"
+                    )
+            _log.info("waiting for %s, which may have ended", counted(len(others), "member"))
+            self.table.clock.sleep(self.table.seconds / RENEWALS)
+
+    def _earlier(self) -> Sequence[Member]:
+        self.end_lost()
+        return list(itertools.takewhile(lambda member: member.id != self.id, self.table.alive()))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._stopping:
+            self._stopped = True
+            self._stopping.notify_all()
+        self._thread.join()
+        try:
+            self.table.leave(self.id)
+        except MillstreamError as failure:
+            _log.warning("the member %s could not leave: %s", self.id, failure)
+
+    def _renew_again_and_again(self) -> None:
+        clock, told = self.table.clock, ""
+        while True:
+            with self._stopping:
+                if not self._stopped:
+                    clock.wait(self._stopping, self.table.seconds / RENEWALS)
+                if self._stopped:
+                    return
+            member = self.id
+            try:
+                alive = self.renew()
+            except Exception as error:  # the database comes back; until then the own clock says what is lost
+                _log.warning("the member %s could not give a sign of life: %s", member, error)
+                alive = not self.is_lost
+            if not alive and told != member:
+                told = member
+                _log.warning("this process was counted as lost (%s): its roles end, and it joins anew", member)
+                self._lost()

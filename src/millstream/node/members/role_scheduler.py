@@ -1,0 +1,163 @@
+"""Which roles of the node this process runs: those that are assigned to it, under leases."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol, Self
+
+import sqlalchemy as sa
+
+from millstream.core.errors import BusyError
+from millstream.core.leases import Lease
+from millstream.core.sql import fenced
+from millstream.node.members.assignment import assign
+from millstream.node.members.membership import RENEWALS, Membership
+
+_log = logging.getLogger(__name__)
+
+Fence = Callable[[], AbstractContextManager[object]]
+"""Makes a block in which what the thread writes to the node's database fails once the role is another's."""
+
+
+class RunningRole(Protocol):
+    """A role that runs in threads of its own."""
+
+    is_lost: bool
+    """Whether it has ended because another process owns it now."""
+
+    def stop(self) -> None:
+        """Complete running work and begin nothing more. Does not wait."""
+        ...
+
+    def end(self) -> None:
+        """:meth:`stop`, and wait for it."""
+        ...
+
+
+class RoleScheduler:
+    """Runs, of the roles that *membership* offers, those that are assigned to it. *start* begins a role.
+
+    Within its block a thread calls :meth:`step` several times within a lease; *failed* gets what *start* raises.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        start: Callable[[str, Fence], RunningRole],
+        failed: Callable[[str, Exception], object],
+    ) -> None:
+        self._membership, self._start, self._failed = membership, start, failed
+        self._running: dict[str, tuple[Lease, RunningRole]] = {}
+        self._told: dict[str, str] = {}
+        self._woken = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._step_again_and_again, name="role-scheduler", daemon=True)
+        membership.on_loss(self._stop_all)
+
+    @property
+    def running(self) -> Mapping[str, RunningRole]:
+        """The roles that this process owns now."""
+        return {name: role for name, (_, role) in list(self._running.items())}
+
+    def step(self) -> None:
+        """End the roles that this process should not have, and begin those that it should and that are free."""
+        member = self._membership
+        if member.is_lost:
+            self._end(list(self._running), release=False)
+            member.join()
+            _log.info("this process is the member %s of the node", member.id)
+        member.end_lost()
+        mine = self._assigned()
+        self._end([name for name, (_, role) in self._running.items() if name not in mine or role.is_lost])
+        for name in sorted(mine - self._running.keys()):
+            if not (self._stopped or member.is_lost):
+                self._begin(name)
+
+    def _assigned(self) -> set[str]:
+        """The roles that this member is to own."""
+        alive = self._membership.table.alive()
+        offers = {one.id: one.details.roles for one in alive if not one.draining}
+        owners = {role: one.id for one in alive for role in one.owns}
+        return {role for role, owner in assign(offers, owners).items() if owner == self._membership.id}
+
+    def _begin(self, name: str) -> None:
+        member, leases = self._membership, self._membership.leases
+        lease = leases.acquire(name, acquired=lambda now: now)
+        if lease is None:
+            return
+        member.keep(name)
+        engine = member.table.database.engine
+
+        def check(connection: sa.Connection) -> None:
+            leases.require(connection, lease)
+
+        def fence() -> AbstractContextManager[object]:
+            return fenced(engine, check)
+
+        try:
+            with fence():
+                self._running[name] = lease, self._start(name, fence)
+        except Exception as error:
+            member.give_up(name)
+            with contextlib.suppress(BusyError):
+                leases.release(lease)
+            if not isinstance(error, BusyError):
+                self._failed(name, error)
+            elif self._told.get(name) != str(error):  # what the former owner has not given back yet
+                _log.warning("the role %s cannot begin yet: %s", name, error)
+            self._told[name] = str(error)
+        else:
+            self._told.pop(name, None)
+
+    def _end(self, names: list[str], *, release: bool = True) -> None:
+        """End the roles *names*, all at once, and then give their leases back."""
+        for name in names:
+            self._running[name][1].stop()
+        for name in names:
+            lease, role = self._running[name]
+            role.end()
+            del self._running[name]
+            self._membership.give_up(name)
+            if release:
+                self._membership.leases.release(lease)
+                _log.info("gave up the role %s", name)
+
+    def _stop_all(self) -> None:
+        for role in self.running.values():
+            role.stop()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the thread make its next step now."""
+        with self._woken:
+            self._woken.notify_all()
+
+    def stop(self) -> None:
+        """Begin no role any more. Does not wait."""
+        self._stopped = True
+        self._stop_all()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        self._thread.join()
+        self._end(list(self._running), release=not self._membership.is_lost)
+
+    def _step_again_and_again(self) -> None:
+        clock, pause = self._membership.table.clock, min(1.0, self._membership.table.seconds / RENEWALS)
+        while not self._stopped:
+            try:
+                self.step()
+            except Exception as error:  # the database comes back
+                _log.warning("could not see which roles this process is to have: %s", error)
+            with self._woken:
+                if not self._stopped:
+                    clock.wait(self._woken, pause)

@@ -1,0 +1,252 @@
+"""Members of a node: who is alive, who owns which role, and that who has lost a role writes nothing more."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.clock import MICROSECONDS, VirtualClock
+from millstream.core.leases import LeaseLostError
+from millstream.core.sql import writing
+from millstream.node.members.assignment import assign
+from millstream.node.members.member_table import MemberDetails, MemberTable, UnknownMemberError
+from millstream.node.members.membership import Membership, NeedsQueueBrokerError
+from millstream.node.members.role_scheduler import Fence, RoleScheduler
+from millstream.stores.audit.holders import Holders
+
+ROLES = {"batching a": "a", "batching b": "b", "producers": "producers", "upkeep": "upkeep"}
+
+
+class Played:
+    """A role that notes what happens to it."""
+
+    def __init__(self, fence: Fence) -> None:
+        self.fence, self.is_lost, self.stopped, self.ended = fence, False, False, False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def end(self) -> None:
+        self.stopped = self.ended = True
+
+
+class Process:
+    """A process that serves a node; its threads are the calls of the test."""
+
+    def __init__(self, engine: sa.Engine, clock: VirtualClock, name: str, roles: Mapping[str, str] = ROLES) -> None:
+        details = MemberDetails(host=name, pid=1, version="1", process=Holders().new(), roles=roles)
+        self.table = MemberTable(engine, clock, 15.0)
+        self.membership = Membership(self.table, details)
+        self.failures: list[Exception] = []
+        self.all: dict[str, Played] = {}
+        self.scheduler = RoleScheduler(self.membership, self._start, lambda _, error: self.failures.append(error))
+        self.membership.join()
+
+    def _start(self, name: str, fence: Fence) -> Played:
+        if name in self.refused:
+            raise ValueError(name)
+        self.all[name] = Played(fence)
+        return self.all[name]
+
+    refused: frozenset[str] = frozenset()
+
+    @property
+    def roles(self) -> set[str]:
+        return set(self.scheduler.running)
+
+
+class Host:
+    def __init__(self, folder: Path) -> None:
+        self.clock = VirtualClock()
+        self.engine = sa.create_engine(f"sqlite:///{folder / 'node.db'}")
+
+    def process(self, name: str, roles: Mapping[str, str] = ROLES) -> Process:
+        return Process(self.engine, self.clock, name, roles)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    host.engine.dispose()
+
+
+def settle(*processes: Process) -> None:
+    """Let each process do what it does, until nothing changes any more."""
+    for _ in range(3):
+        for process in processes:
+            process.membership.renew()
+            process.scheduler.step()
+
+
+def test_a_member_that_gives_signs_of_life_is_alive_and_one_that_gives_none_is_lost(host: Host) -> None:
+    one, two = host.process("one"), host.process("two")
+    for _ in range(4):
+        host.clock.advance(5.0)
+        assert one.membership.renew()
+    assert two.membership.is_lost, "by its own clock"
+    assert one.membership.end_lost() == [two.membership.id]
+    assert [member.details.host for member in one.table.alive()] == ["one"]
+    assert not two.membership.renew(), "it joins anew, and never revives what others counted as lost"
+    assert one.table.find(two.membership.id).ended is not None
+
+
+def test_one_process_owns_all_roles_and_shares_them_with_a_second_one(host: Host) -> None:
+    one = host.process("one")
+    settle(one)
+    assert one.roles == set(ROLES)
+    two = host.process("two")
+    settle(one, two)
+    assert len(one.roles) == len(two.roles) == 2 and one.roles | two.roles == set(ROLES)
+    assert all(one.all[name].ended for name in two.roles), "ended before the other began"
+    before = one.roles
+    settle(one, two)
+    assert one.roles == before
+
+
+def test_the_roles_of_a_lost_process_are_taken_over_and_it_writes_nothing_more(host: Host) -> None:
+    one = host.process("one")
+    settle(one)
+    host.clock.advance(16.0)  # the process is stopped (SIGSTOP), and resumes below
+    two = host.process("two")
+    settle_alone = two.scheduler.step
+    settle_alone()
+    assert two.roles == set(ROLES)
+    with pytest.raises(LeaseLostError, match="batching a"), one.all["batching a"].fence(), writing(host.engine):
+        raise AssertionError("not reached")
+    with two.all["batching a"].fence(), writing(host.engine):
+        pass
+    before, lost = dict(one.all), one.membership.id
+    assert not one.membership.renew()
+    settle(one, two)
+    assert all(role.ended for role in before.values()) and one.membership.id != lost
+    assert one.roles | two.roles == set(ROLES) and not one.roles & two.roles
+
+
+def test_writes_of_a_thread_outside_the_fence_and_to_other_databases_are_not_refused(
+    host: Host, tmp_path: Path
+) -> None:
+    one = host.process("one")
+    settle(one)
+    host.clock.advance(16.0)
+    host.process("two").scheduler.step()
+    with writing(host.engine):
+        pass
+    with contextlib.closing(sa.create_engine(f"sqlite:///{tmp_path / 'other.db'}").connect()) as other:
+        with one.all["upkeep"].fence(), writing(other.engine):
+            pass
+        other.engine.dispose()
+
+
+def test_a_draining_process_gives_its_roles_up_until_it_may_take_some_again(host: Host) -> None:
+    one, two = host.process("one"), host.process("two")
+    settle(one, two)
+    one.table.drain(one.membership.id, draining=True)
+    settle(one, two)
+    assert one.roles == set() and two.roles == set(ROLES)
+    host.clock.advance(16.0)
+    two.scheduler.step()
+    one.scheduler.step()
+    settle(one, two)
+    assert one.roles == set(), "it drains under its new id, too"
+    one.table.drain(one.membership.id, draining=False)
+    settle(one, two)
+    assert len(one.roles) == 2
+    with pytest.raises(UnknownMemberError, match="millstream node ls"):
+        one.table.drain("nobody", draining=True)
+
+
+def test_a_process_that_ends_in_order_frees_its_roles_at_once(host: Host) -> None:
+    one, two = host.process("one"), host.process("two")
+    settle(one)
+    with one.membership, one.scheduler:
+        pass
+    two.scheduler.step()
+    assert two.roles == set(ROLES) and not one.roles
+
+
+def test_a_member_of_this_machine_whose_process_has_ended_is_not_waited_for(host: Host) -> None:
+    one, two = host.process("one"), host.process("two")
+    settle(one)
+    gone, (name, pid, started, *rest) = one.membership, one.membership.details.process.split("/")
+    gone.details = MemberDetails(
+        host="one", pid=1, version="1", process="/".join([name, pid, f"{started}0", *rest]), roles=ROLES
+    )
+    gone.renew()
+    two.scheduler.step()
+    assert two.roles == set(ROLES)
+
+
+def test_a_role_that_cannot_begin_is_told_and_is_free_for_others(host: Host) -> None:
+    one, two = host.process("one"), host.process("two")
+    one.refused = frozenset(ROLES)
+    one.scheduler.step()
+    assert len(one.failures) == 2 and one.roles == set()
+    one.table.drain(one.membership.id, draining=True)
+    two.scheduler.step()
+    assert two.roles == set(ROLES)
+
+
+def test_without_a_broker_for_its_queues_a_second_process_is_refused(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    one, two = host.process("one"), host.process("two")
+    one.membership.require_alone()
+    sleep = host.clock.sleep
+
+    def sleeping(seconds: float) -> None:
+        sleep(seconds)
+        one.membership.renew()
+
+    monkeypatch.setattr(host.clock, "sleep", sleeping)
+    with pytest.raises(NeedsQueueBrokerError, match=r"process 1 on one serves this node .* set queue.broker"):
+        two.membership.require_alone()
+    monkeypatch.undo()
+    two.membership.join()
+    two.membership.require_alone()
+    assert "may have ended" in caplog.text, "a process that was killed is waited for"
+
+
+def test_members_that_ended_long_ago_are_forgotten(host: Host) -> None:
+    one = host.process("one")
+    one.table.leave(one.membership.id)
+    host.clock.advance(31 * 24 * 3600)
+    two = host.process("two")
+    assert [member.id for member in two.table.all()] == [two.membership.id]
+    assert two.table.time() == host.clock.now() > two.table.find(two.membership.id).until - 16 * MICROSECONDS
+
+
+names = st.sampled_from(["m1", "m2", "m3", "m4"])
+roles = st.dictionaries(st.sampled_from([f"r{n}" for n in range(8)]), st.sampled_from(["g1", "g2", "g3"]))
+
+
+@given(st.dictionaries(names, roles), st.dictionaries(st.sampled_from([f"r{n}" for n in range(9)]), names))
+def test_assignment_gives_each_role_one_able_owner_and_is_stable(
+    offers: dict[str, dict[str, str]], owners: dict[str, str]
+) -> None:
+    assigned = assign(offers, owners)
+    assert assigned.keys() == {role for offered in offers.values() for role in offered}
+    assert all(role in offers[member] for role, member in assigned.items())
+    assert assign(offers, assigned) == assigned
+    assert assign(dict(reversed(offers.items())), owners) == assigned, "members see the same, in whatever order"
+
+
+@given(st.integers(1, 4), st.integers(0, 12), st.dictionaries(st.integers(0, 12).map("r{}".format), names))
+def test_assignment_moves_as_few_roles_as_even_numbers_need(members: int, count: int, owners: dict[str, str]) -> None:
+    offered = {f"r{n}": f"r{n}" for n in range(count)}
+    offers = {f"m{n + 1}": offered for n in range(members)}
+    assigned = assign(offers, owners)
+    load = [list(assigned.values()).count(name) for name in offers]
+    assert max(load) - min(load) <= 1
+    before = [sum(owners.get(role) == name for role in offered) for name in offers]
+    needed = sum(max(0, have - -(-count // members)) for have in before)
+    moved = sum(owners[role] in offers and assigned[role] != owners[role] for role in offered if role in owners)
+    assert moved <= needed + sum(have == -(-count // members) for have in before)
