@@ -17,6 +17,7 @@ from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import BUSY_PAUSE, idle_log_ticker, writer_ticker
 from millstream.core.clock import VirtualClock
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import LogError, LogSpec, TrimmedError, open_store
 from suite.sizes import sized
@@ -72,7 +73,9 @@ def store():
 
 
 def serve(store, path, **kwargs):
-    return BatchService(store.log(LogSpec("in")), store.log(LogSpec("out")), RULES, path / "state", **kwargs)
+    return BatchService(
+        store.log(LogSpec("in")), store.log(LogSpec("out")), RULES, FileDocument(path / "state"), **kwargs
+    )
 
 
 def test_ticks_are_given_between_writers_and_held_back_while_there_is_one(tmp_path):
@@ -140,7 +143,9 @@ def test_ticks_close_quiet_sources_and_a_replay_needs_no_timer(tmp_path):
         assert not service.tick()
         assert store.log(LogSpec("in")).last_id == 2
         service.close()
-        replay = BatchService(store.log(LogSpec("in")), store.log(LogSpec("again")), RULES, tmp_path / "other")
+        replay = BatchService(
+            store.log(LogSpec("in")), store.log(LogSpec("again")), RULES, FileDocument(tmp_path / "other")
+        )
         replay.step()
         replay.close()
         assert given(store.log(LogSpec("again"))) == given(store.log(LogSpec("out"))) != ([], [])
@@ -227,7 +232,9 @@ def test_p6_a_service_whose_append_failed_saves_nothing_that_the_output_does_not
 def test_an_output_that_came_of_another_log_is_refused(store, tmp_path):
     with store.log(LogSpec("other")).writer() as writer:
         writer.append([Message(b"", "a", "p", time, time) for time in range(100)])
-    first = BatchService(store.log(LogSpec("other")), store.log(LogSpec("out")), RULES, tmp_path / "first")
+    first = BatchService(
+        store.log(LogSpec("other")), store.log(LogSpec("out")), RULES, FileDocument(tmp_path / "first")
+    )
     first.step()
     first.close()
     with pytest.raises(BatchServiceError, match=r"up to message 100, but .* now ends at 0"):
@@ -250,7 +257,7 @@ def test_a_state_file_that_is_of_no_use_is_refused(store, tmp_path, spoil):
         (tmp_path / "state").write_bytes(b"\x00")
     output = store.log(LogSpec("elsewhere" if spoil == "other logs" else "out"))
     with pytest.raises(SnapshotError, match="state"):
-        BatchService(store.log(LogSpec("in")), output, RULES, tmp_path / "state")
+        BatchService(store.log(LogSpec("in")), output, RULES, FileDocument(tmp_path / "state"))
 
 
 def test_metrics_tell_rejects_by_reason_delays_open_sources_and_lag(store, tmp_path):
@@ -274,11 +281,11 @@ def test_a_service_begins_where_a_trimmed_log_begins_and_gives_the_same_after_a_
         with source.writer() as writer:
             writer.append(messages[:200])
             source.trim(101)
-            service = BatchService(source, output, RULES, tmp_path / "state", commit_every=7)
+            service = BatchService(source, output, RULES, FileDocument(tmp_path / "state"), commit_every=7)
             service.step()
             service._writer.close()  # a crash: the state that was saved is the one of the beginning
             writer.append(messages[200:])
-            service = BatchService(source, output, RULES, tmp_path / "state", commit_every=7)
+            service = BatchService(source, output, RULES, FileDocument(tmp_path / "state"), commit_every=7)
             service.step()
             service.close()
         assert given(output) == expected(source)
@@ -289,13 +296,13 @@ def test_a_service_whose_state_is_gone_and_whose_log_was_trimmed_is_refused(tmp_
         source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
         with source.writer() as writer:
             writer.append(traffic(6, 300))
-        service = BatchService(source, output, RULES, tmp_path / "state")
+        service = BatchService(source, output, RULES, FileDocument(tmp_path / "state"))
         service.step()
         service.close()
         (tmp_path / "state").unlink()
         source.trim(200)
         with pytest.raises(BatchServiceError, match="trimmed and begins at 200"):
-            BatchService(source, output, RULES, tmp_path / "state")
+            BatchService(source, output, RULES, FileDocument(tmp_path / "state"))
         output.writer().close()
 
 
@@ -304,7 +311,7 @@ def test_a_service_whose_log_was_trimmed_beyond_where_it_stood_is_told_so(tmp_pa
         source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
         with source.writer() as writer:
             writer.append(traffic(7, 100))
-            service = BatchService(source, output, RULES, tmp_path / "state")
+            service = BatchService(source, output, RULES, FileDocument(tmp_path / "state"))
             service.step()
             writer.append(traffic(7, 100)[:50])
         source.trim(120)

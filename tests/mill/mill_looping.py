@@ -6,13 +6,14 @@ import io
 from pathlib import Path
 from typing import Any
 
+from millstream.core.documents import FileDocument
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
 from millstream.mill.producers.bits import BitMorsel, BitProducer
 from millstream.mill.producers.duplication import DuplicationMorsel, DuplicationProducer
 from millstream.mill.producers.producer_loop import ProducerLoop
-from millstream.mill.producers.state import StateFile
+from millstream.mill.producers.state import StateDocument
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.queue import LogWorkQueue
 
@@ -25,7 +26,7 @@ class Producer:
 
     def __init__(self, world: Any, folder: Path, policies: dict[str, Policy], **more: Any) -> None:
         self.world, self.queue, self.policies = world, world.queue(), Policies(policies)
-        self.file = StateFile(folder / "state" / "duplication.json", DuplicationMorsel)
+        self.file = StateDocument(FileDocument(folder / "state" / "duplication.json"), DuplicationMorsel)
         self.most: int = more.pop("most", 10**6)
         self.frequency: int = more.pop("frequency", MONTH)
         self.more = more
@@ -78,7 +79,7 @@ class Bits(Producer):
     def __init__(self, world: Any, folder: Path, **more: Any) -> None:
         super().__init__(world, folder, {}, **more)
         self.queue, self.reports = world.queue("bits"), world.queue("reports")
-        self.bit_file = StateFile(folder / "state" / "bits.json", BitMorsel)
+        self.bit_file = StateDocument(FileDocument(folder / "state" / "bits.json"), BitMorsel)
 
     def run(self) -> Any:
         world = self.world

@@ -28,7 +28,8 @@ from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.mill.producers.duplication import DuplicationMorsel, DuplicationProducer
 from millstream.mill.producers.producer_loop import ProducerLoop
-from millstream.mill.producers.state import StateFile
+from millstream.core.documents import FileDocument
+from millstream.mill.producers.state import StateDocument
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
@@ -44,7 +45,7 @@ policies = Policies({"me": Policy("me", {}, (Pair("1", "2"),))})
 with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
     queue = LogWorkQueue(store.log(LogSpec("low")), clock)
     producer = DuplicationProducer(lambda: policies, providers, manifest, queue)
-    file = StateFile(folder / "state.json", DuplicationMorsel)
+    file = StateDocument(FileDocument(folder / "state.json"), DuplicationMorsel)
     tell = lambda run: print(run.tasks, flush=True)
     run = ProducerLoop(file, producer, queue, clock, frequency=10**12, most=10**6, on_progress=tell).run()
     print(run.outcome, flush=True)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from millstream.core.clock import MICROSECONDS
+from millstream.core.documents import FileDocument
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.producers import statistics as producer_of_statistics
 from millstream.mill.producers.producer_loop import LoopOutcome, LoopRun, ProducerLoop
 from millstream.mill.producers.space_filter import Pattern, SpaceFilter
-from millstream.mill.producers.state import DAY, GRACE, StateFile, first_start, next_start
+from millstream.mill.producers.state import DAY, GRACE, StateDocument, first_start, next_start
 from millstream.mill.producers.statistics import StatisticsMorsel, StatisticsProducer
 from millstream.mill.reports.statistics import SpaceStatisticsTable, StatisticsProcessor
 from millstream.mill.task_processor import ProcessorRegistry
@@ -34,7 +35,7 @@ class Counting:
     def run(self, *, start: int | None = None, most: int = 10**6, frequency: int = DAY, **more: Any) -> LoopRun:
         world = self.world
         producer = StatisticsProducer(world.manifest, self.statistics, self.queue, **more)
-        file = StateFile(self.folder / "statistics.json", StatisticsMorsel)
+        file = StateDocument(FileDocument(self.folder / "statistics.json"), StatisticsMorsel)
         return ProducerLoop(file, producer, self.queue, world.clock, frequency=frequency, most=most, start=start).run()
 
     def taken(self) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from millstream.batching import EventBatch, Rulebook
 from millstream.batching.message_events import event_from_message
 from millstream.batching.service import BatchService
 from millstream.cli.main import run
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import Log, LogSpec
 from millstream.node import Node
@@ -54,7 +55,7 @@ def fill(node: Node, messages: list[Message], rules: BatchConfig) -> tuple[Log, 
     source, output = node.logs.store.log(LogSpec("in", block_messages=50)), node.logs.store.log(LogSpec("out"))
     with source.writer() as writer:
         writer.append(sorted(messages, key=lambda message: message.received_at or 0))
-    service = BatchService(source, output, Rulebook(rules), node.folder / "state", commit_every=64)
+    service = BatchService(source, output, Rulebook(rules), FileDocument(node.folder / "state"), commit_every=64)
     service.step()
     service.close()
     return source, output

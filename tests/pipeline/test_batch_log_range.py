@@ -13,6 +13,7 @@ import pytest
 from millstream.batching import BatchConfig
 from millstream.batching.service import BatchService
 from millstream.core.clock import SystemClock
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import Batch, Log, LogSpec, open_store
 from millstream.pipeline.planning.batch_log_range import find_batch_log_range, last_received
@@ -43,7 +44,9 @@ def test_the_part_of_a_range_holds_all_that_came_of_it(
     with open_store(log_url) as store:
         source, output = store.log(LogSpec("in")), store.log(LogSpec("out", block_messages=20))
         while output.sequence("batching") < len(messages):
-            service = BatchService(source, output, rules, tmp_path / "state", commit_every=draw.randint(1, 60))
+            service = BatchService(
+                source, output, rules, FileDocument(tmp_path / "state"), commit_every=draw.randint(1, 60)
+            )
             left = iter(range(draw.randint(9, 40)))
             service.step(lambda left=left: next(left, None) is None)  # type: ignore[misc]
             service.close()

@@ -20,6 +20,7 @@ from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.core.metrics.collector import MetricsCollector
 from millstream.log import LogSpec, WriterBusyError, open_store
@@ -75,7 +76,7 @@ def serve(url: str, state: Path, output: str = "service", rules: Rulebook = RULE
     """Let the service in process take what is there."""
     with open_store(url) as store:
         source, sink = store.log(LogSpec("untidy")), store.log(LogSpec(output))
-        service = BatchService(source, sink, rules, state, commit_every=commit_every)
+        service = BatchService(source, sink, rules, FileDocument(state), commit_every=commit_every)
         service.step()
         service.close()
 
@@ -276,7 +277,7 @@ def test_figures_of_a_stream_are_those_of_the_service_in_metrics_one_line_and_sp
     observed = {each.batchId: each.observedMetrics["batching"].asDict() for each in queries[0].recentProgress}
     with open_store(log_url) as store:
         source, sink = store.log(LogSpec("untidy")), store.log(LogSpec("service"))
-        service = BatchService(source, sink, RULES, tmp_path / "alone.state", metrics=expected)
+        service = BatchService(source, sink, RULES, FileDocument(tmp_path / "alone.state"), metrics=expected)
         service.step()
         service.close()
     ours, theirs = figures.figures(), expected.figures()

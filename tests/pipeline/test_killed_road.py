@@ -21,6 +21,7 @@ from millstream.batching.message_events import event_from_message
 from millstream.batching.service import BatchService
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import SystemClock
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 from millstream.mill.configured_stores import ConfiguredStores
@@ -214,7 +215,7 @@ def serve(settings: Settings, rules: BatchConfig) -> tuple[list[Message], dict[s
     """
     with Node.open(settings) as node:
         source, output = node.logs.store.log(LogSpec("in")), node.logs.store.log(LogSpec("served"))
-        service = BatchService(source, output, Rulebook(rules), node.folder / "served.state")
+        service = BatchService(source, output, Rulebook(rules), FileDocument(node.folder / "served.state"))
         service.step()
         service.close()
         given = [message for batch in output.read() for message in batch]

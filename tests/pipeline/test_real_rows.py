@@ -14,6 +14,7 @@ import pytest
 from millstream.batching import BatchConfig, Rulebook
 from millstream.batching.service import BatchService
 from millstream.core.clock import MICROSECONDS, SystemClock
+from millstream.core.documents import FileDocument
 from millstream.demo.datasets import flights, weather
 from millstream.demo.delivery import DeliveryModel, deliver
 from millstream.log import LogSpec, open_store
@@ -53,7 +54,7 @@ def served(real_log: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) 
     url, _ = real_log
     with open_store(url) as store:
         state = tmp_path_factory.mktemp("service") / "state"
-        service = BatchService(store.log(LogSpec("real")), store.log(LogSpec("service")), RULES, state)
+        service = BatchService(store.log(LogSpec("real")), store.log(LogSpec("service")), RULES, FileDocument(state))
         service.step()
         service.close()
     return bodies(url, "service")

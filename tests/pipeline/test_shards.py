@@ -18,6 +18,7 @@ from millstream.batching.errors import SnapshotError
 from millstream.batching.message_events import event_from_message, make_tick
 from millstream.batching.service_state import ServiceState, write_state
 from millstream.batching.snapshot_split import join_snapshots, split_snapshot
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message, to_arrow
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.output.checkpoint import read_progress
@@ -109,7 +110,7 @@ def test_the_first_trigger_brings_each_shard_its_part_of_the_state(
     batcher = Batcher(50, 20)
     batcher.receive_many([event_from_message(message) for message in messages[:100]])
     batcher.advance(messages[99].received_at or 0)
-    write_state(tmp_path / "state", ServiceState("untidy", "batches", 100, batcher.snapshot()))
+    write_state(FileDocument(tmp_path / "state"), ServiceState("untidy", "batches", 100, batcher.snapshot()))
     stream = reader(log_url, **{"from": 101, "state": tmp_path / "state", "output": "batches"})
     first, later = (
         [row for part in stream.partitions(*ends) for batch in stream.read(part) for row in batch.to_pylist()]

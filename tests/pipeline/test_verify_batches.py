@@ -15,6 +15,7 @@ from millstream.batching import BatchConfig, Override, Rulebook
 from millstream.batching.batch_log_origin import read_origin, write_origin
 from millstream.batching.service import BatchService
 from millstream.cli.main import run
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 from millstream.node.spark import SparkPart
@@ -39,7 +40,7 @@ def served(tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog) ->
     write_log(log_url, "untidy", ordered[:-100])
     with open_store(log_url) as store:
         source, output = store.log(LogSpec("untidy")), store.log(LogSpec("batches"))
-        service = BatchService(source, output, RULES, tmp_path / "state", commit_every=100)
+        service = BatchService(source, output, RULES, FileDocument(tmp_path / "state"), commit_every=100)
         service.step()
         service.close()
         given = [message for batch in output.read() for message in batch]
@@ -102,7 +103,7 @@ def test_p5_a_part_of_a_log_is_compared_under_policies_and_other_rules_for_some(
     write_log(log_url, "untidy", ordered)
     with open_store(log_url) as store:
         source, output = store.log(LogSpec("untidy")), store.log(LogSpec("many"))
-        service = BatchService(source, output, rules, tmp_path / "many.state", commit_every=60)
+        service = BatchService(source, output, rules, FileDocument(tmp_path / "many.state"), commit_every=60)
         service.step()
         service.close()
     for first_id, last_id in ((None, 500), (300, 800)):
@@ -122,7 +123,9 @@ def test_p5_what_history_gave_before_it_handed_over_is_told_from_what_is_missing
         hand_over(job, store.log(LogSpec("batches")), tmp_path / "state")
     write_log(log_url, "untidy", ordered[600:])
     with open_store(log_url) as store:
-        service = BatchService(store.log(LogSpec("untidy")), store.log(LogSpec("batches")), RULES, tmp_path / "state")
+        service = BatchService(
+            store.log(LogSpec("untidy")), store.log(LogSpec("batches")), RULES, FileDocument(tmp_path / "state")
+        )
         service.step()
         service.close()
         given = [message for batch in store.log(LogSpec("batches")).read() for message in batch]

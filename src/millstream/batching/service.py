@@ -4,14 +4,13 @@ Time comes from the log alone. The receive time of the last message that was rea
 message comes although a batch is due, a *tick* is appended to the log. So a replay needs no timer, and gives the same.
 
 After a crash nothing is lost and nothing comes out twice. What comes of the messages up to an id is appended in one
-commit whose sequence is that id; the snapshot in the state file may be older, for what is replayed from there on is
+commit whose sequence is that id; the snapshot in the state may be older, for what is replayed from there on is
 known by its sequence and dropped by the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +28,7 @@ from millstream.batching.service_state import ServiceState, read_state, write_st
 from millstream.batching.ticks import Ticker
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.documents import Document
 from millstream.core.metrics.hook import Metrics, NoMetrics
 from millstream.log import Log
 
@@ -42,7 +42,7 @@ _MUCH = 2000
 class BatchService:
     """Batches the messages of *source* into *output*, whose producer ``batching`` it is.
 
-    *state* is the file of its snapshots (made when it is absent); *ticks* appends ticks to *source*
+    *state* holds its snapshots (made when it is absent); *ticks* appends ticks to *source*
     (:mod:`~millstream.batching.ticks`): without it quiet sources close when the next message of any source comes. What
     comes of *commit_every* messages is one commit; after *save_every* the state is saved, so that no more need be
     replayed. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is of other logs or rules,
@@ -56,7 +56,7 @@ class BatchService:
         source: Log,
         output: Log,
         rules: BatchConfig | Rulebook,
-        state: Path,
+        state: Document,
         *,
         ticks: Ticker | None = None,
         clock: Clock | None = None,
@@ -65,7 +65,7 @@ class BatchService:
         save_every: int = 100_000,
     ) -> None:
         self._commit_every, self._save_every = commit_every, save_every
-        self._source, self._output, self._path, self._ticks = source, output, state, ticks
+        self._source, self._output, self._state, self._ticks = source, output, state, ticks
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoMetrics()
         kept = read_state(state, source.name, output.name)
@@ -131,9 +131,9 @@ class BatchService:
                 self._clock.sleep(_PAUSE)
 
     def save(self) -> None:
-        """Write the state file, durably."""
+        """Write the state, durably."""
         state = ServiceState(self._source.name, self._output.name, self._position, self._batcher.snapshot())
-        write_state(self._path, state)
+        write_state(self._state, state)
         self._saved = self._position
 
     def close(self) -> None:
@@ -156,9 +156,9 @@ class BatchService:
         if self._writer.sequence:
             self._writer.close()
             raise BatchServiceError(
-                f"the state file {self._path} is missing, and {self._source.name!r} was trimmed and "
+                f"the state {self._state} is missing, and {self._source.name!r} was trimmed and "
                 f"begins at {self._position + 1}, so its earlier batches cannot be repeated. Restore "
-                "the file from a backup, or choose another output"
+                "it from a backup, or choose another output"
             )
         self.save()
 

@@ -1,16 +1,14 @@
-"""The file in which a host keeps how far it has come, so that it, or another host, continues there.
+"""The document in which a host keeps how far it has come, so that it, or another host, continues there.
 
-The service in this process, the stream job and the history job write the same file (``docs/formats/batch-log.md``).
+The service in this process, the stream job and the history job write the same one (``docs/formats/batch-log.md``).
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from millstream.batching.errors import SnapshotError
-from millstream.core.durable import write_durably
+from millstream.core.documents import Document
 
 
 class ServiceState(msgspec.Struct, frozen=True):
@@ -22,33 +20,34 @@ class ServiceState(msgspec.Struct, frozen=True):
     snapshot: bytes
 
 
-def write_state(path: Path, state: ServiceState) -> None:
-    """Put *state* in place of the file at *path*, durably."""
-    write_durably(path, msgspec.msgpack.encode(state))
+def write_state(document: Document, state: ServiceState) -> None:
+    """Put *state* into *document*, durably."""
+    document.write(msgspec.msgpack.encode(state))
 
 
-def read_state(path: Path, log: str, output: str) -> ServiceState | None:
-    """The state at *path*, None where there is none. Raises :class:`SnapshotError` where it is of other logs."""
-    try:
-        state = msgspec.msgpack.decode(path.read_bytes(), type=ServiceState)
-    except FileNotFoundError:
+def read_state(document: Document, log: str, output: str) -> ServiceState | None:
+    """The state in *document*, None where there is none. Raises :class:`SnapshotError` where it is of other logs."""
+    data = document.read()
+    if data is None:
         return None
+    try:
+        state = msgspec.msgpack.decode(data, type=ServiceState)
     except msgspec.DecodeError as error:
         raise SnapshotError(
-            f"{path} is not a valid state of a batch service: {error}; delete it to replay the log"
+            f"{document} is not a valid state of a batch service: {error}; delete it to replay the log"
         ) from error
     if (state.log, state.output) != (log, output):
         raise SnapshotError(
-            f"{path} is the state for logs {state.log!r} and {state.output!r}, not for {log!r} and {output!r}: use "
+            f"{document} is the state for logs {state.log!r} and {state.output!r}, not for {log!r} and {output!r}: use "
             "the state file of these logs, or delete this one to replay the log"
         )
     return state
 
 
-def batched_pair(path: Path) -> tuple[str, str] | None:
-    """The log and the output of the state at *path*; None where it is not there or not a valid state."""
+def batched_pair(document: Document) -> tuple[str, str] | None:
+    """The log and the output of the state in *document*; None where it is not there or not a valid state."""
     try:
-        names = msgspec.msgpack.decode(path.read_bytes(), type=_StateNames)
+        names = msgspec.msgpack.decode(document.read() or b"", type=_StateNames)
     except (OSError, msgspec.DecodeError):
         return None
     return names.log, names.output

@@ -15,6 +15,9 @@ from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from millstream.core.documents import Documents
     from millstream.node.members.member_table import Member
 
 FILE = "file"
@@ -34,6 +37,13 @@ def node() -> None:
     """Move the tables of a node between its folder and a database server, and list the processes that serve it."""
 
 
+def _documents(settings: Settings, engine: sa.Engine, url: str) -> Documents:
+    """The documents of the node whose tables are in the database of *engine*, at *url* where that is on a server."""
+    from millstream.core.documents import DatabaseDocuments, FolderDocuments
+
+    return DatabaseDocuments(engine) if url else FolderDocuments(settings.folder)
+
+
 @example("millstream node move postgresql://millstream@db.example/node")
 @node.command()
 @click.argument("target")
@@ -49,7 +59,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
     from millstream.cli.node_tables import node_tables
     from millstream.node.databases import has_database, open_tables
     from millstream.node.errors import NodeNotFoundError
-    from millstream.node.moving import MoveError, move_tables
+    from millstream.node.moving import MoveError, move_documents, move_tables
     from millstream.status.serving_node import find_serving_node
 
     source_url, goal_url = settings.node.database, "" if target == FILE else target
@@ -67,12 +77,19 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
             if not as_json and sys.stderr.isatty():
                 echo_line(f"{table}: {counts[table]:,} rows", err=True)
 
-        moved = move_tables(source, goal, node_tables(), str(settings.folder), told=told)
+        copied = 0
+
+        def documents() -> None:
+            nonlocal copied
+            copied = move_documents(_documents(settings, source, source_url), _documents(settings, goal, goal_url))
+
+        moved = move_tables(source, goal, node_tables(), str(settings.folder), told=told, at_end=documents)
     if as_json:
-        print_json({"tables": moved, "copied": counts})
+        print_json({"tables": moved, "copied": counts, "documents": copied})
         return
     for table in moved:
         echo_line(f"{table.name}  {table.rows:,} rows  {table.checksum}")
+    echo_line(f"states of batching and of producers  {copied:,}")
     setting = "remove node.database from the settings" if target == FILE else "set node.database to it"
     echo_line(f"{sum(table.rows for table in moved):,} rows moved and verified; now {setting}")
 

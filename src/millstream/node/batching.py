@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from millstream.batching import Rulebook
 from millstream.batching.service import BatchService
 from millstream.batching.service_state import batched_pair
 from millstream.batching.ticks import Ticker
+from millstream.core.documents import Document, Documents, FileDocument
 from millstream.core.metrics.hook import LabelledMetrics, Metrics
 from millstream.log import LogSpec
 from millstream.node.context import NodeContext
+from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
+
+FOLDER = "batching"
+"""Where the states of batch services are kept."""
+
+_SUFFIX = ".state"
 
 
 class BatchingPart:
     """Makes batch services on the node's logs."""
 
-    def __init__(self, context: NodeContext, logs: LogsPart) -> None:
+    def __init__(self, context: NodeContext, logs: LogsPart, databases: DatabasesPart) -> None:
         self._context = context
         self._logs = logs
-        self._pairs: dict[Path, tuple[int, tuple[str, str] | None]] = {}
+        self._databases = databases
+        self._pairs: dict[str, tuple[int, tuple[str, str] | None]] = {}
 
     @property
     def rules(self) -> Rulebook:
@@ -38,28 +47,50 @@ class BatchingPart:
         store, clock = self._logs.store, self._context.clock
         source, sink = store.log(LogSpec(log), create=False), store.log(LogSpec(output, kind="batches"))
         metrics = metrics or LabelledMetrics(self._context.metrics, log=log)
-        service = BatchService(
-            source, sink, self.rules, self.state_file(output), ticks=ticks, clock=clock, metrics=metrics
-        )
+        service = BatchService(source, sink, self.rules, self.state(output), ticks=ticks, clock=clock, metrics=metrics)
         self._context.resources.callback(service.close)
         return service
 
     def batched_pairs(self) -> Sequence[tuple[str, str]]:
         """The logs that are batched, each with the log that gets its batches: those of the settings, and those of each
-        batch service or stream that has a state in this folder, in whichever process it runs.
+        batch service or stream that has a state on this node, in whichever process it runs.
         """
         found = dict.fromkeys(self._context.settings.serve.batching.items())
-        for path in sorted((self._context.folder / "batching").glob("*.state")):
-            changed = path.stat().st_mtime_ns
-            known = self._pairs.get(path)
-            if known is None or known[0] != changed:
-                known = self._pairs[path] = changed, batched_pair(path)
+        for name, version in self._documents.versions(FOLDER).items():
+            if not name.endswith(_SUFFIX):
+                continue
+            known = self._pairs.get(name)
+            if known is None or known[0] != version:
+                known = self._pairs[name] = version, batched_pair(self._documents.document(name))
             if known[1] is not None:
                 found[known[1]] = None
         return list(found)
 
-    def state_file(self, output: str) -> Path:
-        """The file with the progress of the service that batches into the log *output*."""
-        folder = self._context.folder / "batching"
-        folder.mkdir(exist_ok=True)
-        return folder / f"{output}.state"
+    def state(self, output: str) -> Document:
+        """The progress of the service that batches into the log *output*."""
+        return self._documents.document(f"{FOLDER}/{output}{_SUFFIX}")
+
+    @contextlib.contextmanager
+    def state_file(self, output: str) -> Iterator[Path]:
+        """:meth:`state` as a file, for a job on Spark: what the block writes into it is kept at the end."""
+        document = self.state(output)
+        if isinstance(document, FileDocument):
+            document.path.parent.mkdir(exist_ok=True)
+            yield document.path
+            return
+        file = FileDocument(self._context.folder / FOLDER / f"{output}{_SUFFIX}")
+        before = document.read()
+        if before is None:
+            file.path.unlink(missing_ok=True)
+        else:
+            file.write(before)
+        try:
+            yield file.path
+        finally:
+            after = file.read()
+            if after is not None and after != before:
+                document.write(after)
+
+    @property
+    def _documents(self) -> Documents:
+        return self._databases.documents

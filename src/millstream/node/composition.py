@@ -78,7 +78,7 @@ class Node(ClosesOnExit):
     def batching(self) -> BatchingPart:
         from millstream.node.batching import BatchingPart
 
-        return BatchingPart(self._context, self.logs)
+        return BatchingPart(self._context, self.logs, self.databases)
 
     @locked_cached_property
     def anchoring(self) -> AnchoringPart:

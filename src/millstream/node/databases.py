@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from millstream.core.cached import locked_cached_property
 from millstream.core.database_server import open_server
+from millstream.core.documents import DatabaseDocuments, Documents, FolderDocuments
 from millstream.core.errors import MillstreamError
 from millstream.core.retry import RetryPolicy
 from millstream.core.sqlite_file import open_database
@@ -119,6 +120,12 @@ class DatabasesPart:
                 self._engines[url] = open_server(url, self._context.clock)
                 self._context.resources.callback(self._engines[url].dispose)
             return self._engines[url]
+
+    @locked_cached_property
+    def documents(self) -> Documents:
+        """The small documents of parts of the node: in its folder, or in its database where that is on a server."""
+        on_server = self._context.settings.node.database
+        return DatabaseDocuments(self.own) if on_server else FolderDocuments(self._context.folder)
 
     def prepare(self) -> None:
         """Open the node's own database now."""

@@ -32,7 +32,7 @@ class LogsPart:
                 bucket_commits=context.settings.log.bucket_commits,
             )
         )
-        outputs = {path.stem for path in (context.folder / "batching").glob("*.state")}
+        outputs = {path.stem for path in (context.folder / "batching").glob("*.state")}  # of nodes of earlier releases
         kinds = store.kinds() if outputs else {}
         for name in outputs.intersection(name for name, kind in kinds.items() if kind == "application"):
             with contextlib.suppress(LogError):  # it may be read-only

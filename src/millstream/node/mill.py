@@ -84,7 +84,7 @@ class MillPart:
             trees=trees,
         )
         self.repairs = RepairsPart(databases, stores, policies, self.audit)
-        self.producers = ProducersPart(context, stores, policies, queues, self.audit)
+        self.producers = ProducersPart(context, databases, stores, policies=policies, queues=queues, audit=self.audit)
 
     def workers(self, *names: QueueName, on_progress: Callable[[WorkTally], None] | None = None) -> WorkerManager:
         """A worker manager for the queues *names*, the first of them first.

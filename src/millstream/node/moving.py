@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.column_types import EXACT_LONG_TEXT
+from millstream.core.documents import Documents, copy_documents
 from millstream.core.errors import BusyError, MillstreamError
 from millstream.core.sql import make_tables, writing
 from millstream.core.sql_rows import NO_CONFLICT, insert_rows, put_row
@@ -60,11 +61,13 @@ def move_tables(
     node: str,
     *,
     told: Callable[[str, int], object] = lambda _table, _rows: None,
+    at_end: Callable[[], object] = lambda: None,
 ) -> list[MovedTable]:
     """Copy *tables*, those that the database of *source* has, to that of *target*, and compare them.
 
     Nobody else writes to *source* meanwhile, which keeps what it has. What an interrupted move of the same *node* has
-    copied is not copied again. *told* hears how many rows of a table were copied now. Raises :class:`MoveError` where
+    copied is not copied again. *told* hears how many rows of a table were copied now; *at_end* is called when the
+    copies are equal, before the move counts as finished. Raises :class:`MoveError` where
     *target* holds something else, or where the copies differ.
     """
     with writing(source) as reading:
@@ -86,9 +89,18 @@ def move_tables(
                         f"the copy of the table {table.name} differs ({rows}): the source is unchanged; empty the "
                         "target and move again"
                     )
+        at_end()
         with target.begin() as connection:
             put_row(connection, _moves, {"id": 1, "node": node, "is_finished": True})
     return moved
+
+
+def move_documents(source: Documents, target: Documents) -> int:
+    """Copy the states of batching and of producers from *source* to *target*; returns how many they are.
+
+    They are small and replaced as a whole: an interrupted move copies them again.
+    """
+    return sum(copy_documents(source, target, folder) for folder in ("batching", "producers"))
 
 
 def copy_tables(source: sa.Engine, target: sa.Engine, tables: Sequence[sa.Table]) -> None:

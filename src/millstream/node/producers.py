@@ -9,11 +9,12 @@ from millstream.mill.producers.bits import BitMorsel, BitProducer
 from millstream.mill.producers.duplication import DuplicationMorsel, DuplicationProducer
 from millstream.mill.producers.producer_loop import LoopRun, ProducerLoop
 from millstream.mill.producers.space_filter import SpaceFilter
-from millstream.mill.producers.state import StateFile
+from millstream.mill.producers.state import StateDocument
 from millstream.mill.producers.statistics import StatisticsMorsel, StatisticsProducer
 from millstream.mill.tasks import QueueName
 from millstream.node.audit import AuditPart
 from millstream.node.context import NodeContext
+from millstream.node.databases import DatabasesPart
 from millstream.node.policies import PoliciesPart
 from millstream.node.queues import QueuesPart
 from millstream.node.stores import StoresPart
@@ -23,8 +24,16 @@ class ProducersPart:
     """Makes the loops that put tasks on the queues of the mill."""
 
     def __init__(
-        self, context: NodeContext, stores: StoresPart, policies: PoliciesPart, queues: QueuesPart, audit: AuditPart
+        self,
+        context: NodeContext,
+        databases: DatabasesPart,
+        stores: StoresPart,
+        *,
+        policies: PoliciesPart,
+        queues: QueuesPart,
+        audit: AuditPart,
     ) -> None:
+        self._databases = databases
         self._context = context
         self._audit = audit
         self._stores = stores
@@ -50,7 +59,7 @@ class ProducersPart:
             only_differences=only_differences or settings.only_differences,
             spaces=spaces,
         )
-        file = StateFile(self._context.folder / "producers" / "duplication.json", DuplicationMorsel)
+        file = StateDocument(self._databases.documents.document("producers/duplication.json"), DuplicationMorsel)
         limits = {"frequency": settings.duplication_frequency, "most": settings.duplication_most}
         return ProducerLoop(file, producer, queue, self._context.clock, on_progress=on_progress, **limits), producer
 
@@ -71,7 +80,7 @@ class ProducersPart:
             audit_lookup=self._audit.lookup,
             policies=CachedPolicies(PolicyRepository(self._policies.location), self._context.clock),
         )
-        file = StateFile(self._context.folder / "producers" / "bits.json", BitMorsel)
+        file = StateDocument(self._databases.documents.document("producers/bits.json"), BitMorsel)
         limits = {"frequency": settings.bits_frequency, "most": settings.bits_most}
         return ProducerLoop(file, producer, queue, self._context.clock, on_progress=on_progress, **limits)
 
@@ -84,7 +93,7 @@ class ProducersPart:
         producer = StatisticsProducer(
             self._stores.manifest, self._stores.statistics, queue, spaces=spaces, account=account
         )
-        file = StateFile(self._context.folder / "producers" / "statistics.json", StatisticsMorsel)
+        file = StateDocument(self._databases.documents.document("producers/statistics.json"), StatisticsMorsel)
         return ProducerLoop(
             file, producer, queue, self._context.clock, frequency=settings.statistics_frequency,
             most=settings.statistics_most, start=settings.statistics_start_time, on_progress=on_progress,

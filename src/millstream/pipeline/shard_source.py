@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from millstream.batching.message_columns import COLUMNS
 from millstream.batching.service_state import read_state
 from millstream.batching.snapshot_split import split_snapshot
+from millstream.core.documents import FileDocument
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
@@ -150,7 +151,8 @@ class ShardStreamReader(TriggerLimitedReader):
 
     def _seeds(self, first_id: int) -> Sequence[bytes | None]:
         request = self._shards
-        state = None if request.state is None else read_state(request.state, request.log, request.output)
+        file = None if request.state is None else FileDocument(request.state)
+        state = None if file is None else read_state(file, request.log, request.output)
         if state is None:
             return [None] * request.shards
         if state.position != first_id - 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from millstream.batching import BatchConfig
 from millstream.batching.service import BatchService
+from millstream.core.documents import FileDocument
 from millstream.core.metrics.hook import NoMetrics
 from millstream.log import LogSpec, open_store
 
@@ -23,7 +24,7 @@ def main(url: str, state: Path) -> None:
     with open_store(url) as store:
         source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
         service = BatchService(
-            source, output, BatchConfig(50, 20), state, metrics=Loud(), commit_every=37, save_every=500
+            source, output, BatchConfig(50, 20), FileDocument(state), metrics=Loud(), commit_every=37, save_every=500
         )
         service.step()
         service.close()

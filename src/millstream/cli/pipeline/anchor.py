@@ -123,15 +123,6 @@ def _stream(
     stop = stop_on_signals()
     feed = node.anchoring.feed(log, output)
     anchoring = AnchorSchedule(feed, node.clock, every)
-    plan = StreamPlan(
-        store_url=node.settings.log_url,
-        log=log,
-        output=output,
-        rules=node.batching.rules,
-        state=node.batching.state_file(output),
-        shards=shards,
-        per_trigger=per_trigger,
-    )
     source = node.logs.store.log(LogSpec(log), create=False)
 
     def anchor_trigger(_: Trigger) -> None:
@@ -141,7 +132,20 @@ def _stream(
         anchoring.when_due()
         return stop()
 
-    with node.spark.session() as spark, shown(spark, "anchor"):
+    with (
+        node.batching.state_file(output) as state,
+        node.spark.session() as spark,
+        shown(spark, "anchor"),
+    ):
+        plan = StreamPlan(
+            store_url=node.settings.log_url,
+            log=log,
+            output=output,
+            rules=node.batching.rules,
+            state=state,
+            shards=shards,
+            per_trigger=per_trigger,
+        )
         run_stream(
             spark,
             plan,

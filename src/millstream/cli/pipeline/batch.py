@@ -83,7 +83,7 @@ def _history(
         )
         if hand_over:
             history.hand_over(
-                job, node.logs.store.log(LogSpec(hand_over, kind="batches")), node.batching.state_file(hand_over)
+                job, node.logs.store.log(LogSpec(hand_over, kind="batches")), node.batching.state(hand_over)
             )
     print_record(job.record, job.data, as_json=as_json, reused=job.reused)
 
@@ -110,8 +110,11 @@ def _stream(
             write_prometheus(metrics_file, figures.figures())
         print_json(trigger) if as_json else _print_trigger(trigger)
 
-    with Node.open(settings) as node, node.spark.session() as spark:
-        state = node.batching.state_file(output)
+    with (
+        Node.open(settings) as node,
+        node.batching.state_file(output) as state,
+        node.spark.session() as spark,
+    ):
         plan = StreamPlan(
             store_url=settings.log_url,
             log=log,

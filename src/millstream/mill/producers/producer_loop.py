@@ -16,7 +16,7 @@ from millstream.mill.producers.state import (
     LoopState,
     Morsel,
     Start,
-    StateFile,
+    StateDocument,
     decide_start,
     first_start,
     next_start,
@@ -107,7 +107,7 @@ class ProducerLoop(Generic[Morsel]):
 
     def __init__(
         self,
-        file: StateFile[Morsel],
+        file: StateDocument[Morsel],
         producer: LoopingProducer[Morsel],
         queue: WorkQueue,
         clock: Clock,

@@ -1,17 +1,15 @@
-"""The state of a looping producer: what is left of its loop, in a file that is whole or not there."""
+"""The state of a looping producer: what is left of its loop, in a document that is replaced as a whole."""
 
 from __future__ import annotations
 
 import contextlib
 import enum
-import fcntl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
-from millstream.core.durable import write_durably
+from millstream.core.documents import Document, DocumentBusyError
 from millstream.mill.errors import ProducerBusyError, ProducerStateError
 
 
@@ -87,38 +85,37 @@ def next_start(started_at: int, frequency: int, start: int | None) -> int:
     return due + frequency * ((started_at - due) // frequency + 1)
 
 
-class StateFile(Generic[Morsel]):
-    """The state in the file *path*, of morsels of the type *morsel*."""
+class StateDocument(Generic[Morsel]):
+    """The state in *document*, of morsels of the type *morsel*."""
 
-    def __init__(self, path: Path, morsel: type[Morsel]) -> None:
-        self._path = path
+    def __init__(self, document: Document, morsel: type[Morsel]) -> None:
+        self._document = document
         self._decoder = msgspec.json.Decoder(LoopState[morsel])  # type: ignore[valid-type]
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other processes off while the block runs. Raises :class:`ProducerBusyError` where one is at it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("ab") as lock:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ProducerBusyError(f"another producer is using {self._path}: wait for it, or stop it") from None
+                stack.enter_context(self._document.alone())
+            except DocumentBusyError:
+                text = f"another producer is using {self._document}: wait for it, or stop it"
+                raise ProducerBusyError(text) from None
             yield
 
     def load(self) -> LoopState[Morsel]:
-        """The state; a fresh one where there is no file. Raises :class:`ProducerStateError` for any other content."""
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
+        """The state; a fresh one where there is none. Raises :class:`ProducerStateError` for any other content."""
+        data = self._document.read()
+        if data is None:
             return LoopState()
         try:
             state: LoopState[Morsel] = self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProducerStateError(
-                f"{self._path} is not a valid state file of a producer: {error}; delete it to start from the beginning"
+                f"{self._document} is not a valid state of a producer: {error}; delete it to start from the beginning"
             ) from error
         return state
 
     def save(self, state: LoopState[Morsel]) -> None:
         """Keep *state*, durably."""
-        write_durably(self._path, msgspec.json.encode(state))
+        self._document.write(msgspec.json.encode(state))

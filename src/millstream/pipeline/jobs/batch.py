@@ -25,6 +25,7 @@ from millstream.batching.event import Reason
 from millstream.batching.service_state import ServiceState, write_state
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.documents import Document
 from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.history import write_range
@@ -170,14 +171,14 @@ def run_batch(
         return BatchJob(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, False, final_to)
 
 
-def hand_over(job: BatchJob, output: Log, state: Path) -> None:
+def hand_over(job: BatchJob, output: Log, state: Document) -> None:
     """Leave what is open at the end of *job* to the service or stream that batches its log into *output*.
 
-    They go on after the job's last message, from the file *state*; a note with *output* says where that was, for those
+    They go on after the job's last message, from *state*; a note with *output* says where that was, for those
     who compare. Raises :class:`PipelineInputError` where they have begun before, and :class:`PipelineError` where the
     job closed everything.
     """
-    if output.sequence("batching") or state.exists():
+    if output.sequence("batching") or state.read() is not None:
         raise PipelineInputError(f"log {output.name!r} already has batches: hand history over to a new log")
     snapshot, inputs = job.snapshot(), job.record.inputs
     write_origin(output, BatchLogOrigin(inputs["log"], inputs["last_id"], inputs["received_to"]))

@@ -24,6 +24,7 @@ from millstream.batching.service_state import ServiceState, read_state, write_st
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.documents import FileDocument
 from millstream.core.durable import write_durably
 from millstream.core.metrics.collector import MetricsCollector
 from millstream.log import Log, LogSpec, Writer
@@ -145,7 +146,7 @@ def save_state(spark: SparkSession, plan: StreamPlan) -> None:
         .load()
     )
     snapshots = [bytes(row["value"]["snapshot"]) for row in states.collect()]
-    write_state(plan.state, ServiceState(plan.log, plan.output, done, join_snapshots(snapshots)))
+    write_state(FileDocument(plan.state), ServiceState(plan.log, plan.output, done, join_snapshots(snapshots)))
 
 
 def _check_source(plan: StreamPlan, source: Log, writer: Writer) -> None:
@@ -207,7 +208,7 @@ def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
 
 def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
     """The id after that of the state file; without one, the first of the log."""
-    state = read_state(plan.state, plan.log, plan.output)
+    state = read_state(FileDocument(plan.state), plan.log, plan.output)
     if state is not None:
         return state.position + 1
     if written and source.first_id > 1:

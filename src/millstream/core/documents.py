@@ -1,0 +1,190 @@
+"""Small documents that parts of a node keep, each replaced as a whole: files in a folder, or rows on a server."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+import sqlalchemy as sa
+
+from millstream.core.column_types import LONG_BYTES, NAME
+from millstream.core.durable import write_durably
+from millstream.core.errors import BusyError
+from millstream.core.sql import make_tables, writing
+
+metadata = sa.MetaData()
+
+_documents = sa.Table(
+    "node_documents",
+    metadata,
+    sa.Column("name", NAME, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("data", LONG_BYTES, nullable=False),
+)
+
+
+class DocumentBusyError(BusyError):
+    """Another process uses the document, or has changed it."""
+
+
+class Document(Protocol):
+    """Bytes under a name; ``str()`` says where they are."""
+
+    def read(self) -> bytes | None:
+        """What it holds; None where there is no such document."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Put *data* in its place, durably. Raises :class:`DocumentBusyError` where another process did meanwhile, as
+        far as the place can tell."""
+        ...
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep other processes off while the block runs. Raises :class:`DocumentBusyError` where one is at it."""
+        ...
+
+
+class Documents(Protocol):
+    """The documents of a node, by names such as ``producers/bits.json``."""
+
+    def document(self, name: str) -> Document:
+        """The document *name*, which need not be there."""
+        ...
+
+    def versions(self, folder: str) -> Mapping[str, int]:
+        """The names of the documents in *folder*, each with a number that changes when the document does."""
+        ...
+
+
+class FileDocument:
+    """A file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def read(self) -> bytes | None:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, data: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self.path, data)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DocumentBusyError(f"another process is using {self}: wait for it, or stop it") from None
+            yield
+
+
+class FolderDocuments:
+    """The files in *folder*."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def document(self, name: str) -> FileDocument:
+        return FileDocument(self._folder / name)
+
+    def versions(self, folder: str) -> Mapping[str, int]:
+        found = {}
+        for path in sorted((self._folder / folder).glob("[!.]*")):
+            if path.suffix != ".lock":
+                with contextlib.suppress(FileNotFoundError):
+                    found[f"{folder}/{path.name}"] = path.stat().st_mtime_ns
+        return found
+
+
+class DatabaseDocument:
+    """A row of the database of *engine*, on a server. One that was read is only replaced while it is what was read."""
+
+    def __init__(self, engine: sa.Engine, name: str) -> None:
+        self._engine, self._name, self._version = engine, name, 0
+
+    def __str__(self) -> str:
+        return f"{self._name} in the node's database"
+
+    def read(self) -> bytes | None:
+        query = sa.select(_documents.c.version, _documents.c.data).where(_documents.c.name == self._name)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        self._version = 0 if row is None else row.version
+        return None if row is None else bytes(row.data)
+
+    def write(self, data: bytes) -> None:
+        new = {"name": self._name, "version": self._version + 1, "data": data}
+        with writing(self._engine) as connection:
+            query = sa.select(_documents.c.version).where(_documents.c.name == self._name).with_for_update()
+            found = connection.scalar(query) or 0
+            if found != self._version:
+                raise DocumentBusyError(f"another process has changed {self}: start again, and only one of the two")
+            if found:
+                connection.execute(sa.update(_documents).where(_documents.c.name == self._name).values(new))
+            else:
+                connection.execute(sa.insert(_documents).values(new))
+        self._version += 1
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """The lock is the connection's: the server releases it when this process ends or cannot be reached."""
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            lock, release = _lock_of(connection, self._name)
+            if not connection.scalar(lock):
+                raise DocumentBusyError(f"another process is using {self}: wait for it, or stop it")
+            try:
+                yield
+            finally:
+                connection.execute(release)
+
+
+class DatabaseDocuments:
+    """The documents in the database of *engine*, on a server; their table is made where it is absent."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        make_tables(engine, metadata)
+        self._engine = engine
+
+    def document(self, name: str) -> DatabaseDocument:
+        return DatabaseDocument(self._engine, name)
+
+    def versions(self, folder: str) -> Mapping[str, int]:
+        start = f"{folder}/"
+        query = sa.select(_documents.c.name, _documents.c.version).order_by(_documents.c.name)
+        with self._engine.connect() as connection:
+            return {name: version for name, version in connection.execute(query) if name.startswith(start)}
+
+
+def copy_documents(source: Documents, target: Documents, folder: str) -> int:
+    """Put the documents of *folder* in *source* into *target*; returns how many they are."""
+    names = source.versions(folder)
+    for name in names:
+        if (data := source.document(name).read()) is not None:
+            goal = target.document(name)
+            if goal.read() != data:
+                goal.write(data)
+    return len(names)
+
+
+def _lock_of(connection: sa.Connection, name: str) -> tuple[sa.TextClause, sa.TextClause]:
+    """The statement that takes the lock of a connection called *name* without waiting, and the one that releases it."""
+    digest = hashlib.sha256(name.encode()).digest()
+    if connection.dialect.name == "postgresql":
+        key = int.from_bytes(digest[:8], "big", signed=True)
+        return sa.text(f"SELECT pg_try_advisory_lock({key})"), sa.text(f"SELECT pg_advisory_unlock({key})")
+    # locks of MariaDB and MySQL are the server's, whatever the database
+    words = f"CONCAT('millstream ', LEFT(SHA2(CONCAT(DATABASE(), '{digest.hex()}'), 256), 40))"
+    return sa.text(f"SELECT GET_LOCK({words}, 0)"), sa.text(f"SELECT RELEASE_LOCK({words})")

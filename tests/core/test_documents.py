@@ -1,0 +1,102 @@
+"""Documents in a folder and in a database: replaced as a whole, by one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.core.database_server import open_server
+from millstream.core.documents import (
+    DatabaseDocuments,
+    DocumentBusyError,
+    Documents,
+    FolderDocuments,
+    copy_documents,
+)
+from support.server_databases import new_database
+
+Open = Callable[[], Documents]
+"""Opens the documents of one place, as another process does."""
+
+
+@pytest.fixture(params=["folder", "database"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    if request.param == "folder":
+        yield lambda: FolderDocuments(tmp_path / "node")
+        return
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    yield lambda: DatabaseDocuments(engine)
+    engine.dispose()
+
+
+def test_what_was_written_is_read_by_others(opened: Open) -> None:
+    one = opened().document("producers/bits.json")
+    assert one.read() is None
+    for data in (b"1", b"", b"\0" * 100_000):
+        one.write(data)
+        assert opened().document("producers/bits.json").read() == data
+
+
+def test_documents_of_a_folder_are_listed_with_a_number_that_changes(opened: Open) -> None:
+    documents = opened()
+    assert documents.versions("producers") == {}
+    one = documents.document("producers/bits.json")
+    one.read()
+    one.write(b"1")
+    documents.document("batching/x.state").write(b"2")
+    with _left_alone(documents, r"producers/bits\.json"):
+        (first,) = documents.versions("producers").items()
+    one.write(b"3")
+    (second,) = opened().versions("producers").items()
+    assert first[0] == second[0] == "producers/bits.json" and first[1] != second[1]
+
+
+def _left_alone(documents: Documents, name: str) -> AbstractContextManager[None]:
+    document = documents.document(name)
+    return document.alone() if isinstance(documents, FolderDocuments) else contextlib.nullcontext()
+
+
+def test_documents_are_copied_between_places_once_or_again(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    folder, database = FolderDocuments(tmp_path / "node"), DatabaseDocuments(engine)
+    for number in range(3):
+        folder.document(f"batching/{number}.state").write(b"%d" % number)
+    assert copy_documents(folder, database, "batching") == copy_documents(folder, database, "batching") == 3
+    assert database.document("batching/2.state").read() == b"2"
+    back = FolderDocuments(tmp_path / "back")
+    assert copy_documents(database, back, "batching") == 3
+    assert (tmp_path / "back/batching/1.state").read_bytes() == b"1"
+    engine.dispose()
+
+
+def test_a_row_that_another_process_has_changed_is_not_replaced(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    one, other = (DatabaseDocuments(engine).document("batching/x.state") for _ in range(2))
+    assert one.read() is other.read() is None
+    one.write(b"ours")
+    with pytest.raises(DocumentBusyError, match=r"has changed batching/x\.state in the node's database"):
+        other.write(b"theirs")
+    assert other.read() == b"ours"
+    other.write(b"theirs")
+    with pytest.raises(DocumentBusyError):
+        one.write(b"late")
+    engine.dispose()
+
+
+@pytest.mark.served
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
+def test_one_process_at_a_time_uses_a_document_on_a_server(server: str, request: pytest.FixtureRequest) -> None:
+    with new_database(str(request.getfixturevalue(server)), "documents") as url:
+        engines = [open_server(url) for _ in range(2)]
+        one, other = (DatabaseDocuments(engine).document("producers/bits.json") for engine in engines)
+        with one.alone(), pytest.raises(DocumentBusyError, match=r"another process is using producers/bits\.json"):
+            other.alone().__enter__()
+        with other.alone():
+            other.write(b"1")
+        for engine in engines:
+            engine.dispose()
