@@ -16,8 +16,9 @@ from millstream.anchoring.errors import (
     ObservationBlockedError,
 )
 from millstream.anchoring.registry import OperationState, ProtocolVersion, ProtocolVersions, RegistryError
-from millstream.anchoring.registry.size_estimator import count_that_fits, write_largest_batch
+from millstream.anchoring.registry.size_estimator import EstimatedSizes, count_that_fits, write_largest_batch
 from millstream.anchoring.sidetree import SIDETREE, BatchTooLargeError, Operation, resolve, write_batch
+from millstream.anchoring.sidetree.encoding import canonical
 from millstream.core.cid import CidForm, form_of
 from millstream.testing.dids import DidOwner, add_service
 
@@ -236,6 +237,32 @@ def test_a_batch_is_cut_by_the_bytes_of_its_files_as_well(sqlite_fleet: Any, sub
     assert sum(anchors(sqlite_fleet)) == 40
     for entry in sqlite_fleet.ledger.entries():
         assert registry.history.anchor(entry.number).fault is None
+
+
+def test_requests_are_read_only_when_a_batch_may_be_due(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = msgspec.structs.replace(SIDETREE, max_chunk_bytes=3_000)
+    sqlite_fleet.versions = ProtocolVersions([ProtocolVersion("1.0", small)])
+    registry = sqlite_fleet.instance()
+    peek, read = registry.queue.peek, list[int]()
+    monkeypatch.setattr(registry.queue, "peek", lambda limit: read.append(limit) or peek(limit))
+    for number in range(40):
+        submit(registry, *creates(1, f"{number}-"))
+        registry.work_once()
+        if anchors(sqlite_fleet):
+            break
+    assert number + 1 == anchors(sqlite_fleet)[0] + 1, "it is cut as soon as one operation does not fit"
+    assert 0 < len(read) < 10
+
+
+def test_no_file_is_estimated_to_grow_by_more_than_half_of_a_request() -> None:
+    person = DidOwner("sizes")
+    for operation in (person.create, person.update(), person.recover(), person.deactivate()):
+        half = len(canonical(operation.request)) / 2
+        sizes = EstimatedSizes()
+        sizes.add(operation)
+        assert max(msgspec.structs.astuple(sizes)) <= half
 
 
 def test_a_batch_shrinks_until_it_fits_whatever_was_estimated() -> None:

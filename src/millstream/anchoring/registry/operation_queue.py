@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from millstream.anchoring.registry.errors import QueueStoppedError
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.settings import OperationQueueSettings
-from millstream.anchoring.registry.states import QueuedOperation
+from millstream.anchoring.registry.states import QueuedOperation, QueueSummary
 
 
 class OperationQueue:
@@ -47,6 +47,11 @@ class OperationQueue:
             held = set(self._held)
         waiting = self.store.next_in_queue(self.instance, limit + len(held))
         return [operation for operation in waiting if operation.seq not in held][:limit]
+
+    def summary(self) -> QueueSummary:
+        """What :meth:`peek` would show without a limit, and what was removed, in numbers."""
+        self._check_open()
+        return self.store.queue_summary(self.instance)
 
     def remove(self, operations: Sequence[QueuedOperation]) -> RemovedOperations:
         """Take *operations* (as :meth:`peek` has shown them) out of the hands of other threads."""

@@ -16,6 +16,7 @@ from millstream.anchoring.registry.states import (
     OperationState,
     OperationStatus,
     QueuedOperation,
+    QueueSummary,
     Submission,
 )
 from millstream.core.sql_rows import insert_rows, update_rows
@@ -166,11 +167,16 @@ class OperationStore:
 
     def next_in_queue(self, instance: str, limit: int) -> Sequence[QueuedOperation]:
         """The first operations of *instance* that may be cut: none whose DID has an earlier one under way."""
-        earlier = _ops.alias("earlier")
-        same = sa.and_(earlier.c.suffix == _ops.c.suffix, earlier.c.open, earlier.c.seq < _ops.c.seq)
-        first = ~sa.exists(sa.select(sa.literal(1)).select_from(earlier).where(same))
-        query = sa.select(*_QUEUED).where(_in_queue(instance), first).order_by(_ops.c.seq).limit(limit)
+        query = sa.select(*_QUEUED).where(_may_be_cut(instance)).order_by(_ops.c.seq).limit(limit)
         return self.database.read(lambda c, _now: [QueuedOperation(*row) for row in c.execute(query)])
+
+    def queue_summary(self, instance: str) -> QueueSummary:
+        """What there is of operations of *instance* that may be cut; no request is read."""
+        count, request_bytes = sa.func.count(), sa.func.sum(sa.func.length(_ops.c.request))
+        oldest, versions = sa.func.min(_ops.c.accepted_at), sa.func.count(sa.distinct(_ops.c.version))
+        query = sa.select(count, request_bytes, oldest, versions).where(_may_be_cut(instance))
+        row = self.database.read(lambda c, _now: c.execute(query).one())
+        return QueueSummary(*(int(value or 0) for value in row))
 
     def requeue(self, instance: str, delays: Mapping[int, float], *, reasons: Mapping[int, str], most: int) -> None:
         """Queued operations failed: each may be claimed again after its delay in seconds, by any instance.
@@ -345,6 +351,13 @@ def _take_again(connection: sa.Connection, operations: Sequence[str], now: int) 
 
 def _in_queue(instance: str) -> sa.ColumnElement[bool]:
     return sa.and_(_ops.c.state == OperationState.QUEUED, _ops.c.instance == instance)
+
+
+def _may_be_cut(instance: str) -> sa.ColumnElement[bool]:
+    """In the queue of *instance*, and the earliest operation under way of its DID."""
+    earlier = _ops.alias("earlier")
+    same = sa.and_(earlier.c.suffix == _ops.c.suffix, earlier.c.open, earlier.c.seq < _ops.c.seq)
+    return sa.and_(_in_queue(instance), ~sa.exists(sa.select(sa.literal(1)).select_from(earlier).where(same)))
 
 
 def _queue(connection: sa.Connection, instance: str, chosen: sa.ColumnElement[bool]) -> int:

@@ -21,7 +21,7 @@ from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.registry.operation_observer import OperationObserver
 from millstream.anchoring.registry.operation_queue import OperationQueue, RemovedOperations
 from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
-from millstream.anchoring.registry.size_estimator import count_that_fits, write_largest_batch
+from millstream.anchoring.registry.size_estimator import bytes_that_fit, count_that_fits, write_largest_batch
 from millstream.anchoring.registry.states import OpenCut, QueuedOperation
 from millstream.anchoring.sidetree import (
     BatchFileError,
@@ -85,6 +85,7 @@ class OperationWriter:
         self._timeout = int(timeout * MICROSECONDS)
         self._most = max_operations
         self._cutting = threading.Lock()
+        self._fitting_bytes = 0  # of requests, that are known to fit into the files of one batch
 
     def cut(self, *, force: bool = False) -> Sequence[LedgerEntry]:
         """Anchor every batch that is due, and with *force* whatever may be cut; returns the new ledger entries.
@@ -95,6 +96,7 @@ class OperationWriter:
         with self._cutting:
             entries = self._finish_open()
             while waiting := self._due(force):
+                self._fitting_bytes = 0
                 with self._queue.remove(waiting) as removed:
                     prepared = self._prepare(removed)
                 if prepared is not None:
@@ -113,6 +115,8 @@ class OperationWriter:
         """The operations of the next batch, all accepted under one version; none where it is not due."""
         profile = self._version().profile
         most = min(self._most or profile.max_operations, profile.max_operations)
+        if not force and not self._may_be_due(most, profile):
+            return []
         waiting = self._queue.peek(most)
         if not waiting:
             return []
@@ -123,13 +127,25 @@ class OperationWriter:
             leading if force or aged or len(waiting) == most or len(leading) < len(waiting) else self._if_full(leading)
         )
 
+    def _may_be_due(self, most: int, profile: Profile) -> bool:
+        """Whether a look at the operations that wait is worth it, by their numbers: this is asked every second."""
+        waiting = self._queue.summary()
+        if not waiting.count:
+            self._fitting_bytes = 0
+            return False
+        self._fitting_bytes = max(self._fitting_bytes, bytes_that_fit([], profile))
+        now = self._store.database.read(lambda _connection, now: now)
+        aged = now - waiting.oldest >= self._timeout
+        return aged or waiting.count >= most or waiting.versions > 1 or waiting.bytes > self._fitting_bytes
+
     def _if_full(self, waiting: Sequence[QueuedOperation]) -> Sequence[QueuedOperation]:
-        """*waiting* where the files they give are estimated to be full; nothing is parsed while they cannot be."""
+        """*waiting* where the files they give are estimated to be full."""
         profile = self._version().profile
-        if sum(len(each.request) for each in waiting) < min(profile.max_chunk_bytes, profile.max_proof_bytes):
-            return []
         operations = [_revived(each) for each in waiting]
-        return waiting if count_that_fits(operations, profile) < len(operations) else []
+        if count_that_fits(operations, profile) < len(operations):
+            return waiting
+        self._fitting_bytes = sum(len(each.request) for each in waiting) + bytes_that_fit(operations, profile)
+        return []
 
     def _version(self) -> ProtocolVersion:
         return self._versions.at(self._store.database.clock.now())

@@ -21,7 +21,7 @@ _TEXT_RATIO = 0.5  # base64url and JSON under GZIP: 0.47 for signatures, 0.45 fo
 _MARGIN = 0.97
 
 
-class EstimatedSizes(msgspec.Struct, frozen=True):
+class EstimatedSizes(msgspec.Struct):
     """Compressed bytes, estimated."""
 
     core_index: float = 0.0
@@ -30,34 +30,42 @@ class EstimatedSizes(msgspec.Struct, frozen=True):
     provisional_proof: float = 0.0
     chunk: float = 0.0
 
-    def with_operation(self, operation: Operation) -> EstimatedSizes:
-        """The sizes with one more operation."""
-        delta = 0.0 if operation.delta is None else len(canonical(operation.delta)) * _TEXT_RATIO
+    def add(self, operation: Operation) -> None:
+        """Count one more operation: each file grows by at most half of the bytes of its request."""
         proof = 0.0 if operation.signed is None else len(operation.signed.text) * _TEXT_RATIO
+        self.chunk += 0.0 if operation.delta is None else len(canonical(operation.delta)) * _TEXT_RATIO
         if operation.type == OperationType.UPDATE:
-            return self._plus(provisional_index=_REFERENCE_BYTES, provisional_proof=proof, chunk=delta)
-        return self._plus(core_index=_REFERENCE_BYTES, core_proof=proof, chunk=delta)
+            self.provisional_index += _REFERENCE_BYTES
+            self.provisional_proof += proof
+        else:
+            self.core_index += _REFERENCE_BYTES
+            self.core_proof += proof
 
-    def fit(self, profile: Profile) -> bool:
-        """Whether files of these sizes are allowed."""
-        return (
-            self.core_index <= profile.max_core_index_bytes
-            and self.core_proof <= profile.max_proof_bytes
-            and self.provisional_index <= profile.max_provisional_index_bytes
-            and self.provisional_proof <= profile.max_proof_bytes
-            and self.chunk <= profile.max_chunk_bytes
+    def left(self, profile: Profile) -> float:
+        """The bytes by which each of the files may still grow; negative where one is too large."""
+        return min(
+            profile.max_core_index_bytes - self.core_index,
+            profile.max_proof_bytes - self.core_proof,
+            profile.max_provisional_index_bytes - self.provisional_index,
+            profile.max_proof_bytes - self.provisional_proof,
+            profile.max_chunk_bytes - self.chunk,
         )
 
-    def _plus(self, **more: float) -> EstimatedSizes:
-        return msgspec.structs.replace(self, **{name: getattr(self, name) + value for name, value in more.items()})
+
+def bytes_that_fit(operations: Sequence[Operation], profile: Profile) -> int:
+    """How many bytes of requests one batch is estimated to hold at least beside those of *operations*."""
+    sizes = EstimatedSizes()
+    for operation in operations:
+        sizes.add(operation)
+    return max(0, int(sizes.left(profile) / _TEXT_RATIO))
 
 
 def count_that_fits(operations: Sequence[Operation], profile: Profile) -> int:
     """How many of *operations*, from the first on, one batch is estimated to hold; at least one."""
     sizes = EstimatedSizes()
     for count, operation in enumerate(operations[: profile.max_operations]):
-        sizes = sizes.with_operation(operation)
-        if not sizes.fit(profile):
+        sizes.add(operation)
+        if sizes.left(profile) < 0:
             return max(count, 1)
     return min(len(operations), profile.max_operations)
 

@@ -74,6 +74,17 @@ class QueuedOperation(msgspec.Struct, frozen=True):
     accepted_at: int
 
 
+class QueueSummary(msgspec.Struct, frozen=True):
+    """How many operations an instance may cut, the bytes of their requests, when the oldest of them was accepted
+    (microseconds; 0 without any), and how many versions of the protocol they were accepted under.
+    """
+
+    count: int
+    bytes: int
+    oldest: int
+    versions: int
+
+
 class OpenCut(msgspec.Struct, frozen=True):
     """A batch that was written down and is not observed yet. ``number`` is its ledger entry once it has one."""
 
