@@ -1,4 +1,4 @@
-"""Other ways to send and receive: RocketMQ's own client at our broker, RabbitMQ, and NATS JetStream."""
+"""Other ways to send and receive: RocketMQ's own client at our broker, bare gRPC, RabbitMQ, and NATS JetStream."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from millstream.bench.log.servers import Servers
 from millstream.bench.messaging.task import MessagingTask
 from millstream.bench.runner import Contender, Measurement
 from millstream.core.errors import MillstreamError
+from millstream_peers.messaging.grpc_floor import send_singly_floor
 from millstream_peers.messaging.jetstream import (
     receive_batches_nats,
     receive_singly_nats,
@@ -41,6 +42,7 @@ class Peers:
         """Messages that are sent 64 at a time."""
         return [
             *self._official("send", count),
+            Contender("floor: a call each, bare gRPC and a file", lambda: send_singly_floor(self._ours.of(count))),
             *_contenders(_RABBITMQ, self._rabbitmq, send_singly_rabbitmq, count),
             *_contenders(_NATS, self._nats, send_singly_nats, count),
         ]

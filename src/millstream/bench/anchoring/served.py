@@ -11,8 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, cast
+
+import msgspec
 
 from millstream.bench.anchoring.timing import timed
+from millstream.bench.peers import load_peers
 from millstream.bench.runner import Comparison, Contender, Measurement
 from millstream.core.clock import SystemClock
 from millstream.testing import services
@@ -23,10 +27,41 @@ Environment = Mapping[str, str]
 
 def over_http(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes]) -> Iterator[Comparison]:
     """The same work on both kinds of store; servers are started where none is named by the environment."""
-    yield _comparison("SQLite, embedded", functools.partial(_embedded, folder), creates, updates)
+    embedded = _comparison("SQLite, embedded", functools.partial(_embedded, folder), creates, updates)
+    floors = _floors(folder, creates, updates)
+    yield msgspec.structs.replace(embedded, contenders=[*embedded.contenders, *floors])
     with services.running("mariadb") as mariadb, services.running("rabbitmq") as rabbitmq:
         place = functools.partial(_on_servers, folder, mariadb.url, rabbitmq.url)
         yield _comparison("MariaDB and RabbitMQ", place, creates, updates)
+
+
+def _floors(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes]) -> Sequence[Contender]:
+    """In a checkout, the least that a request costs."""
+    peers = cast(AnchoringPeers | None, load_peers("anchoring"))
+    if peers is None:
+        return []
+
+    def run(requests: Sequence[bytes]) -> Measurement:
+        command = peers.floor_command(folder / f"floor-{_clock.now()}.db")
+        with _serving(peers.floor_environment(), command) as (port, process):
+            return timed(len(requests), lambda: post_each(requests, port), server=process)
+
+    return [
+        Contender("floor: creates, one a request", lambda: run(creates)),
+        Contender("floor: signed updates, one a request", lambda: run(updates)),
+    ]
+
+
+class AnchoringPeers(Protocol):
+    """What the module of the peers has for this benchmark."""
+
+    def floor_command(self, database: Path) -> Sequence[str]:
+        """The command of a server that only verifies requests and keeps them in *database*."""
+        ...
+
+    def floor_environment(self) -> Environment:
+        """What that command needs in its environment."""
+        ...
 
 
 _Place = functools.partial[Environment]
@@ -59,9 +94,9 @@ def _post(place: _Place, before: Sequence[bytes], requests: Sequence[bytes], *, 
 
 
 @contextlib.contextmanager
-def _serving(environment: Environment) -> Iterator[tuple[int, int]]:
-    """The port and the process of a new instance."""
-    command = [sys.executable, "-m", "millstream", "anchor", "serve", "--http", "127.0.0.1:0"]
+def _serving(environment: Environment, command: Sequence[str] = ()) -> Iterator[tuple[int, int]]:
+    """The port and the process of a new instance, or of another *command* that prints ``serving URL``."""
+    command = command or [sys.executable, "-m", "millstream", "anchor", "serve", "--http", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}) as server:
         try:
             assert server.stdout is not None
