@@ -226,7 +226,8 @@ def test_caps_cut_by_count_and_by_bytes():
     lines = [line.encode() for line in sizes]
     out = parsed(run(lines, "--max-count", "3"))
     assert [(line["events"], line["cut"]) for line in out] == [([0, 1, 2], "size"), ([3, 4], "flush")]
-    assert [line["events"] for line in parsed(run(lines, "--max-bytes", "8"))] == [[0, 1], [2, 3], [4]]
+    for size in ("8", "8B"):
+        assert [line["events"] for line in parsed(run(lines, "--max-bytes", size))] == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process import AskedInProcess, asked_in_process
@@ -20,7 +22,9 @@ from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.node import Node
 from millstream.settings import load_settings
+from millstream.status import snapshot
 from millstream.status.models import Sample
+from millstream.status.node_view import NodeView
 from millstream.stores import LocalStore
 from millstream.testing.batches import CONFIG, make_batch
 from millstream.testing.damage import flip_bit
@@ -138,6 +142,48 @@ def test_messages_are_in_a_batch_rejected_or_neither_and_logs_without_batches_ar
             assert "5 messages in no batch yet" in asked.page("/") and "4 of 10" in asked.page("/")
             assert "not batched" in asked.page("/batches")
             node.anchoring.batch_writer.cut(force=True)
+
+
+@pytest.fixture
+def batching(tmp_path: Path) -> Iterator[Node]:
+    """A node whose log ``weather`` has ten messages; the first four are in batches that wait for an anchor."""
+    settings, _ = load_settings({"data": str(tmp_path / "node")})
+    with Node.open(settings, create=True) as node:
+        with node.logs.store.log(LogSpec("weather")).writer() as writer:
+            writer.append([Message(b"x")] * 10)
+        node.anchoring.batch_writer.add("weather", [make_batch([1, 2, 3]), make_batch([4])], [], config=CONFIG)
+        yield node
+
+
+def test_a_batch_counts_once_between_its_observation_and_the_end_of_its_cut(
+    batching: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batching.anchoring.journal, "observed", killed)
+    with pytest.raises(KeyboardInterrupt):
+        batching.anchoring.batch_writer.cut(force=True)
+    (row,) = AskedInProcess(batching).api("/batches/logs")["items"]
+    assert (row["messages"], row["in_batches"], row["neither"]) == (10, 4, 6)
+
+
+def test_no_log_has_more_messages_in_batches_than_messages_while_it_grows(
+    batching: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_log = snapshot.log_row
+
+    def grown(view: NodeView, name: str) -> Any:
+        row = read_log(view, name)
+        if name == "weather":
+            with batching.logs.store.log(LogSpec("weather")).writer() as writer:
+                writer.append([Message(b"x")] * 3)
+            batching.anchoring.batch_writer.add("weather", [make_batch(range(5, 14))], [], config=CONFIG)
+        return row
+
+    monkeypatch.setattr(snapshot, "log_row", grown)
+    figures = AskedInProcess(batching).api("/overview")["batches"]
+    assert figures["in_batches"] <= figures["eligible"], figures
 
 
 def test_a_bar_is_empty_where_there_is_nothing_and_red_only_for_the_share_that_failed(data: Path) -> None:

@@ -201,13 +201,20 @@ class JournalReader:
         """The logs of which batches or rejects were ever added, in order."""
         return [row.log for row in self._rows(sa.select(t.streams.c.log).distinct().order_by(t.streams.c.log))]
 
-    def open_messages(self) -> Sequence[OpenCount]:
-        """How many messages, by log, are in batches that no observed anchor holds."""
+    def open_messages(self, observed: int = 0) -> Sequence[OpenCount]:
+        """How many messages, by log, are in batches that no observed anchor holds.
+
+        *observed* is the number of the last anchor that is indexed: what was indexed already is left out also before
+        this journal was told.
+        """
+        is_open = t.cuts.c.anchor.is_(None) | (t.cuts.c.anchor > observed)
         ids = sa.func.length(t.payloads.c.ids, type_=sa.Integer) // sa.literal(_ID_BYTES, sa.Integer)
         refused = t.batches.c.reason.is_not(None)
         sums = [total(sa.case((which, ids))) for which in (~refused, refused)]
         query = sa.select(t.batches.c.log, *sums).join(t.payloads, t.batches.c.seq == t.payloads.c.seq)
+        query = query.outerjoin(t.cuts, t.batches.c.cut == t.cuts.c.cut).where(is_open)
         packed = sa.select(t.packed.c.log, total(sa.func.length(t.packed.c.ids))).group_by(t.packed.c.log)
+        packed = packed.join(t.cuts, t.packed.c.cut == t.cuts.c.cut).where(is_open)
         rows = {log: (int(open_), int(refused)) for log, open_, refused in self._rows(query.group_by(t.batches.c.log))}
         for log, size in self._rows(packed):
             open_, refused_ = rows.get(log, (0, 0))

@@ -11,7 +11,7 @@ import click
 from millstream.batching import BatchConfig, ConflictCut, LatePolicy, Rulebook
 from millstream.batching.rulebook import read_overrides
 from millstream.cli.common import Command
-from millstream.cli.parameter_types import RecordDuration
+from millstream.cli.parameter_types import RecordDuration, SizeType
 
 
 def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
@@ -45,9 +45,13 @@ def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
 
 def cap_options(command: Command) -> Command:
     """Give *command* the caps on a batch."""
-    count = click.option("--max-count", type=int, help="Maximum events per batch (default: no limit).")
+    count = click.option(
+        "--max-count", type=int, metavar="EVENTS", help="Maximum events per batch (default: no limit)."
+    )
     size = click.option(
-        "--max-bytes", type=int, help="Maximum bytes per batch; every line must have its size (default: no limit)."
+        "--max-bytes",
+        type=SizeType(),
+        help="Maximum size of a batch: 64KiB; every line must have its size in bytes (default: no limit).",
     )
     return count(size(command))
 

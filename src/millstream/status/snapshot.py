@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from millstream.mill.tasks import QueueName
 from millstream.queue import DeadLetterGroup, queue_name
 from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger, cosigning_ledgers, unsigned_ledgers
 from millstream.status.ledger_timestamps import StampedLedger, stamped_ledgers
+from millstream.status.message_counts import MessageCounts, batched_logs, count_messages
 from millstream.status.models import (
     AnchorMetrics,
     BatchedLog,
@@ -186,6 +186,9 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
             return otherwise
 
     nobody: Sequence[str] = ()
+    counts = look(
+        "messages of batches", partial(count_messages, view), MessageCounts()
+    )  # before the logs: none is more
     found = [
         look(f"log {name}", partial(log_row, view, name), None) for name in look("logs", node.logs.store.logs, nobody)
     ]
@@ -217,7 +220,7 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
         holds=len(approvals),
         ends=look("ends of batches", view.batches.ends, ()),
         rejects=look("rejected messages", view.batches.rejects, ()),
-        batched=look("messages of batches", partial(batched_logs, view, rows), ()),
+        batched=batched_logs(counts, rows),
         free_bytes=look("disk", lambda: free_bytes(node.folder), None),
         troubles=troubles,
         following=look("followed registry", node.registry.follow_state, None),
@@ -268,27 +271,6 @@ def _lag(log: Log, info: LogInfo, consumer: str, pointer: int) -> Lag:
         for batch in log.read(first, first, columns=["received_at"], gaps="all"):
             oldest = next(iter(batch.arrow.column("received_at").to_pylist()), None)
     return Lag(log=log.name, consumer=consumer, pointer=pointer, lag=lag, oldest_at=oldest)
-
-
-def batched_logs(view: NodeView, rows: Sequence[LogRow]) -> Sequence[BatchedLog]:
-    """The outcome of the messages of each log of messages, from the journal and from what the observer has read."""
-    node, journal = view.node, view.batches
-    observed, open_ = node.anchoring.observer.index.messages_by_log(), {one.log: one for one in journal.open_messages()}
-    named = Counter[str]()
-    for count in journal.rejects():
-        named[count.log] += count.messages
-    batched = {*journal.logs(), *observed, *node.settings.serve.batching}
-    found = list[BatchedLog]()
-    for row in rows:
-        if row.kind not in DATA_KINDS:
-            continue
-        in_batches, rejected = observed.get(row.log, (0, 0))
-        rejected = max(rejected, named[row.log])
-        if row.log in open_:
-            in_batches, rejected = in_batches + open_[row.log].messages, rejected + open_[row.log].refused
-        neither = max(0, row.last_id - in_batches - rejected) if row.log in batched else 0
-        found.append(BatchedLog(row.log, row.log in batched, row.last_id, in_batches, rejected, neither))
-    return found
 
 
 def batch_lag(view: NodeView, name: str, output: str) -> BatchLag | None:
