@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core import writers_lock
-from millstream.core.database_server import open_server
+from millstream.core.database_server import end_idle_transactions, open_server
 from millstream.core.sql import make_tables, writing
 from millstream.core.writers_lock import NewerSchemaError, is_made, lock_writers
 from support.server_databases import new_database
@@ -50,6 +50,21 @@ def test_what_two_processes_read_before_they_write_stays_true(url: str) -> None:
     with engines[0].connect() as connection:
         assert connection.scalar(sa.select(_counter.c.n)) == 80
     for engine in engines:
+        engine.dispose()
+
+
+def test_a_process_that_is_stopped_within_its_turn_keeps_the_others_waiting_for_a_while_only(url: str) -> None:
+    stopped, other = open_server(url), open_server(url)
+    end_idle_transactions(stopped, 0.5)
+    for engine in (stopped, other):
+        lock_writers(engine)
+    with pytest.raises(sa.exc.DBAPIError), writing(stopped) as connection:
+        with writing(other):
+            pass
+        connection.execute(sa.select(1))
+    with writing(stopped):
+        pass
+    for engine in (stopped, other):
         engine.dispose()
 
 

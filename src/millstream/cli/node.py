@@ -147,6 +147,25 @@ def info(settings: Settings, member: str, as_json: bool) -> None:
         echo_line(f"offers     {role}")
 
 
+@example("millstream node drain web1-3f9a2c01")
+@node.command()
+@click.argument("member")
+@click.option("--cancel", is_flag=True, help="Let the member take roles again.")
+@data_options
+def drain(settings: Settings, member: str, cancel: bool) -> None:
+    """Let a member of a node give its roles up, and take none: before its host is shut down, or its program upgraded.
+
+    Roles end as they do when the process is stopped: running work is finished first. The process goes on, with its
+    workers and its console; `millstream node info` shows which roles it still owns.
+    """
+    from millstream.node import Node
+
+    with Node.open(settings) as opened:
+        _require_shared(settings)
+        opened.databases.members.table.drain(member, draining=not cancel)
+    echo_line(f"{member} {'may take roles again' if cancel else 'gives its roles up, and takes none'}")
+
+
 def _require_shared(settings: Settings) -> None:
     if not settings.node.database:
         raise NoMembersError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -56,6 +57,28 @@ def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy =
     except ImportError as error:
         extra = scheme_of(url).extra
         raise SqlInputError(f"{kind.client}: pip install 'millstream[{extra}]'") from error
+
+
+def end_idle_transactions(engine: sa.Engine, seconds: float) -> None:
+    """Let the server roll a transaction of *engine* back that gets no statement for *seconds* (whole ones, rounded up).
+
+    Otherwise a process that is stopped within one (SIGSTOP, a frozen virtual machine) keeps its locks until it ends.
+    To be called before the first connection.
+    """
+    limit = math.ceil(seconds)
+
+    def limited(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        if engine.dialect.name == "postgresql":
+            cursor.execute(f"SET idle_in_transaction_session_timeout = '{limit}s'")
+            connection.commit()
+        else:
+            cursor.execute("SELECT version() LIKE '%MariaDB%'")
+            variable = "idle_transaction_timeout" if cursor.fetchone()[0] else "wait_timeout"
+            cursor.execute(f"SET SESSION {variable} = {limit}")
+        cursor.close()
+
+    sa.event.listen(engine, "connect", limited)
 
 
 def _make_if_absent(kind: _ServerKind, place: sa.URL, clock: Clock, patience: RetryPolicy) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from millstream.core.cached import locked_cached_property
-from millstream.core.database_server import open_server
+from millstream.core.clock import MICROSECONDS
+from millstream.core.database_server import end_idle_transactions, open_server
 from millstream.core.documents import DatabaseDocuments, Documents, FolderDocuments
 from millstream.core.errors import MillstreamError
 from millstream.core.retry import RetryPolicy
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 TABLES = ("anchor_", "audit_", "console_", "mill_", "node_", "queue_", "registry_")
 """What the names of the tables in a node's own database begin with."""
+
+_IDLE_LEASES = 2
+"""After how many leases of a member the server ends a transaction that gets no statement: its process is stopped."""
 
 _CACHE_KIB = 16 << 10
 """Memory of a connection: batches are indexed by their hashes, so any page may be next."""
@@ -84,6 +88,7 @@ class DatabasesPart:
         context, url = self._context, self._context.settings.node.database
         if url:
             engine = open_server(url, context.clock)
+            end_idle_transactions(engine, _IDLE_LEASES * context.settings.node.lease / MICROSECONDS)
             context.resources.callback(engine.dispose)
             require_finished(engine)
             if not is_made(engine):

@@ -53,7 +53,7 @@ class RoleScheduler:
     ) -> None:
         self._membership, self._start, self._failed = membership, start, failed
         self._running: dict[str, tuple[Lease, RunningRole]] = {}
-        self._told: dict[str, str] = {}
+        self._waiting: set[str] = set()
         self._woken = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(target=self._step_again_and_again, name="role-scheduler", daemon=True)
@@ -108,11 +108,11 @@ class RoleScheduler:
                 leases.release(lease)
             if not isinstance(error, BusyError):
                 self._failed(name, error)
-            elif self._told.get(name) != str(error):  # what the former owner has not given back yet
+            elif name not in self._waiting:  # the former owner has not given back yet what it had, such as a log
                 _log.warning("the role %s cannot begin yet: %s", name, error)
-            self._told[name] = str(error)
+            self._waiting.add(name)
         else:
-            self._told.pop(name, None)
+            self._waiting.discard(name)
 
     def _end(self, names: list[str], *, release: bool = True) -> None:
         """End the roles *names*, all at once, and then give their leases back."""

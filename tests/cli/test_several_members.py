@@ -1,0 +1,120 @@
+"""A node that two processes serve, each with a folder of its own: one is stopped and resumed, the other is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from serving_nodes import Serving, open_node
+
+from millstream.batching import Batcher
+from millstream.batching.message_events import TICK_SOURCE, event_from_message
+from millstream.core.message import Message
+from millstream.log import LogSpec
+from millstream.node import Node
+from millstream.node.members.member_table import Member
+from millstream.testing.waiting import Found, until
+from support.server_databases import new_database
+
+SETTINGS = """
+[node]
+database = "{database}"
+lease = "4s"
+[log]
+store = "{logs}"
+[queue]
+broker = "amqp://127.0.0.1:1"
+[anchoring]
+cas = "file://{shared}"
+[serve]
+producers = true
+anchor_every = "1s"
+[serve.batching]
+weather = "weather.batches"
+[batching]
+window = "200ms"
+max_delay = "1s"
+"""
+
+
+@pytest.mark.served
+def test_who_was_stopped_or_killed_is_replaced_and_every_message_is_in_one_batch(
+    tmp_path: Path, postgresql: str
+) -> None:
+    with new_database(postgresql, "node") as database, new_database(postgresql, "logs") as logs:
+        settings = SETTINGS.format(database=database, logs=logs, shared=tmp_path / "cas")
+        folders = [tmp_path / name for name in ("one", "two", "tests")]
+        for folder in folders:
+            folder.mkdir()
+            (folder / "millstream.toml").write_text(settings, "utf-8")
+        with Serving(folders[0]) as one, Serving(folders[1]) as two, open_node(folders[2]) as node:
+            processes = {each.process.pid: each for each in (one, two)}
+            soon(lambda: len(_owners(node)) == 2, "two members with roles")
+            _append(node, 100)
+            soon(lambda: _anchored(node) == 100, "the messages anchored")
+            stopped = _owner(node, "batching weather")
+            first = processes[stopped.details.pid]
+            first.process.send_signal(signal.SIGSTOP)
+            killed = processes[_owner(node, "batching weather", but=stopped.id).details.pid]
+            _append(node, 100)
+            soon(lambda: _anchored(node) == 200, "the messages anchored by the other one")
+            first.process.send_signal(signal.SIGCONT)
+            soon(lambda: len(_owners(node)) == 2, "both members, one under a new id")
+            assert stopped.id not in _owners(node)
+            killed.process.kill()
+            _append(node, 100)
+            soon(lambda: _anchored(node) == 300, "the messages anchored by the one that is left")
+            (left,) = (each for each in (one, two) if each is not killed)
+            left.drain()
+            assert _given(node) == _expected(node)
+            totals = node.anchoring.observer.index.totals()
+            assert (totals.batches, totals.messages + totals.rejects) == (len(_expected(node)[0]), 300)
+
+
+def soon(condition: Callable[[], Found], what: str) -> Found:
+    """:func:`until`, which looks a few times in a second: each look is a query."""
+    between = threading.Event()
+    return until(lambda: between.wait(0.2) or condition(), what, seconds=120)
+
+
+def _owners(node: Node) -> dict[str, Member]:
+    return {member.id: member for member in node.databases.members.table.alive() if member.owns}
+
+
+def _owner(node: Node, role: str, *, but: str = "") -> Member:
+    """The owner of *role*, once it is another one than *but*."""
+    owners = node.databases.members.table.alive
+    return soon(lambda: next((one for one in owners() if role in one.owns and one.id != but), None), "an owner")
+
+
+def _append(node: Node, count: int) -> None:
+    with node.logs.store.log(LogSpec("weather")).writer("test") as writer:
+        writer.append([Message(b"%d" % n, f"key {n}", "s") for n in range(count)])
+
+
+def _anchored(node: Node) -> int:
+    totals = node.anchoring.observer.index.totals()
+    return totals.messages + totals.rejects
+
+
+def _given(node: Node) -> tuple[list[str], list[int]]:
+    """The ids of the batches that came out, and of the messages that were refused."""
+    messages = [message for batch in node.logs.store.log(LogSpec("weather.batches")).read() for message in batch]
+    items = [json.loads(message.body) for message in messages]
+    return sorted(one["batch"] for one in items if "batch" in one), sorted(
+        one.get("rejected") for one in items if "rejected" in one
+    )
+
+
+def _expected(node: Node) -> tuple[list[str], list[int]]:
+    """The same, as the rules give them for the log."""
+    messages = [message for batch in node.logs.store.log(LogSpec("weather")).read() for message in batch]
+    batcher = Batcher.of(node.batching.rules)
+    events = [event_from_message(message) for message in messages if message.source != TICK_SOURCE]
+    outcomes = [batcher.receive_many(events), batcher.advance(max(message.received_at for message in messages))]
+    batches = [batch.batch for outcome in outcomes for batch in outcome.batches]
+    return sorted(batches), sorted(one.rejected for outcome in outcomes for one in outcome.rejects)
