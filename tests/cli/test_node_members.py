@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,13 +13,18 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
+import millstream.cli.node
+import millstream.node.members.node_members
+from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.leases import LeaseLostError
 from millstream.core.sql import writing
+from millstream.node import Node
 from millstream.node.members.assignment import assign
 from millstream.node.members.member_table import MemberDetails, MemberTable, UnknownMemberError
 from millstream.node.members.membership import Membership, NeedsQueueBrokerError
 from millstream.node.members.role_scheduler import Fence, RoleScheduler
+from millstream.settings import Settings
 from millstream.stores.audit.holders import Holders
 
 ROLES = {"batching a": "a", "batching b": "b", "producers": "producers", "upkeep": "upkeep"}
@@ -250,3 +256,43 @@ def test_assignment_moves_as_few_roles_as_even_numbers_need(members: int, count:
     needed = sum(max(0, have - -(-count // members)) for have in before)
     moved = sum(owners[role] in offers and assigned[role] != owners[role] for role in offered if role in owners)
     assert moved <= needed + sum(have == -(-count // members) for have in before)
+
+
+def test_commands_about_members_of_a_node_in_a_file_say_what_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        _ = node.databases.own, node.logs.store
+    for command in (["ls"], ["info", "x"], ["drain", "x"]):
+        assert run(["node", *command, "--data", str(tmp_path)]) == 2
+        assert "node.database" in capsys.readouterr().err
+
+
+def test_members_are_listed_and_drained_by_commands(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    one = host.process("one")
+    one.membership.listens("console", "127.0.0.1:8460")
+    settle(one)
+    monkeypatch.setattr(millstream.cli.node, "_require_shared", lambda _: None)
+    monkeypatch.setattr(millstream.node.members.node_members.NodeMembers, "table", one.table)
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "millstream.toml").touch()
+
+    def ask(*arguments: str) -> str:
+        assert run(["node", *arguments, "--data", str(tmp_path / "node")]) == 0
+        return capsys.readouterr().out
+
+    member = one.membership.id
+    assert ask("ls") == f"{member}  alive, last seen 0 s ago  1  batching a, batching b, producers, upkeep\n"
+    assert "console    127.0.0.1:8460" in ask("info", member)
+    assert json.loads(ask("ls", "--json"))["state"] == "alive"
+    assert ask("drain", member) == f"{member} gives its roles up, and takes none\n"
+    settle(one)
+    assert ask("ls") == f"{member}  draining, last seen 0 s ago  1  no roles\n"
+    assert "offers     upkeep" in ask("info", member)
+    assert ask("drain", member, "--cancel") == f"{member} may take roles again\n"
+    host.clock.advance(20.0)
+    assert "lost, last seen 20 s ago" in ask("ls")
+    one.table.leave(member)
+    assert ask("ls") == "" and "ended 2023-" in ask("ls", "--all")
