@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.core.amounts import parse_duration
 from millstream.core.canonical import canonical_json
-from millstream.rest.connection import LONGEST_HEAD
+from millstream.rest.connection import LONGEST_HEAD, ResponseTransport
 from millstream.rest.server import serving
 from millstream.settings import SettingsError, load_settings
 from millstream.settings.serving import HttpSettings
@@ -387,3 +387,37 @@ def test_no_abuse_makes_the_server_fail(api: Api) -> None:
         if found.status >= 400 and not name.startswith("HEAD "):
             assert found.body["code"] and found.body["message"], (name, found)
     assert api.ask("GET", "/healthz")[0] == 200
+
+
+# Packets
+
+
+class _Written:
+    """A transport that keeps each write by itself."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.write = self.writes.append
+        self.abort = self.pause_reading = self.resume_reading = lambda: None
+
+    def get_extra_info(self, _name: str) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_the_head_of_an_answer_is_sent_with_a_body_that_follows_at_once_and_waits_for_no_other() -> None:
+    async def answer() -> list[bytes]:
+        written = _Written()
+        output = ResponseTransport(written, asyncio.get_running_loop(), lambda: None, lambda: False)  # type: ignore[arg-type]
+        for body in (b"first", b"second"):
+            output.hold_next()
+            output.write(b"head ")
+            output.write(body)
+        output.hold_next()
+        output.write(b"head alone ")
+        await asyncio.sleep(0)
+        output.write(b"late body")
+        return written.writes
+
+    assert asyncio.run(answer()) == [b"head first", b"head second", b"head alone ", b"late body"]

@@ -81,17 +81,47 @@ class _Incoming:
     refused = False
 
 
-class _Transport:
-    """The transport as uvicorn sees it: it ends by :meth:`BoundedHttpProtocol.end`, which lets answers arrive."""
+class ResponseTransport:
+    """The transport as uvicorn sees it: it ends by :meth:`BoundedHttpProtocol.end`, which lets answers arrive.
 
-    def __init__(self, transport: asyncio.Transport, end: Callable[[], None], is_ending: Callable[[], bool]) -> None:
-        self.write = transport.write
+    The head of an answer is sent together with the part of the body that follows at once: one call of the system, and
+    one packet.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        end: Callable[[], None],
+        is_ending: Callable[[], bool],
+    ) -> None:
+        self._socket, self._loop = transport, loop
+        self._head = b""
+        self._holds_next = False
         self.abort = transport.abort
         self.pause_reading = transport.pause_reading
         self.resume_reading = transport.resume_reading
         self.get_extra_info = transport.get_extra_info
         self.close = end
         self.is_closing = is_ending
+
+    def hold_next(self) -> None:
+        """The next that is written is a head."""
+        self._holds_next = True
+
+    def write(self, data: bytes) -> None:
+        """Send *data*; a head with what is written next, or when the loop has done all else that it has to do now."""
+        if self._holds_next:
+            self._holds_next, self._head = False, data
+            self._loop.call_soon(self.flush)
+            return
+        head, self._head = self._head, b""
+        self._socket.write(head + data)
+
+    def flush(self) -> None:
+        """Send the head, if it is still held."""
+        if self._head and not self._socket.is_closing():
+            self.write(b"")
 
 
 def bounded_protocol(limits: HttpLimits) -> type[BoundedHttpProtocol]:
@@ -114,6 +144,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._inner, self.app = self.app, self._serve
         self._socket: asyncio.Transport
+        self._output: ResponseTransport
         self._incoming = _Incoming()
         self._phase = _Phase.HEAD
         self._has_begun = self._has_eof = self.is_surplus = False
@@ -131,7 +162,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         self._socket = transport
-        super().connection_made(cast(asyncio.Transport, _Transport(transport, self.end, self._is_ending)))
+        self._output = ResponseTransport(transport, self.loop, self.end, self._is_ending)
+        super().connection_made(cast(asyncio.Transport, self._output))
         self._checked_at = self.loop.time()
         self._timer = self.loop.call_later(self._tick, self._check)
         most = self.limits.max_connections
@@ -172,6 +204,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """
         if self._is_ending():
             return
+        self._output.flush()
         everything_read = self._phase is _Phase.IDLE and not self.flow.read_paused
         if self.cycle is None or everything_read:
             self._socket.close()
@@ -226,6 +259,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """A request is answered: continue with the next one, or say what was wrong with it."""
+        self._output.flush()  # an answer without a body
         self._unanswered -= 1
         super().on_response_complete()
         if self._phase is _Phase.HEAD:  # the next request has begun, so this connection is not idle
@@ -243,8 +277,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         async def send_last_or_not(message: Message) -> None:
             nonlocal has_started
             has_started = True
-            if message["type"] == "http.response.start" and not incoming.complete:
-                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            if message["type"] == "http.response.start":
+                self._output.hold_next()
+                if not incoming.complete:
+                    message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
         if incoming.refused:
@@ -334,7 +370,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(_Refusal(503, "busy", f"all {most:,} connections are in use: try again later"))
 
     def _write_refusal(self, refusal: _Refusal) -> None:
-        self._socket.write(refusal.encode(self.server_state.default_headers))
+        self._output.write(refusal.encode(self.server_state.default_headers))
+        self._output.flush()
         self._linger()
 
     def _linger(self) -> None:
