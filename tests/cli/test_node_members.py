@@ -25,7 +25,7 @@ from millstream.node.members.member_table import MemberDetails, MemberTable, Unk
 from millstream.node.members.membership import Membership, NeedsQueueBrokerError
 from millstream.node.members.role_scheduler import Fence, RoleScheduler
 from millstream.settings import Settings
-from millstream.stores.audit.holders import Holders
+from millstream.stores.audit.holders import Holders, HolderState
 
 ROLES = {"batching a": "a", "batching b": "b", "producers": "producers", "upkeep": "upkeep"}
 
@@ -228,6 +228,18 @@ def test_members_that_ended_long_ago_are_forgotten(host: Host) -> None:
     two = host.process("two")
     assert [member.id for member in two.table.all()] == [two.membership.id]
     assert two.table.time() == host.clock.now() > two.table.find(two.membership.id).until - 16 * MICROSECONDS
+
+
+def test_a_process_elsewhere_has_ended_where_its_membership_has(host: Host) -> None:
+    one, two = host.process("one"), host.process("two")
+    theirs = Holders().new().split("/")
+    elsewhere = "/".join([*theirs[:3], "0badcafe", *theirs[4:]])
+    assert two.table.holder_state(elsewhere) == HolderState.RUNNING
+    assert two.table.holder_state(elsewhere.replace(theirs[0], "stranger", 1)) == HolderState.UNKNOWN
+    host.clock.advance(16.0)
+    assert two.table.holder_state(elsewhere) == HolderState.ENDED
+    one.scheduler.step()
+    assert two.table.holder_state(elsewhere) == HolderState.RUNNING, "it has joined anew"
 
 
 names = st.sampled_from(["m1", "m2", "m3", "m4"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from millstream.core.clock import VirtualClock
 from millstream.core.processes import boot_id, find_process, machine_id, pid_namespace
 from millstream.stores import LocalStore, MemoryStore, Store
 from millstream.stores.audit import AuditAction, AuditedStore, AuditOutbox, HolderState, settle_ended
-from millstream.stores.audit.holders import Holders
+from millstream.stores.audit.holders import Holders, find_elsewhere
 from millstream.stores.bulk import NewItem
 from millstream.stores.protocol import StoreError
 from millstream.testing.faulty_store import UnavailableStore
@@ -142,6 +143,51 @@ def test_a_store_that_does_not_answer_keeps_its_changes_open_and_does_not_keep_a
     assert "changes of ended processes stay open until the next start" in caplog.text
     settle_ended([AuditedStore(inner, outbox, "1")])
     assert len(outbox.events()) == 4
+
+
+class _Members:
+    """What a database says of processes elsewhere: each has ended."""
+
+    def state(self, _holder: str) -> HolderState:
+        return HolderState.ENDED
+
+
+class _Stopped(MemoryStore):
+    """The process of this store is stopped before it puts an item, or after; others take it for one that has ended."""
+
+    def __init__(self, *, before: bool) -> None:
+        super().__init__(clock=VirtualClock())
+        self.before, self.meanwhile = before, lambda: None
+
+    def put(self, *arguments: Any, **said: Any) -> Any:
+        if self.before:
+            self.meanwhile()
+        info = super().put(*arguments, **said)
+        if not self.before:
+            self.meanwhile()
+        return info
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_a_process_elsewhere_began_and_did_after_it_was_taken_for_ended_is_recorded(
+    tmp_path: Path, before: bool
+) -> None:
+    engine, members = open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), _Members()
+    find_elsewhere(engine, members.state)
+    inner = _Stopped(before=before)
+    theirs = AuditedStore(
+        inner, AuditOutbox(engine, VirtualClock(), holder=holder(7, boot="other", host="elsewhere")), "1"
+    )
+    theirs.create_space("s")
+    mine = AuditedStore(inner, AuditOutbox(engine, VirtualClock()), "1")
+    inner.meanwhile = lambda: settle_ended([mine])
+    theirs.put("s", "a", io.BytesIO(b"grain"))
+    assert mine.outbox.open_intents(others=True) == []
+    assert [(event.content_id, event.sha256) for event in mine.outbox.events()[1:]] == [("a", sha256(b"grain"))]
+    inner.meanwhile = lambda: None
+    theirs.put("s", "b", io.BytesIO(b"grain"))
+    numbers = [event.number for event in mine.outbox.events()]
+    assert len(numbers) == len(set(numbers)) == 3
 
 
 class _Overtaken(LocalStore):

@@ -21,6 +21,7 @@ from millstream.node.context import DATABASE, NodeContext
 from millstream.node.moving import require_finished
 from millstream.settings import Settings
 from millstream.stores import open_provider
+from millstream.stores.audit.holders import HolderState, find_elsewhere
 
 if TYPE_CHECKING:
     from millstream.node.members.node_members import NodeMembers
@@ -94,6 +95,7 @@ class DatabasesPart:
             if not is_made(engine):
                 self._make_stores()
             lock_writers(engine)
+            find_elsewhere(engine, self._holder_state)
             return engine
         if self._is_new:
             self._make_stores()
@@ -108,6 +110,9 @@ class DatabasesPart:
         from millstream.node.members.node_members import NodeMembers
 
         return NodeMembers(self._context, lambda: self.own)
+
+    def _holder_state(self, holder: str) -> HolderState:
+        return self.members.table.holder_state(holder)
 
     def _make_stores(self) -> None:
         settings = self._context.settings

@@ -16,6 +16,7 @@ from millstream.core.errors import InputError
 from millstream.core.leases import Leases
 from millstream.core.sql import SqlDatabase
 from millstream.node.members import tables as t
+from millstream.stores.audit.holders import HolderState, process_of
 
 KEPT = 30 * 24 * 3600 * MICROSECONDS
 """For how long members that have ended are remembered: changes that they began may be found until then."""
@@ -134,6 +135,15 @@ class MemberTable:
         change = sa.update(t.members).where(alive).values(draining=draining)
         if not self.database.write(lambda connection, _now: connection.execute(change).rowcount):
             raise UnknownMemberError(f"no member {member!r} serves this node: see `millstream node ls`")
+
+    def holder_state(self, holder: str) -> HolderState:
+        """Whether the process of *holder*, on another host, is a member; unknown where it never was one."""
+        process, now = process_of(holder), self.time()
+        members = [one for one in self.all() if process_of(one.details.process) == process]
+        if not members:
+            return HolderState.UNKNOWN
+        alive = any(one.ended is None and one.until >= now for one in members)
+        return HolderState.RUNNING if alive else HolderState.ENDED
 
     def alive(self) -> Sequence[Member]:
         """The members that have not ended, in the order in which they joined."""

@@ -10,6 +10,7 @@ import secrets
 import socket
 import struct
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,12 @@ class HolderState(enum.StrEnum):
     UNKNOWN = "unknown"  # it ran on another machine, or in a container that cannot be seen from here
 
 
+FindState = Callable[[str], HolderState]
+"""What is known of the process of a holder."""
+
+_elsewhere: weakref.WeakKeyDictionary[sa.Engine, FindState] = weakref.WeakKeyDictionary()
+
+
 class _Holder(NamedTuple):
     """The parts of a holder's name. Earlier releases have written the first four alone."""
 
@@ -45,18 +52,19 @@ class Holders:
     """The holders that share the database beside which the lock file *path* lies.
 
     Each holds a lock on one byte of that file for as long as its process runs, by which processes in other containers
-    of the same machine can tell that it does. Without *path* only processes of the same container can.
+    of the same machine can tell that it does. Without *path* only processes of the same container can. *elsewhere* is
+    asked about processes that cannot be seen from here.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, path: Path | None = None, elsewhere: FindState | None = None) -> None:
+        self._path, self._elsewhere = path, elsewhere
 
     @classmethod
     def beside(cls, engine: sa.Engine) -> Holders:
         """The holders that share the database of *engine*: the lock file of a SQLite database lies beside it."""
         database = engine.url.database
         is_file = engine.dialect.name == "sqlite" and database not in (None, "", ":memory:")
-        return cls(Path(f"{database}-holders") if is_file else None)
+        return cls(Path(f"{database}-holders") if is_file else None, _elsewhere.get(engine))
 
     def new(self) -> str:
         """A name for a holder in this process: host, process id, when the process began, a random part, and of which
@@ -68,6 +76,10 @@ class Holders:
 
     def state(self, holder: str) -> HolderState:
         """Whether the process of *holder* runs."""
+        seen = self._seen_from_here(holder)
+        return seen if seen != HolderState.UNKNOWN or self._elsewhere is None else self._elsewhere(holder)
+
+    def _seen_from_here(self, holder: str) -> HolderState:
         parts = holder.split("/")
         if len(parts) not in (4, len(_Holder._fields)) or not parts[1].isdigit():
             return HolderState.UNKNOWN
@@ -100,6 +112,24 @@ class Holders:
             handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
             weakref.finalize(self, os.close, handle)
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _lock_of(token))
+
+
+def find_elsewhere(engine: sa.Engine, find: FindState) -> None:
+    """From now on the method *find* tells those who share the database of *engine* of processes that cannot be seen
+    from here, for as long as its object lives."""
+    method = weakref.WeakMethod(find)
+
+    def find_if_there(holder: str) -> HolderState:
+        there = method()
+        return HolderState.UNKNOWN if there is None else there(holder)
+
+    _elsewhere[engine] = find_if_there
+
+
+def process_of(holder: str) -> str:
+    """What the names of all holders of one process have in common."""
+    host, pid, started, _token, *rest = [*holder.split("/"), "", "", "", ""][:7]
+    return "/".join([host, pid, started, *rest])
 
 
 def describe_holder(holder: str) -> str:

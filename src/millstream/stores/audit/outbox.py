@@ -248,10 +248,26 @@ class AuditOutbox(OutboxReader):
                     for event, new in changes
                     if new == state and event.number not in written
                 ]
-                update_rows(
+                found = update_rows(
                     connection, columns.event, columns.number, told, change={"state": int(state)}, only=intended
                 )
+                if found < len(told) and state == IntentState.DONE:
+                    self._add_settled(connection, {event.number: event for event, new in changes if new == state})
         return [None] * len(changes)
+
+    def _add_settled(self, connection: sa.Connection, done: Mapping[int, AuditEvent]) -> None:
+        """Add those of the events *done* anew whose intents others have settled and removed: they took this process for
+        one that had ended, and may have seen the store before the change."""
+        known = set(connection.scalars(sa.select(outbox.c.number).where(among(outbox.c.number, done))))
+        number, rows = self._last_number(connection), []
+        for before in sorted(done.keys() - known):
+            number, self._last = number + 1, max(self._clock.now(), self._last + 1)
+            anew = msgspec.structs.replace(done[before], at=self._last, number=number)
+            rows.append(row_of(AuditIntent(anew, self.holder), IntentState.DONE))
+        if rows:
+            insert_rows(connection, outbox, COLUMNS, rows, conflict=NO_CONFLICT)
+            if connection.dialect.name != "sqlite":
+                group_table.give_numbers(connection, number)
 
 
 TABLES = tuple(table for table in group_table.metadata.sorted_tables if table is not group_table.numbers)
