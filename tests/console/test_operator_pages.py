@@ -54,10 +54,10 @@ def test_the_audit_log_says_what_a_saved_policy_changed_and_that_an_undo_is_none
     assert events[0]["facts"]["restored"] == 1 and events[0]["facts"]["number"] == 3
     changes = [event["facts"]["changes"] for event in events]
     assert changes == [
-        ["spacesToIgnore: − films"], ["spacesToIgnore: + films"], ["defaultPolicies: + one → two"]
+        ["never copied: − films"], ["never copied: + films"], ["all other spaces: + one → two"]
     ]  # fmt: skip
     page = asked.page("/audit")
-    assert "spacesToIgnore: − films" in page and "version 1 again, as" in page
+    assert "never copied: − films" in page and "version 1 again, as" in page
     withdrawn = asked.form("/policies/local/withdraw", version=version_now(asked), confirmed="yes", reason="it moved")
     assert "Policy withdrawn" in withdrawn
     page = asked.page("/audit")

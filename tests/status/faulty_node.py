@@ -263,6 +263,17 @@ def waits(desk: FaultyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def no_worker(desk: FaultyNode) -> Iterator[None]:
+    log = desk.node.logs.store.log(queue_log("duplication-low"))
+    with LogWorkQueue(log, desk.clock) as queue:
+        queue.put([encode_task(Duplicate("one", "two", "photos", "x"))])
+    desk.clock.advance(120)
+    yield
+    with LogWorkQueue(log, desk.clock) as queue:
+        queue.ack(queue.lease(1, visibility=60))
+
+
+@contextlib.contextmanager
 def undecided(desk: FaultyNode) -> Iterator[None]:
     queue = desk.node.queues.open("bit-error")
     queue.put([encode_task(BitError("two", "photos", "b", "B7", "no majority"))])
@@ -429,6 +440,7 @@ FAULTS: dict[str, Fault] = {
     "a plan that is held": held_plan,
     "dead letters": dead_letters,
     "a task that nobody works on": waits,
+    "tasks without a worker": no_worker,
     "a finding for people": undecided,
     "a worker killed": no_owner,
     "a consumer behind": consumer_behind,

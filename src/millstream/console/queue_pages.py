@@ -14,6 +14,7 @@ from millstream.console.page_renderer import FormError, PageRenderer, PageReques
 from millstream.console.rendering import idle_since
 from millstream.rest.views import queues
 
+_MOST_NAMED = 20
 _LAST_DONE = 10
 """Events of the operator audit log that the page of a queue shows."""
 
@@ -153,10 +154,12 @@ def _confirm(call: PageRequest, verb: str, effect: str, *, danger: bool) -> Mapp
     name = quote(call.path["queue"])
     ids = call.fields("task")
     hidden = [("by", call.field("by")), *([("cause", call.field("cause"))] if call.field("by") == "cause" else [])]
+    causes = call.app.queues.causes(call.path["queue"]) if call.field("by") == "all" else []
+    named = [f"{one.count:,} × {one.cause or 'no cause given'}" for one in causes] + [f"task {one}" for one in ids]
     return {
         "what": verb,
         "effect": effect[:1].upper() + effect[1:],
-        "details": [f"task {one}" for one in ids[:20]] + (["…"] if len(ids) > 20 else []),
+        "details": named[:_MOST_NAMED] + (["…"] if len(named) > _MOST_NAMED else []),
         "action": f"/queues/{name}/{verb.lower()}",
         "hidden": [*hidden, *(("task", one) for one in ids)],
         "reason_needed": danger,

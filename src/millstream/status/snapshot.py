@@ -94,9 +94,9 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     ``following`` is the state of a registry that follows another one.
     ``spaces`` are the worst first: those with findings, then those that are checked least and longest ago.
     ``approvals`` are plans that wait for a person, ``held_items`` counts what plans would delete or replace and what
-    has no original, ``batch_lags`` are logs that are to be batched, ``orphans``
-    the tasks by queue that are leased although no worker holds the queue, and ``only_cause`` the cause of the dead
-    tasks of a queue where all have the same, ``dead_since`` when the first of them died. ``behind_since`` is when the
+    has no original, ``batch_lags`` are logs that are to be batched, ``without_worker`` the queues with open tasks
+    that no worker holds, ``orphans`` their leased tasks by queue, and ``only_cause`` the cause of the dead tasks of a
+    queue where all have the same, ``dead_since`` when the first of them died. ``behind_since`` is when the
     first anchor was made that is not verified,
     ``waiting_since`` the end of the first batch that waits for a cut (event time, microseconds). ``unsigned`` are
     ledgers whose last entries have no checkpoint that is given out, ``cosigning`` those that witnesses cosign, and
@@ -122,6 +122,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     following: FollowState | None = None
     approvals: Sequence[PendingApproval] = ()
     held_items: Sequence[HeldCount] = ()
+    without_worker: frozenset[str] = frozenset()
     batch_lags: Sequence[BatchLag] = ()
     orphans: Mapping[str, int] = {}
     only_cause: Mapping[str, str] = {}
@@ -206,6 +207,7 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
     batch_lags = [look(f"batching of {log}", partial(batch_lag, view, log, output), None) for log, output in batching]
     no_causes: Mapping[str, Sequence[DeadLetterGroup]] = {}
     dead = look("dead letters", lambda: causes_by_queue(view, queue_names), no_causes)
+    idle = look("workers", partial(queues_without_worker, view, rows), frozenset[str]())
     snapshot = StatusSnapshot(
         at=view.clock.now(),
         seconds=0.0,
@@ -227,7 +229,8 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
         approvals=approvals,
         held_items=look("held items", node.stores.change_guard.items.counts, no_counts),
         batch_lags=[lag for lag in batch_lags if lag is not None],
-        orphans=look("leases", lambda: orphaned_tasks(view, rows), {}),
+        without_worker=idle,
+        orphans=look("leases", partial(orphaned_tasks, view, idle), {}),
         only_cause={name: found[0].cause for name, found in dead.items() if len(found) == 1},
         dead_since={name: min(one.first_died_at for one in found) for name, found in dead.items() if found},
         behind_since=look("ledger", partial(_time_of_entry, view, observed + 1), None)
@@ -287,16 +290,23 @@ def batch_lag(view: NodeView, name: str, output: str) -> BatchLag | None:
     return BatchLag(log=name, output=output, messages=lag.lag, oldest_at=lag.oldest_at)
 
 
-def orphaned_tasks(view: NodeView, rows: Sequence[LogRow]) -> Mapping[str, int]:
-    """The leased tasks by queue of those queues without a worker."""
-    orphans = {}
-    for row in rows:
-        name = queue_name(row.log)
-        if row.kind == "queue" and row.writer is None and name in view.queues.names():
-            leased = view.queues.depth(name).leased
-            if leased and view.queues.holder(name) is None:  # asked again: a worker may have come meanwhile
-                orphans[name] = leased
-    return orphans
+def queues_without_worker(view: NodeView, rows: Sequence[LogRow]) -> frozenset[str]:
+    """The queues with open tasks that no worker holds."""
+    return frozenset(
+        queue_name(row.log)
+        for row in rows
+        if row.kind == "queue"
+        and row.writer is None
+        and (name := queue_name(row.log)) in view.queues.names()
+        and view.queues.depth(name).open
+        and view.queues.holder(name) is None  # asked again: a worker may have come meanwhile
+    )
+
+
+def orphaned_tasks(view: NodeView, without_worker: frozenset[str]) -> Mapping[str, int]:
+    """The leased tasks by queue of the queues *without_worker*."""
+    leased = {name: view.queues.depth(name).leased for name in without_worker}
+    return {name: tasks for name, tasks in leased.items() if tasks}
 
 
 def causes_by_queue(view: NodeView, names: Sequence[str]) -> Mapping[str, Sequence[DeadLetterGroup]]:

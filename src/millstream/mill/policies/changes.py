@@ -23,6 +23,9 @@ class PolicyChange(msgspec.Struct, frozen=True):
     note: str = ""
 
 
+_IN_WORDS = {DEFAULTS: "all other spaces", IGNORED: "never copied"}
+
+
 def changes_between(before: Policy, after: Policy) -> list[PolicyChange]:
     """What *after* says otherwise than *before*; empty where both mean the same, however they are written."""
     found = [
@@ -40,7 +43,9 @@ def change_lines(changes: Sequence[PolicyChange], limit: int = 20) -> list[str]:
         marks = [*(f"− {each}" for each in one.removed), *(f"+ {each}" for each in one.added)]
         more = [f"and {len(marks) - limit:,} more"] if len(marks) > limit else []
         words = ", ".join([*marks[:limit], *more]) or one.note
-        lines.append(f"{one.where}: {words}" + (f" ({one.note})" if one.note and marks else ""))
+        lines.append(
+            f"{_IN_WORDS.get(one.where, one.where)}: {words}" + (f" ({one.note})" if one.note and marks else "")
+        )
     return lines + ([f"and {len(changes) - limit:,} more changes"] if len(changes) > limit else [])
 
 

@@ -11,6 +11,7 @@ from millstream.messaging.broker.names import DEAD_LETTERS
 from millstream.mill.notices.alarms import Alarms
 from millstream.mill.reports.page import age_text
 from millstream.mill.tasks import QueueName
+from millstream.queue import Depth
 from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger
 from millstream.status.ledger_timestamps import StampedLedger
 from millstream.status.verdict.facts import Facts
@@ -20,6 +21,9 @@ from millstream.status.verdict.models import Issue, IssueAction
 _BATCHING_GRACE = 300 * MICROSECONDS
 _OBSERVER_GRACE = 60 * MICROSECONDS
 _SIGNING_GRACE = 60 * MICROSECONDS
+_WORKER_GRACE = 60 * MICROSECONDS
+_WORKED_ON = frozenset(queue.value for queue in QueueName if queue != QueueName.BIT_ERROR)
+"""The queues that workers of the mill process."""
 
 
 def batch_issues(facts: Facts) -> Iterator[Issue]:
@@ -118,6 +122,7 @@ def queue_issues(facts: Facts) -> Iterator[Issue]:
             yield make_issue(
                 alarm.kind, name, text, page, since=began.get(alarm.kind), count=alarm.count, action=action
             )
+    yield from map(_unprocessed, _queues_without_worker(facts))
     for name, leased in facts.snapshot.orphans.items():
         tasks, verb = counted(leased, "task"), "is" if leased == 1 else "are"
         text = f"{tasks} of the queue {name} {verb} leased, and no worker holds the queue"
@@ -127,6 +132,24 @@ def queue_issues(facts: Facts) -> Iterator[Issue]:
         yield make_issue("for-people", QueueName.BIT_ERROR.value, text, "/integrity/findings", count=findings.ready)
     for name, why in facts.unreadable.items():
         yield make_issue("queue", name, f"the queue {name} cannot be read: {why}", "/queues")
+
+
+def _queues_without_worker(facts: Facts) -> Iterator[tuple[str, Depth]]:
+    """The queues of the mill whose tasks wait for longer than it takes to start a worker, and that no worker holds."""
+    for name in sorted(facts.snapshot.without_worker & _WORKED_ON):
+        depth = facts.depths.get(name)
+        if depth is None or depth.oldest is None:
+            continue
+        waits = facts.at - depth.oldest
+        if _WORKER_GRACE < waits <= facts.alarms.longest:  # later it is an issue of its own, `too-old`
+            yield name, depth
+
+
+def _unprocessed(queue: tuple[str, Depth]) -> Issue:
+    name, depth = queue
+    verb = "waits" if depth.ready == 1 else "wait"
+    text = f"{counted(depth.ready, 'task')} of the queue {name} {verb}, and no worker processes the queue"
+    return make_issue("no-worker", name, text, f"/queues/{name}", since=depth.oldest, count=depth.ready)
 
 
 def _redrive(facts: Facts, name: str) -> IssueAction:

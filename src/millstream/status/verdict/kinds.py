@@ -191,6 +191,12 @@ KINDS: Mapping[str, IssueKind] = {
     "too-old": IssueKind(
         "queues", WARN, "No worker processes this queue.", "start a worker: `millstream mill work {subject}`"
     ),
+    "no-worker": IssueKind(
+        "queues",
+        WARN,
+        "These tasks are processed when a worker runs.",
+        "start a worker: `millstream mill work {subject}`",
+    ),
     "for-people": IssueKind(
         "queues", WARN, "The copies and records do not show which copy is right.", "decide for each on the page"
     ),
