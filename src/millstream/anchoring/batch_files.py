@@ -12,6 +12,7 @@ from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.core.canonical import MAX_SAFE_INTEGER
+from millstream.core.decoding import prepared
 
 _REASON = re.compile(r"[a-z_]{1,40}")
 
@@ -59,7 +60,7 @@ class RejectLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _encoder = msgspec.json.Encoder()
-_reject_decoder = msgspec.json.Decoder(RejectLine)
+_reject_decoder = msgspec.json.Decoder(prepared(RejectLine))
 
 
 def pack_batches(parts: Iterable[BatchFilePart], limit: int = MAX_FILE_BYTES) -> Iterator[PackedFile]:

@@ -13,6 +13,7 @@ import msgspec
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.core.canonical import MAX_SAFE_INTEGER
+from millstream.core.decoding import prepared
 from millstream.core.message import Message, MessageError, decode_line, encode_line
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ class _PlainLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fal
 
 
 _encoder = msgspec.json.Encoder()
-_header_decoder = msgspec.json.Decoder(BatchHeader)
-_plain_decoder = msgspec.json.Decoder(_PlainLine)
+_header_decoder = msgspec.json.Decoder(prepared(BatchHeader))
+_plain_decoder = msgspec.json.Decoder(prepared(_PlainLine))
 
 
 def encode_batch(batch: EventBatch, messages: Sequence[Message]) -> EncodedBatch:

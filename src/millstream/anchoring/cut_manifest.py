@@ -12,6 +12,7 @@ from millstream.anchoring.batch_records import PROTOCOL
 from millstream.anchoring.errors import BatchFormatError
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
 from millstream.core.cid import is_cid, is_raw_cid
+from millstream.core.decoding import prepared
 
 MAX_BATCHES = 10_000
 """The most batches an anchor may count (Sidetree v1.0, MAX_OPERATION_COUNT)."""
@@ -101,7 +102,7 @@ def encode_manifest(manifest: CutManifest) -> bytes:
 def decode_manifest(data: bytes) -> CutManifest:
     """The manifest in *data*. Raises :class:`BatchFormatError` that says which rule is broken."""
     try:
-        manifest = msgspec.convert(parse_canonical(data), CutManifest)
+        manifest = msgspec.convert(parse_canonical(data), prepared(CutManifest))
     except (CanonicalError, msgspec.ValidationError) as error:
         raise BatchFormatError(f"not a manifest: {error}") from error
     _check(manifest)

@@ -24,6 +24,7 @@ from millstream.anchoring.writer import BatchWriter
 from millstream.batching import EventBatch, Reject, Rulebook
 from millstream.batching.event import Kind
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.decoding import prepared
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import Log
 
@@ -147,7 +148,7 @@ class _BatchLogMessage(msgspec.Struct, frozen=True):
         )
 
 
-_decoder = msgspec.json.Decoder(_BatchLogMessage)
+_decoder = msgspec.json.Decoder(prepared(_BatchLogMessage))
 
 
 def encode_batches(source: Log, batches: Sequence[EventBatch]) -> list[EncodedBatch]:

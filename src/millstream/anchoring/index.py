@@ -22,6 +22,7 @@ from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
 from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
+from millstream.core.decoding import prepared
 from millstream.core.sql import make_tables, writing
 from millstream.core.sql_rows import among, total
 
@@ -130,7 +131,7 @@ class IndexTotals(msgspec.Struct, frozen=True):
     rejects: int
 
 
-_decoder = msgspec.msgpack.Decoder(_Members)
+_decoder = msgspec.msgpack.Decoder(prepared(_Members))
 
 
 class AnchorIndex:

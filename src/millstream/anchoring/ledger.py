@@ -17,6 +17,7 @@ from millstream.anchoring.cut_manifest import parse_anchor_string
 from millstream.anchoring.errors import LedgerError
 from millstream.core.canonical import MAX_SAFE_INTEGER, canonical_json
 from millstream.core.clock import Clock
+from millstream.core.decoding import prepared
 
 GENESIS = "0" * 64
 """What the first entry names as the hash before it."""
@@ -72,7 +73,7 @@ class Ledger(Protocol):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(LedgerEntry)
+_decoder = msgspec.json.Decoder(prepared(LedgerEntry))
 
 
 def entry_hash(anchor_string: str, number: int, previous: str, time: int) -> str:

@@ -24,6 +24,7 @@ from millstream.anchoring.http_reader import HttpReader, HttpResponse, UrlError,
 from millstream.anchoring.ledger import GENESIS, LedgerEntry, checked_chain, entry_hash
 from millstream.anchoring.remote_cas import folder_of
 from millstream.core.canonical import MAX_SAFE_INTEGER, CanonicalError
+from millstream.core.decoding import prepared
 from millstream.core.printable import MAX_SHOWN, printable
 
 NODE_LEDGER = "/sidetree/v1/ledger"
@@ -213,7 +214,7 @@ class NodeLedger:
                         "the address of a node"
                     )
         try:
-            return msgspec.json.decode(data, type=LedgerPage)
+            return msgspec.json.decode(data, type=prepared(LedgerPage))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LedgerFormatError(
                 f"{self.name} did not answer with a page of a ledger; check that it is the address of a "
@@ -271,8 +272,8 @@ def _parse(line: bytes) -> LedgerEntry | PlainAnchor:
         return _entry_decoder.decode(line)
 
 
-_plain_decoder = msgspec.json.Decoder(PlainAnchor)
-_entry_decoder = msgspec.json.Decoder(LedgerEntry)
+_plain_decoder = msgspec.json.Decoder(prepared(PlainAnchor))
+_entry_decoder = msgspec.json.Decoder(prepared(LedgerEntry))
 
 
 def _chained(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterator[LedgerEntry]:

@@ -11,6 +11,7 @@ import msgspec
 from millstream.anchoring.errors import LedgerError
 from millstream.anchoring.ledger import LedgerEntry, decode_entry, encode_entry, is_entry, next_entry, verified_head
 from millstream.core.clock import Clock
+from millstream.core.decoding import prepared
 from millstream.log import DamagedLogError, IdRange, LogStore, Message, Retention, TrimmedError, system_log
 
 LEDGER_LOG = "ledger"
@@ -141,7 +142,7 @@ class LogLedger:
     def _aside(self) -> Sequence[IdRange]:
         note = self._log.metadata(_ASIDE)
         return (
-            [IdRange(first, last) for first, last in msgspec.json.decode(note, type=list[tuple[int, int]])]
+            [IdRange(first, last) for first, last in msgspec.json.decode(note, type=prepared(list[tuple[int, int]]))]
             if note
             else []
         )

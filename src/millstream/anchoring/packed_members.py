@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
 from millstream.anchoring.packing import PackedMembers
+from millstream.core.decoding import prepared
 
 
 class PackedPlace(msgspec.Struct, frozen=True):
@@ -65,4 +66,4 @@ def packed_by_name(connection: sa.Connection, log: str, names: Sequence[str]) ->
                 yield PackedPlace(row.cut, place, place - row.first, members)
 
 
-_decoder = msgspec.msgpack.Decoder(PackedMembers)
+_decoder = msgspec.msgpack.Decoder(prepared(PackedMembers))

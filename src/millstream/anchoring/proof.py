@@ -34,6 +34,7 @@ from millstream.anchoring.transparency.signed_note import is_key_name
 from millstream.anchoring.transparency.tlog_proof import TlogProof, checkpoint_of, require_inclusion
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
 from millstream.core.clock import SystemClock
+from millstream.core.decoding import prepared
 from millstream.core.message import Message
 
 CHAIN_VERSION = 1
@@ -187,7 +188,7 @@ def decode_proof(data: bytes) -> Proof | ChainProof:
         raise ProofError(f"the proof has more than {MAX_PROOF_BYTES:,} bytes")
     try:
         members = parse_canonical(data.removesuffix(b"\n"))
-        proof = msgspec.convert(members, _form_of(members))
+        proof = msgspec.convert(members, prepared(_form_of(members)))
     except (CanonicalError, msgspec.ValidationError) as error:
         raise ProofError(f"the file is not a proof in canonical form: {error}") from error
     if canonical_json(members["batch_header"]) != encode_header(proof.batch_header):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.batching.errors import SnapshotError
+from millstream.core.decoding import prepared
 from millstream.log import Log
 
 ORIGIN_METADATA = "batching/origin"
@@ -34,6 +35,6 @@ def read_origin(output: Log) -> BatchLogOrigin | None:
     """
     note = output.metadata(ORIGIN_METADATA)
     try:
-        return msgspec.json.decode(note, type=BatchLogOrigin) if note else None
+        return msgspec.json.decode(note, type=prepared(BatchLogOrigin)) if note else None
     except msgspec.DecodeError as error:
         raise SnapshotError(f"cannot read the metadata {ORIGIN_METADATA} of log {output.name!r}: {error}") from error

@@ -14,6 +14,7 @@ import msgspec
 from millstream.batching.errors import EventLineError
 from millstream.batching.event import Event, EventBatch, Reject
 from millstream.batching.message_events import TICK_SOURCE, event_from_message
+from millstream.core.decoding import prepared
 from millstream.core.message import Message, MessageError, decode_line
 
 LONGEST_LINE = 1 << 20
@@ -40,8 +41,8 @@ class _Members(msgspec.Struct, frozen=True):
     body_base64: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_decoder = msgspec.json.Decoder(_MessageLine)
-_members = msgspec.json.Decoder(_Members)
+_decoder = msgspec.json.Decoder(prepared(_MessageLine))
+_members = msgspec.json.Decoder(prepared(_Members))
 _encoder = msgspec.json.Encoder()
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.batching.batch_config import BatchConfig
 from millstream.batching.errors import ConfigError
+from millstream.core.decoding import prepared
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -126,7 +127,7 @@ def _override(number: int, table: Mapping[str, Any], given: Mapping[str, Any]) -
     if rules.get("late") == "reject":
         rules.setdefault("grace", None)
     try:
-        return msgspec.convert(place | {"config": {**given, **rules}}, Override)
+        return msgspec.convert(place | {"config": {**given, **rules}}, prepared(Override))
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"{where} is not valid: {_plain(error)}") from error
 

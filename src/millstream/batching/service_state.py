@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.batching.errors import SnapshotError
+from millstream.core.decoding import prepared
 from millstream.core.documents import Document
 
 
@@ -31,7 +32,7 @@ def read_state(document: Document, log: str, output: str) -> ServiceState | None
     if data is None:
         return None
     try:
-        state = msgspec.msgpack.decode(data, type=ServiceState)
+        state = msgspec.msgpack.decode(data, type=prepared(ServiceState))
     except msgspec.DecodeError as error:
         raise SnapshotError(
             f"{document} is not a valid state of a batch service: {error}; delete it to replay the log"
@@ -47,7 +48,7 @@ def read_state(document: Document, log: str, output: str) -> ServiceState | None
 def batched_pair(document: Document) -> tuple[str, str] | None:
     """The log and the output of the state in *document*; None where it is not there or not a valid state."""
     try:
-        names = msgspec.msgpack.decode(document.read() or b"", type=_StateNames)
+        names = msgspec.msgpack.decode(document.read() or b"", type=prepared(_StateNames))
     except (OSError, msgspec.DecodeError):
         return None
     return names.log, names.output

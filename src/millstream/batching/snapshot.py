@@ -14,6 +14,7 @@ import msgspec
 from millstream.batching.engine import EngineState
 from millstream.batching.errors import ConfigError, SnapshotError
 from millstream.batching.rulebook import Rulebook
+from millstream.core.decoding import prepared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,10 @@ class _ColumnSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoders = {_ROWS: msgspec.msgpack.Decoder(_Snapshot), _COLUMNS: msgspec.msgpack.Decoder(_ColumnSnapshot)}
+_decoders = {
+    _ROWS: msgspec.msgpack.Decoder(prepared(_Snapshot)),
+    _COLUMNS: msgspec.msgpack.Decoder(prepared(_ColumnSnapshot)),
+}
 
 
 def encode_snapshot(rules: Rulebook, state: EngineState) -> bytes:

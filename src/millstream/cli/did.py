@@ -15,6 +15,7 @@ import msgspec
 
 from millstream.cli.common import Command, data_options, print_json
 from millstream.cli.examples import example
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, NotFoundError
 from millstream.settings import Settings
 
@@ -228,7 +229,7 @@ def read_key(file: Path) -> PrivateKey:
 
     try:
         with file.open("rb") as source:
-            return PrivateKey(msgspec.json.decode(source.read(10_000), type=dict[str, str]))
+            return PrivateKey(msgspec.json.decode(source.read(10_000), type=prepared(dict[str, str])))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RequestError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DidInputError(f"{file} contains no private key (JWK): {reason}") from error
@@ -240,7 +241,7 @@ def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:
         return []
     try:
         value = msgspec.json.decode(
-            source.read(1_000_000).removeprefix(BOM_UTF8), type=dict[str, Any] | list[dict[str, Any]]
+            source.read(1_000_000).removeprefix(BOM_UTF8), type=prepared(dict[str, Any] | list[dict[str, Any]])
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DidInputError(f"{source.name} contains no valid patch: {error}") from error

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from millstream.console.multipart import read_multipart
 from millstream.console.table_labels import label_cells
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, MillstreamError
 from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError, Session
 from millstream.rest.api import MOST_BODY, status_of
@@ -204,7 +205,7 @@ def _came_from(request: Request) -> str:
 def body_of(kind: type[Any], **values: Any) -> Any:
     """What a view is sent, checked. Raises :class:`FormError` that names the field."""
     try:
-        return msgspec.convert(values, kind, strict=False)
+        return msgspec.convert(values, prepared(kind), strict=False)
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `$")
         raise FormError(f"{where.strip('`.') or 'the form'}: {text[:1].lower()}{text[1:]}") from error

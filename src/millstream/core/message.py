@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import pyarrow as pa
 
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError
 from millstream.core.timestamps import parse_timestamp
 
@@ -78,8 +79,8 @@ class _Line(msgspec.Struct, Generic[Time], frozen=True, forbid_unknown_fields=Tr
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Line[int])
-_written_decoder = msgspec.json.Decoder(_Line[int | str])
+_decoder = msgspec.json.Decoder(prepared(_Line[int]))
+_written_decoder = msgspec.json.Decoder(prepared(_Line[int | str]))
 """What people and other programs write: times may be texts."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.canonical import canonical_json
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.core.errors import InputError
 from millstream.demo.delivery import DeliveryModel
@@ -50,7 +51,7 @@ class DemoPlan(msgspec.Struct, frozen=True):
             write_durably(path, canonical_json(msgspec.to_builtins(self)))
             return self
         try:
-            kept = msgspec.json.decode(path.read_bytes(), type=DemoPlan)
+            kept = msgspec.json.decode(path.read_bytes(), type=prepared(DemoPlan))
         except msgspec.DecodeError as error:
             raise PlanError(
                 f"{path} is damaged ({error}); remove the data folder, or choose another folder with --data"

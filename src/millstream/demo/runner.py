@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millstream.core.closing import ClosesOnExit
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.demo.plan import DemoPlan
 from millstream.demo.progress import ProgressReporter
@@ -107,7 +108,7 @@ def _recorded(folder: Path, stage: Stage) -> StageMetrics | None:
     path = _record(folder, stage)
     if not path.exists():
         return None
-    figures = msgspec.json.decode(path.read_bytes(), type=StageMetrics)
+    figures = msgspec.json.decode(path.read_bytes(), type=prepared(StageMetrics))
     return msgspec.structs.replace(figures, earlier=True)
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.core.amounts import share_text
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.demo.hourly_counts import HourlyCounts
 from millstream.demo.page import draw_page
@@ -175,7 +176,7 @@ def _pace(stage: StageMetrics) -> str:
 
 
 def _hourly(title: str, facts: Mapping[str, Any]) -> str:
-    hours = msgspec.convert(facts["per_hour"], HourlyCounts)
+    hours = msgspec.convert(facts["per_hour"], prepared(HourlyCounts))
     if not hours.counts:
         return f"<p>{title}: the hours are too far apart to draw</p>"
     first, last = hours.span

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.ingest.errors import MalformedError
 
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_members = msgspec.json.Decoder(prepared(dict[str, msgspec.Raw]))
 
 
 def members_of(raw: bytes | msgspec.Raw, what: str = "the payload") -> dict[str, msgspec.Raw]:
@@ -38,8 +39,8 @@ def is_null(raw: bytes | msgspec.Raw) -> bool:
     return bytes(raw).strip() == b"null"
 
 
-_text = msgspec.json.Decoder(str | int)
-_anything = msgspec.json.Decoder(msgspec.Raw)
+_text = msgspec.json.Decoder(prepared(str | int))
+_anything = msgspec.json.Decoder(prepared(msgspec.Raw))
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw, complaint: str) -> Any:

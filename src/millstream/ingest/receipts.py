@@ -17,6 +17,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from millstream.core import tracing
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.core.message import Message
 from millstream.ingest.errors import ReceiptsError
@@ -135,7 +136,7 @@ def _packets_in(log: Log, after: int) -> set[int]:
 
 def _read(path: Path) -> ReceiptFile | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ReceiptFile)
+        return msgspec.json.decode(path.read_bytes(), type=prepared(ReceiptFile))
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:

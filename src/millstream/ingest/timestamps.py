@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from millstream.core.clock import MICROSECONDS
+from millstream.core.decoding import prepared
 from millstream.ingest.errors import MalformedError
 
 Unit = Literal["s", "ms", "us", "ns"]
@@ -17,8 +18,8 @@ Unit = Literal["s", "ms", "us", "ns"]
 _TICKS = {"s": Decimal(MICROSECONDS), "ms": Decimal(1000), "us": Decimal(1), "ns": Decimal("0.001")}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FARTHEST = 2**53  # microseconds either way: the years 1684 to 2255
-_text = msgspec.json.Decoder(str)
-_count = msgspec.json.Decoder(Decimal)
+_text = msgspec.json.Decoder(prepared(str))
+_count = msgspec.json.Decoder(prepared(Decimal))
 
 
 def read_timestamp(raw: bytes | msgspec.Raw, unit: Unit = "s") -> int:

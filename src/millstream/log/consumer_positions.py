@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.log.backend import VersionedValue
 from millstream.log.errors import LogInputError
 from millstream.log.ids import IdRange
@@ -34,4 +35,4 @@ def encode_position(position: ConsumerPosition) -> bytes:
 
 def decode_position(state: VersionedValue) -> ConsumerPosition:
     """The position in *state*; the beginning where it was never written."""
-    return msgspec.json.decode(state.value, type=ConsumerPosition) if state.value else ConsumerPosition()
+    return msgspec.json.decode(state.value, type=prepared(ConsumerPosition)) if state.value else ConsumerPosition()

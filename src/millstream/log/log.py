@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.log.backend import Head, producer_key
 from millstream.log.block_location import BlockLocation, cover
 from millstream.log.consumer_positions import (
@@ -353,7 +354,7 @@ class Log:
     def retention(self) -> Retention | None:
         """The policy that is kept with the log; None where there is none."""
         value = self.metadata(RETENTION)
-        return msgspec.json.decode(value, type=Retention) if value else None
+        return msgspec.json.decode(value, type=prepared(Retention)) if value else None
 
     def set_retention(self, policy: Retention | None) -> None:
         """Keep *policy* with the log, durably, for the process that runs a :class:`Retainer`; None takes it away."""

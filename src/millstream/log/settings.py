@@ -8,6 +8,7 @@ import msgspec
 
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
+from millstream.core.decoding import prepared
 from millstream.core.settings import Section, SettingsError
 from millstream.log.upkeep.rules import LogRule
 
@@ -48,7 +49,7 @@ def nerve_url(log: LogSettings) -> str:
     if found is None:
         raise SettingsError(f"setting log.store: unknown queue {name!r}; add a section [log.nerve.{name}]")
     try:
-        queue = msgspec.convert({"name": name, **msgspec.structs.asdict(found)}, NerveQueue, strict=False)
+        queue = msgspec.convert({"name": name, **msgspec.structs.asdict(found)}, prepared(NerveQueue), strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"setting log.nerve.{name}: {error}") from error
     return queue.url(host or next(iter(queue.hosts), ""))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.core.decoding import prepared
+
 WATERMARKS = "marks"
 """The state in which a backend keeps the marks of a log; :meth:`millstream.log.backend.Backend.head` tells them too."""
 
@@ -24,7 +26,7 @@ def encode_watermarks(watermarks: Watermarks) -> bytes:
 
 def decode_watermarks(value: bytes | None) -> Watermarks:
     """The marks in the value of a state; those of a new log where it was never written."""
-    return msgspec.json.decode(value, type=Watermarks) if value else Watermarks()
+    return msgspec.json.decode(value, type=prepared(Watermarks)) if value else Watermarks()
 
 
 def raised_watermarks(watermarks: Watermarks, first_id: int, hot_id: int) -> Watermarks:

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.mill.errors import TaskError
 
 MAX_TASK_BYTES = 64 * 1024
@@ -117,7 +118,7 @@ class NotifyReport(msgspec.Struct, frozen=True, tag="notify-report", forbid_unkn
 Task = Duplicate | BitCheck | BitError | BitReport | StorageStatistics | Repair | Audit | Notify | NotifyReport
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Task] = msgspec.json.Decoder(Task)
+_decoder: msgspec.json.Decoder[Task] = msgspec.json.Decoder(prepared(Task))
 
 
 def encode_task(task: Task) -> bytes:

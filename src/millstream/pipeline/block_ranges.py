@@ -9,6 +9,7 @@ from operator import attrgetter
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
+from millstream.core.decoding import prepared
 from millstream.log import LogSpec
 from millstream.log.block_location import BlockLocation
 from millstream.pipeline.errors import PipelineInputError
@@ -43,7 +44,7 @@ class IdRangePartition(InputPartition):
     @property
     def locations(self) -> Sequence[BlockLocation]:
         """Where all the blocks lie; none where the log store has to be asked."""
-        return msgspec.msgpack.decode(self._locations, type=list[BlockLocation])
+        return msgspec.msgpack.decode(self._locations, type=prepared(list[BlockLocation]))
 
 
 def plan_block_ranges(

@@ -25,6 +25,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from millstream.core.canonical import canonical_json
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.pipeline.errors import PipelineError
 from millstream.stores import Store, all_entries, open_provider
@@ -178,7 +179,7 @@ def results_url(spark: SparkSession) -> str:
 def read_table(data: Path) -> StoredTable | None:
     """The table in the folder *data*, where its parts are objects. Raises :class:`PipelineError`: it is damaged."""
     try:
-        return msgspec.json.decode((data / LISTING).read_bytes(), type=StoredTable)
+        return msgspec.json.decode((data / LISTING).read_bytes(), type=prepared(StoredTable))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except msgspec.DecodeError as error:

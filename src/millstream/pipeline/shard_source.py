@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from millstream.batching.message_columns import COLUMNS
 from millstream.batching.service_state import read_state
 from millstream.batching.snapshot_split import split_snapshot
+from millstream.core.decoding import prepared
 from millstream.core.documents import FileDocument
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec
@@ -92,7 +93,7 @@ class ShardReadOptions(LogReadOptions):
         super().__init__(options)
         self.shards: int = whole(options, "shards", 1)
         self.whole = options.get("whole") == "true"
-        self.cuts: Cuts = msgspec.json.decode(options.get("cuts", "{}"), type=dict[str, list[int]])
+        self.cuts: Cuts = msgspec.json.decode(options.get("cuts", "{}"), type=prepared(dict[str, list[int]]))
         self.state = Path(options["state"]) if "state" in options else None
         self.output = required(options, "output") if self.state else ""
 

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from millstream.core.canonical import canonical_json
+from millstream.core.decoding import prepared
 from millstream.core.errors import NotFoundError
 from millstream.core.secrets import mask_password
 from millstream.log import Log, Writer
@@ -242,7 +243,7 @@ class Staging:
     def _read_intent(self, name: str) -> CommitIntent | None:
         try:
             with self._store.open(SPACE, name) as file:
-                return msgspec.json.decode(file.read(64 << 20), type=CommitIntent)
+                return msgspec.json.decode(file.read(64 << 20), type=prepared(CommitIntent))
         except NotFoundError:
             return None
         except msgspec.DecodeError as error:

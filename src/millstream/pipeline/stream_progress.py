@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.log import Log, LogSpec
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.planning_store import open_to_plan
@@ -54,7 +55,7 @@ def stream_lag(progress: Mapping[str, Any], store_url: str, log: str, *, source:
 
 def _offset(text: str | None) -> int | None:
     """The id in an offset as Spark reports it; None before the first trigger."""
-    offset = msgspec.json.decode(text or "null", type=dict[str, int] | None)
+    offset = msgspec.json.decode(text or "null", type=prepared(dict[str, int] | None))
     return None if offset is None else offset["id"]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.core.canonical import canonical_json
+from millstream.core.decoding import prepared
 from millstream.log.gap import Gap
 from millstream.mill.configured_stores import QUARANTINE
 from millstream.stores import Store, all_entries, open_provider
@@ -55,7 +56,7 @@ class Quarantine:
         if store.has_space(QUARANTINE):
             for entry in all_entries(store, QUARANTINE, prefix=self._prefix):
                 with store.open(QUARANTINE, entry.content_id) as file:
-                    yield msgspec.json.decode(file.read(), type=UnreadableRange)
+                    yield msgspec.json.decode(file.read(), type=prepared(UnreadableRange))
 
     @property
     def _prefix(self) -> str:

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.core.decoding import prepared
 from millstream.log import Log
 from millstream.pipeline.errors import PipelineInputError
 
@@ -129,7 +130,7 @@ def _taken(log: Log, write: str) -> str:
 
 def _owner(log: Log, write: str) -> StreamOwner | JobOwner | None:
     value = log.metadata(_KEY + write)
-    return msgspec.json.decode(value, type=StreamOwner | JobOwner) if value else None
+    return msgspec.json.decode(value, type=prepared(StreamOwner | JobOwner)) if value else None
 
 
 def _keep(log: Log, write: str, owner: StreamOwner | JobOwner) -> None:

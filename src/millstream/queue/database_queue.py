@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.closing import ClosesOnExit
+from millstream.core.decoding import prepared
 from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError
 from millstream.queue.task_rows import TaskRows
 
@@ -24,7 +25,7 @@ MAX_NOTICE_IDS = 100
 
 _RESEND = 5_000
 _log = logging.getLogger(__name__)
-_ids = msgspec.json.Decoder(list[int])
+_ids = msgspec.json.Decoder(prepared(list[int]))
 
 
 class TaskNotice(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.message import Message
 from millstream.queue.protocol import QueueError
 
@@ -88,7 +89,7 @@ Event = Leased | Extended | Acked | Nacked | Died | Redriven | Amended | Snapsho
 PUT = "put"
 _READY_AT = "ready_at"
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(prepared(Event))
 
 
 def put_message(body: bytes, ready_at: int | None, now: int) -> Message:

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.passwords import check_hash, is_password
 from millstream.rest.principal import Principal
@@ -115,7 +116,9 @@ class AccessControl:
         """The session of *cookie*; None where it is not ours, over, or its user has another password by now."""
         body, _, signature = cookie.partition(".")
         try:
-            session = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Session)
+            session = msgspec.json.decode(
+                base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=prepared(Session)
+            )
         except (msgspec.DecodeError, binascii.Error, ValueError):
             return None
         expected = self._sign("visit", body, self._fingerprint(session.name))

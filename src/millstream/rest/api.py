@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.metrics.prometheus import CONTENT_TYPE, prometheus_text
 from millstream.mill.policies.saving import PolicyConflictError
@@ -163,7 +164,7 @@ class _ServiceRoutes:
 
 def _body(data: bytes, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=prepared(kind))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise QueryError(reason(error)) from error
 

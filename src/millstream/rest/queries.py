@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError
 
 Query = TypeVar("Query")
@@ -19,7 +20,7 @@ class QueryError(InputError):
 def convert(values: Mapping[str, object], kind: type[Query]) -> Query:
     """*values*, all of them text, as *kind*. Raises :class:`QueryError`."""
     try:
-        return msgspec.convert(values, kind, strict=False)
+        return msgspec.convert(values, prepared(kind), strict=False)
     except msgspec.ValidationError as error:
         raise QueryError(reason(error)) from error
 

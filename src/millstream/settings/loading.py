@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.batching.errors import ConfigError
 from millstream.core.amounts import Duration, Size, parse_duration, parse_size
+from millstream.core.decoding import prepared
 from millstream.core.settings import OwnTables, SettingsError
 from millstream.settings.node_settings import DEFAULT_DATA, Settings
 
@@ -125,7 +126,7 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], origin: str, path: s
 def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
         _parse_members(values, Settings, "")
-        settings = msgspec.convert(values, Settings, strict=False)
+        settings = msgspec.convert(values, prepared(Settings), strict=False)
     except _AmountError as error:
         raise _refusal(error.where, str(error), origins) from error
     except msgspec.ValidationError as error:
@@ -154,7 +155,7 @@ def _named(where: str, values: Any) -> str:
         kind, values = _hints(kind)[name], values[name]
     for name, table in values.items():
         try:
-            msgspec.convert({name: table}, kind, strict=False)
+            msgspec.convert({name: table}, prepared(kind), strict=False)
         except msgspec.ValidationError:
             return f"{before}.{name}{after}"
     return where

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.column_types import EXACT_LONG_TEXT
+from millstream.core.decoding import prepared
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import make_tables, writing
 from millstream.status.models import QueueSample, Sample
@@ -61,7 +62,7 @@ class StatusHistory:
         with self._engine.connect() as connection:
             for text in connection.scalars(sa.select(_samples.c.sample).where(wanted).order_by(_samples.c.minute)):
                 try:
-                    found.append(msgspec.json.decode(text, type=MinuteSample))
+                    found.append(msgspec.json.decode(text, type=prepared(MinuteSample)))
                 except (msgspec.DecodeError, UnicodeError):
                     unreadable += 1
         if unreadable:

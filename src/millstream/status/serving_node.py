@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.core.errors import MillstreamError
 from millstream.core.processes import find_process
@@ -67,7 +68,7 @@ def announced(folder: Path, host: str, port: int) -> Iterator[None]:
 def serving_nodes(folder: Path) -> Sequence[ServingNode]:
     """The processes that serve *folder* on this machine, the last that began first; more than one is a fault."""
     try:
-        node = msgspec.json.decode((folder / _FILE).read_bytes(), type=ServingNode)
+        node = msgspec.json.decode((folder / _FILE).read_bytes(), type=prepared(ServingNode))
     except (OSError, msgspec.DecodeError):
         return []
     return [one for one in (node, *node.others) if one.is_running]
@@ -87,7 +88,7 @@ def ask_verdict(node: ServingNode, folder: Path) -> Verdict:
             response = connection.getresponse()
             data = response.read(_MOST_BYTES)
         if response.status == 200:
-            return msgspec.json.decode(data, type=Verdict)
+            return msgspec.json.decode(data, type=prepared(Verdict))
         why = f"it answered {response.status}"
     except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
         why = str(error)

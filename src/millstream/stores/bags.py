@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 import msgspec
 
 from millstream import __version__
+from millstream.core.decoding import prepared
 from millstream.core.durable import replacing, sync_folder, write_durably
 from millstream.core.errors import InputError
 from millstream.stores.protocol import DEFAULT_MIMETYPE, StoreError
@@ -146,7 +147,7 @@ class OpenBag:
         path = self._folder / ITEMS
         lines = path.read_bytes().splitlines() if path.is_file() else ()
         try:
-            found = [msgspec.json.decode(line, type=BagItem) for line in lines]
+            found = [msgspec.json.decode(line, type=prepared(BagItem)) for line in lines]
         except msgspec.MsgspecError as error:
             raise BagError(f"cannot read {path}: {error}") from error
         return {item.content_id: item for item in found}

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.address import Address
+from millstream.core.decoding import prepared
 from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import CREATE_TOPIC
@@ -101,6 +102,6 @@ async def _serve(url: str, port: int, limits: Limits, death: CrashPoint | None, 
 
 
 if __name__ == "__main__":
-    _limits = msgspec.json.decode(sys.argv[3], type=Limits)
-    _death = msgspec.json.decode(sys.argv[4], type=CrashPoint | None)
+    _limits = msgspec.json.decode(sys.argv[3], type=prepared(Limits))
+    _death = msgspec.json.decode(sys.argv[4], type=prepared(CrashPoint | None))
     asyncio.run(_serve(sys.argv[1], int(sys.argv[2]), _limits, _death, sys.argv[5]))

@@ -14,6 +14,7 @@ from millstream.anchoring.errors import MonitorBusyError, MonitorStateError
 from millstream.anchoring.ledger import GENESIS
 from millstream.anchoring.monitor.findings import MAX_KEPT, MonitorFinding
 from millstream.anchoring.transparency.tree import TreeFrontier
+from millstream.core.decoding import prepared
 from millstream.core.durable import replacing
 from millstream.core.lock_holders import describe_lock_holders
 
@@ -132,7 +133,7 @@ class MonitorStateFile:
         except FileNotFoundError:
             return None
         try:
-            state = msgspec.json.decode(data, type=MonitorState)
+            state = msgspec.json.decode(data, type=prepared(MonitorState))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise MonitorStateError(
                 f"the state {self.path} is damaged ({error}): restore the newest backup. Without one, give another "

@@ -29,9 +29,10 @@ from millstream.anchoring.sidetree import (
 from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import stored_operation
 from millstream.core.clock import MICROSECONDS
+from millstream.core.decoding import prepared
 from millstream.core.sql_rows import insert_rows
 
-_decoder = msgspec.json.Decoder(dict[str, Any])
+_decoder = msgspec.json.Decoder(prepared(dict[str, Any]))
 _CHUNK = 5_000
 _pending = t.pending_anchors
 _FIRST_RETRY, _LAST_RETRY = 10 * MICROSECONDS, 3600 * MICROSECONDS
@@ -164,7 +165,7 @@ class OperationHistory:
             rows = connection.execute(
                 sa.select(_pending.c.entry).where(chosen).order_by(_pending.c.number).limit(limit)
             )
-            return [msgspec.json.decode(row.entry, type=LedgerEntry) for row in rows]
+            return [msgspec.json.decode(row.entry, type=prepared(LedgerEntry)) for row in rows]
 
         return self._database.read(query)
 

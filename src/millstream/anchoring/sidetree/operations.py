@@ -30,6 +30,7 @@ from millstream.anchoring.sidetree.patches import check_patches
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, is_plain_portable, is_portable
 from millstream.anchoring.sidetree.signatures import CompactJws, parse_jws, read_jws
+from millstream.core.decoding import prepared
 
 _SIGNED_MEMBERS = {
     OperationType.UPDATE: {"updateKey", "deltaHash"},
@@ -46,7 +47,7 @@ _REQUEST_MEMBERS = {
 _DELTA_MEMBERS = {"patches", "updateCommitment"}
 _TYPES: Mapping[object, OperationType] = {kind.value: kind for kind in OperationType}
 _decoder = msgspec.json.Decoder()
-_requests = msgspec.json.Decoder(dict[str, Any])
+_requests = msgspec.json.Decoder(prepared(dict[str, Any]))
 
 
 def parse_request(data: bytes, profile: Profile) -> Operation:

@@ -27,6 +27,7 @@ from millstream.anchoring.transparency.signed_note import (
 )
 from millstream.anchoring.transparency.signer import TreeHead
 from millstream.core.clock import Clock
+from millstream.core.decoding import prepared
 from millstream.core.durable import file_lock, replacing
 from millstream.core.private_files import make_private_file, make_private_folder
 
@@ -192,7 +193,7 @@ class LedgerKeys:
 
     def _parsed(self, data: bytes, identity: tuple[int, int, int]) -> _KeyFile:
         try:
-            stored = msgspec.json.decode(data[:MAX_KEY_FILE_BYTES], type=StoredKeys)
+            stored = msgspec.json.decode(data[:MAX_KEY_FILE_BYTES], type=prepared(StoredKeys))
             keys = tuple(parse_signing_key(each.private_key) for each in stored.keys)
             retired = tuple(map(parse_verifier_key, stored.retired))
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.bench.log.contenders import OURS, log_peers, peer_names
 from millstream.bench.peers import ABSENT
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError
 
 Senders = Literal["coroutines", "threads"]
@@ -85,7 +86,7 @@ def parse_choice(parts: Mapping[str, str], **defaults: Any) -> Choice:
     lists = {"payloads", "packs", "backends", "peers", "modes"}
     found = {name: _items(value) if name in lists else value for name, value in parts.items()}
     try:
-        return msgspec.convert({**defaults, **found}, Choice, strict=False)
+        return msgspec.convert({**defaults, **found}, prepared(Choice), strict=False)
     except msgspec.ValidationError as error:
         raise InputError(f"cannot read the benchmark options: {error}") from error
 

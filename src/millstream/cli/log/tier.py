@@ -11,6 +11,7 @@ from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
 from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import counted, size_text
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError
 from millstream.core.secrets import mask_password
 from millstream.log import Log, Tiering
@@ -83,4 +84,4 @@ def _keep_rules(log: Log, changes: dict[str, object]) -> None:
         raise InputError(f"log {log.name} has no tier yet: give the URL of its object store with --to")
     if changes:
         kept = {} if before is None else msgspec.structs.asdict(before)
-        log.set_tiering(msgspec.convert(kept | changes, Tiering))
+        log.set_tiering(msgspec.convert(kept | changes, prepared(Tiering)))

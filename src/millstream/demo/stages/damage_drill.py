@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.demo.errors import DemoError
 from millstream.demo.runner import DemoRun, StageResult
@@ -103,7 +104,7 @@ def _chosen(demo_run: DemoRun) -> list[dict[str, str]]:
             {"how": "deleted", **_pick(demo_run.node, draw, COPIES[1], FILES_SPACE)},
         ]
         write_durably(path, msgspec.json.encode(targets))
-    return msgspec.json.decode(path.read_bytes(), type=list[dict[str, str]])
+    return msgspec.json.decode(path.read_bytes(), type=prepared(list[dict[str, str]]))
 
 
 def _pick(node: Node, draw: random.Random, store: str, space: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.message import Message
 from millstream.log.writing.append_request import MAX_MESSAGE_BYTES
 
@@ -82,7 +83,7 @@ def _headers(value: Any) -> tuple[tuple[str, bytes], ...]:
     if value is None or value in ("", b""):
         return ()
     try:
-        found = msgspec.json.decode(value, type=dict[str, str] | list[tuple[str, str]])
+        found = msgspec.json.decode(value, type=prepared(dict[str, str] | list[tuple[str, str]]))
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
         raise RowError(f"its headers are not a JSON object of strings: {error}") from error
     pairs = found.items() if isinstance(found, dict) else found

@@ -8,6 +8,7 @@ import socket
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.processes import boot_id, find_process, pid_namespace
 
 
@@ -52,7 +53,7 @@ def encode_holder(holder: LeaseHolder) -> bytes:
 
 def decode_holder(data: bytes) -> LeaseHolder | None:
     """The holder in a lease; None where no process holds it."""
-    return msgspec.json.decode(data, type=LeaseHolder) if data else None
+    return msgspec.json.decode(data, type=prepared(LeaseHolder)) if data else None
 
 
 def _started(pid: int) -> int:

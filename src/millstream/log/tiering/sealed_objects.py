@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.log.backend import Backend, BlockStatistics
 from millstream.log.errors import LogInputError
 from millstream.log.tiering.spec import Tiering
@@ -60,7 +61,7 @@ class RowPage(msgspec.Struct, frozen=True):
 def read_tiering(backend: Backend, log: str) -> Tiering | None:
     """The tiering that is kept with *log*; None where there is none."""
     value = backend.get_state(log, TIERING).value
-    return msgspec.json.decode(value, type=Tiering) if value else None
+    return msgspec.json.decode(value, type=prepared(Tiering)) if value else None
 
 
 def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
@@ -70,7 +71,7 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
     """
     while True:
         state = backend.get_state(log, TIERING)
-        before = msgspec.json.decode(state.value, type=Tiering) if state.value else None
+        before = msgspec.json.decode(state.value, type=prepared(Tiering)) if state.value else None
         if before is not None and before.url != tiering.url and _has_tier(backend, log):
             raise LogInputError(
                 f"log {log!r} has its tier at {before.url} already, and a log can have only one: use that URL"
@@ -153,4 +154,4 @@ def _page(number: int) -> str:
 
 
 def _decode(value: bytes) -> list[SealedObject]:
-    return msgspec.json.decode(value, type=list[SealedObject]) if value else []
+    return msgspec.json.decode(value, type=prepared(list[SealedObject])) if value else []

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, MillstreamError
 from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.broker.core import BrokerCore
@@ -152,7 +153,7 @@ class AdminCall(Generic[Request, Result]):
 
         async def serve(request: bytes) -> bytes:
             try:
-                answer = AdminResponse(result=await method(msgspec.json.decode(request, type=self._request)))
+                answer = AdminResponse(result=await method(msgspec.json.decode(request, type=prepared(self._request))))
             except MillstreamError as error:
                 answer = AdminResponse(error=str(error), exit_code=error.exit_code)
             except msgspec.ValidationError as error:
@@ -168,13 +169,13 @@ class AdminCall(Generic[Request, Result]):
     def rest_result(self, answer: Any) -> Result:
         """The result in *answer* of the REST interface, which has a list as the ``items`` of an object."""
         is_listing = isinstance(answer, dict) and "items" in answer
-        return msgspec.convert(answer["items"] if is_listing else answer, self._result)
+        return msgspec.convert(answer["items"] if is_listing else answer, prepared(self._result))
 
     def result_of(self, response: bytes) -> Result:
         """What the call returned. Raises :class:`AdminCallError` with the error of the broker."""
-        answer = msgspec.json.decode(response, type=AdminResponse)
+        answer = msgspec.json.decode(response, type=prepared(AdminResponse))
         if not answer.error:
-            return msgspec.convert(answer.result, self._result)
+            return msgspec.convert(answer.result, prepared(self._result))
         error = AdminCallError(answer.error)
         error.exit_code = answer.exit_code  # type: ignore[misc]
         raise error

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.messaging.protocol import v2
 
 BATCH_SERVICE: Final = "millstream.broker.v1.Batches"
@@ -128,7 +129,7 @@ ACK: Final = BatchMethod("Ack", AckBatchRequest, AckBatchResponse)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: Final = {
-    kind: msgspec.msgpack.Decoder(kind)
+    kind: msgspec.msgpack.Decoder(prepared(kind))
     for kind in (SendBatchRequest, SendBatchResponse, ReceiveBatchResponse, AckBatchRequest, AckBatchResponse)
 }
 

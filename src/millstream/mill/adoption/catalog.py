@@ -16,6 +16,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, NAME
+from millstream.core.decoding import prepared
 from millstream.core.sql import make_tables, writing
 from millstream.core.sql_rows import DriverQuery, among, insert_rows, replacing, total
 from millstream.mill.column_join import ItemColumns
@@ -390,5 +391,5 @@ def _json(values: Mapping[str, str]) -> str:
 def _item(row: sa.Row[Any]) -> AdoptedItem:
     values = row._asdict()
     for name in ("sums", "properties"):
-        values[name] = msgspec.json.decode(values[name], type=dict[str, str]) if values[name] != "{}" else {}
+        values[name] = msgspec.json.decode(values[name], type=prepared(dict[str, str])) if values[name] != "{}" else {}
     return AdoptedItem(**values)

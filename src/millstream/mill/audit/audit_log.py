@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, NAME, WHOLE_NUMBER
+from millstream.core.decoding import prepared
 from millstream.core.sql import make_tables, writing
 from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array
 from millstream.mill.column_join import ItemColumns
@@ -182,7 +183,7 @@ class AuditLog:
     def _read(self, query: sa.Select[Any]) -> list[AuditEvent]:
         with self.engine.connect() as connection:
             rows = connection.execute(query).mappings()
-            return [msgspec.convert({str(name): row[name] for name in row}, AuditEvent) for row in rows]
+            return [msgspec.convert({str(name): row[name] for name in row}, prepared(AuditEvent)) for row in rows]
 
 
 _DELETED = AuditAction.DELETE_CONTENT.value

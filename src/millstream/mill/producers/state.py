@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.documents import Document, DocumentBusyError
 from millstream.mill.errors import ProducerBusyError, ProducerStateError
 
@@ -90,7 +91,7 @@ class StateDocument(Generic[Morsel]):
 
     def __init__(self, document: Document, morsel: type[Morsel]) -> None:
         self._document = document
-        self._decoder = msgspec.json.Decoder(LoopState[morsel])  # type: ignore[valid-type]
+        self._decoder = msgspec.json.Decoder(prepared(LoopState[morsel]))  # type: ignore[valid-type]
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

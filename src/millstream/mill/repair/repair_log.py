@@ -12,6 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
+from millstream.core.decoding import prepared
 from millstream.core.sql import make_tables
 from millstream.stores.audit.holders import Holders, HolderState
 
@@ -116,7 +117,7 @@ class RepairLog:
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(_begun).order_by(_begun.c.number)).all()
         return [
-            BegunRepair(number, holder, msgspec.json.decode(event, type=RepairEvent))
+            BegunRepair(number, holder, msgspec.json.decode(event, type=prepared(RepairEvent)))
             for number, holder, event in rows
             if holder == _NOBODY or self._holders.state(holder) == HolderState.ENDED
         ]

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from millstream.core.canonical import CanonicalError, parse_canonical
+from millstream.core.decoding import prepared
 from millstream.core.durable import file_lock, replacing, write_durably
 from millstream.mill.errors import ReportError
 from millstream.mill.reports.page import page
@@ -97,7 +98,7 @@ def encode_name(name: str) -> str:
 
 def _read(path: Path) -> IntegrityReport:
     try:
-        return msgspec.convert(parse_canonical(path.read_bytes()), IntegrityReport)
+        return msgspec.convert(parse_canonical(path.read_bytes()), prepared(IntegrityReport))
     except (CanonicalError, msgspec.ValidationError) as error:
         raise ReportError(
             f"{path} differs from the report that was written: {error}. Restore it from a backup or a copy"

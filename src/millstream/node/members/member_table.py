@@ -12,6 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.decoding import prepared
 from millstream.core.errors import InputError
 from millstream.core.leases import Leases
 from millstream.core.sql import SqlDatabase
@@ -179,6 +180,6 @@ class MemberTable:
 
 def _member(row: sa.Row[tuple[object, ...]], owns: Mapping[str, int]) -> Member:
     fields = row._mapping
-    details = msgspec.json.decode(bytes(fields["details"]), type=MemberDetails)
+    details = msgspec.json.decode(bytes(fields["details"]), type=prepared(MemberDetails))
     named = {name: fields[name] for name in ("id", "since", "seen", "until", "ended")}
     return Member(**named, draining=bool(fields["draining"]), details=details, owns=owns)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from millstream.core.decoding import prepared
 from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems, ReadJob
 from millstream.mill.adoption.item_reader import ItemReader, ReadResult
 from millstream.mill.adoption.sources import SourceEntry
@@ -81,7 +82,7 @@ class SparkReader:
         task = partial(read_part, url=task_url(self._spark, self._url), space=space)
         frame = self._spark.createDataFrame(rows).repartitionById(count, "bin")
         found = frame.mapInArrow(task, spark_schema(RESULT_SCHEMA)).toArrow()
-        decode = msgspec.msgpack.Decoder(ReadResult).decode
+        decode = msgspec.msgpack.Decoder(prepared(ReadResult)).decode
         pairs = zip(found["number"].to_pylist(), found["result"].to_pylist(), strict=True)
         return {number: decode(result) for number, result in pairs}
 
@@ -89,7 +90,7 @@ class SparkReader:
 def read_part(parts: Iterable[pa.RecordBatch], url: str, space: str) -> Iterator[pa.RecordBatch]:
     """Read the items in *parts* (:data:`JOB_SCHEMA`) of the source at *url*; rows of :data:`RESULT_SCHEMA`."""
     reader = ItemReader(open_provider(url), space)
-    decode = msgspec.msgpack.Decoder(ReadOrder).decode
+    decode = msgspec.msgpack.Decoder(prepared(ReadOrder)).decode
     for part in parts:
         orders = [decode(job) for job in part.column("job").to_pylist()]
         results = [reader.read(order.entry, order.algorithms, order.expected) for order in orders]

@@ -14,6 +14,7 @@ from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.batching.columns import FARTHEST
 from millstream.batching.simulation import SimulationMetrics, simulate, total
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.decoding import prepared
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.history import share_range
 from millstream.pipeline.output.job_folder import JobRecord, log_record
@@ -79,7 +80,7 @@ def _try(
     )
     found: list[list[SimulationMetrics]] = [[] for _ in choices]
     for row in tried.collect():
-        found[row["rules"]].append(msgspec.msgpack.decode(bytes(row["figures"]), type=SimulationMetrics))
+        found[row["rules"]].append(msgspec.msgpack.decode(bytes(row["figures"]), type=prepared(SimulationMetrics)))
     nobody = EVENT_SCHEMA.empty_table()
     return tuple(total([simulate(nobody, choices[place]), *parts]) for place, parts in enumerate(found))
 

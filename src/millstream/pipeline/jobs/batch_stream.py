@@ -24,6 +24,7 @@ from millstream.batching.service_state import ServiceState, read_state, write_st
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.decoding import prepared
 from millstream.core.documents import FileDocument
 from millstream.core.durable import write_durably
 from millstream.core.metrics.collector import MetricsCollector
@@ -194,7 +195,7 @@ def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
     """
     begin = plan.checkpoint / "begin.json"
     if begin.exists():
-        kept = msgspec.json.decode(begin.read_bytes(), type=_StreamStart)
+        kept = msgspec.json.decode(begin.read_bytes(), type=prepared(_StreamStart))
         progress = read_progress(plan.checkpoint)
         ours = written <= progress.done or written == progress.begun
         if progress.done and ours and kept.shards == plan.shards:

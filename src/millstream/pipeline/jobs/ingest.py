@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.decoding import prepared
 from millstream.core.message import Message
 from millstream.log import LogSpec, LogStore, Writer
 from millstream.pipeline.errors import PipelineInputError, UnusableFileError
@@ -166,10 +167,10 @@ class IngestLogs:
         last = self._files.last_id
         (newest,) = self._files.read(last, last, gaps="none")
         (message,) = newest
-        place = msgspec.json.decode(message.body, type=FileRecord).place
+        place = msgspec.json.decode(message.body, type=prepared(FileRecord)).place
         for batch in self._files.read(last - place + 1, last, gaps="none"):
             for message in batch:
-                yield msgspec.json.decode(message.body, type=FileRecord)
+                yield msgspec.json.decode(message.body, type=prepared(FileRecord))
 
 
 def known_files(spark: SparkSession, store_url: str, files_log: str, wanted: Set[str]) -> set[str]:
@@ -198,7 +199,7 @@ def _each(
 ) -> Iterator[pa.RecordBatch]:
     for part in parts:
         for data in part.column("work").to_pylist():
-            done = msgspec.msgpack.encode(task(msgspec.msgpack.decode(data, type=kind)))
+            done = msgspec.msgpack.encode(task(msgspec.msgpack.decode(data, type=prepared(kind))))
             yield pa.RecordBatch.from_arrays([pa.array([done], pa.binary())], schema=_DONE)
 
 
@@ -294,7 +295,7 @@ def _run(
     rows = pa.table([pa.array([msgspec.msgpack.encode(item) for item in work], pa.binary())], schema=_WORK)
     frame = spark.createDataFrame(rows).repartition(min(len(rows), 10_000))
     done = frame.mapInArrow(tasks, spark_schema(_DONE)).toArrow()["done"].to_pylist()
-    return [msgspec.msgpack.decode(data, type=result) for data in done]
+    return [msgspec.msgpack.decode(data, type=prepared(result)) for data in done]
 
 
 def _record(log: str, found: Sequence[SourceFile], new: Sequence[FileRecord], seconds: float) -> JobRecord:

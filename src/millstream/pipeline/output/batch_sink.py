@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from millstream.batching.batch_log import OUTPUT_SCHEMA, output_messages
 from millstream.batching.batching_metrics import record_open
 from millstream.core.clock import Clock
+from millstream.core.decoding import prepared
 from millstream.core.metrics.collector import MetricsCollector, MetricsSnapshot
 from millstream.log import Writer
 from millstream.pipeline.errors import PipelineError
@@ -71,7 +72,7 @@ class BatchSink:
         self._writer.append(output_messages([rows]), sequence=last_id)
         told = MetricsCollector()
         for data in found["figures"].to_pylist():
-            told.absorb(msgspec.msgpack.decode(data, type=MetricsSnapshot))
+            told.absorb(msgspec.msgpack.decode(data, type=prepared(MetricsSnapshot)))
         batches, rejected, sources, due = _summed(found)
         record_open(told, sources, due, self._clock.now())
         figures = told.figures()

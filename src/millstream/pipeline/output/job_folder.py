@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from millstream.core.canonical import canonical_json
+from millstream.core.decoding import prepared
 from millstream.core.durable import sync_folder, write_durably
 from millstream.core.errors import BusyError
 from millstream.pipeline.errors import PipelineError
@@ -160,7 +161,7 @@ def latest_attempt(job: Path) -> Path:
 def read_record(path: Path) -> JobRecord | None:
     """The record *path* of a finished job; None where there is none, or none that can be read: then it is not done."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=JobRecord)
+        return msgspec.json.decode(path.read_bytes(), type=prepared(JobRecord))
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
@@ -178,7 +179,7 @@ def unfinished(jobs: Path, job: str) -> Iterator[dict[str, Any]]:
 def read_inputs(folder: Path) -> Iterator[dict[str, Any]]:
     """The inputs of the run in *folder*; nothing where they are not there, or cannot be read."""
     try:
-        yield msgspec.json.decode((folder / "inputs.json").read_bytes(), type=dict[str, Any])
+        yield msgspec.json.decode((folder / "inputs.json").read_bytes(), type=prepared(dict[str, Any]))
     except FileNotFoundError:
         return
     except msgspec.DecodeError as error:

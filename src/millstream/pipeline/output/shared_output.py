@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
+from millstream.core.decoding import prepared
 from millstream.core.durable import replacing
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.reachable import ask_hosts, on_this_host
@@ -118,7 +119,7 @@ def write_made(frame: DataFrame, folder: Path, layout: ParquetLayout, work: Task
         plain.commit(map(_part, stored))
     figures = Counter[str]()
     for row in stored:
-        figures.update(msgspec.json.decode(row["figures"], type=dict[str, int]))
+        figures.update(msgspec.json.decode(row["figures"], type=prepared(dict[str, int])))
     require_rows(shown_place(folder), figures["rows"], sum(rows_in(locations(folder))))
     return figures
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.log import Log
 from millstream.pipeline.planning.log_range import LogRange
 
@@ -21,7 +22,7 @@ class _Body(msgspec.Struct, frozen=True):
     closed_at: int | None = None
 
 
-_decoder = msgspec.json.Decoder(_Body)
+_decoder = msgspec.json.Decoder(prepared(_Body))
 
 
 def find_batch_log_range(output: Log, wanted: LogRange) -> tuple[int, int]:

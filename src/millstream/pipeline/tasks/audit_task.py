@@ -19,6 +19,7 @@ from millstream.anchoring.cut_manifest import encode_manifest
 from millstream.anchoring.errors import BatchFormatError, CasError
 from millstream.anchoring.ledger import check_seal
 from millstream.core.canonical import canonical_json
+from millstream.core.decoding import prepared
 from millstream.stores import open_provider
 
 ENTRY_SCHEMA = pa.schema([pa.field("entry", pa.binary(), nullable=False)])
@@ -107,7 +108,7 @@ def state_digest(state: Any) -> str | None:
 def _entries(parts: Iterable[pa.RecordBatch]) -> Iterator[LedgerEntry]:
     for part in parts:
         for data in part.column("entry").to_pylist():
-            yield check_seal(msgspec.json.decode(data, type=LedgerEntry))
+            yield check_seal(msgspec.json.decode(data, type=prepared(LedgerEntry)))
 
 
 def _anchor_rows(cas: Cas, entry: LedgerEntry) -> list[dict[str, Any]]:

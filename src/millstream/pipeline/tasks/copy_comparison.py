@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from millstream.core.decoding import prepared
 from millstream.mill.duplication.differences import ItemDifference, compare
 from millstream.mill.manifest import MANIFEST_SCHEMA
 from millstream.mill.policies.policy import Pair
@@ -83,7 +84,7 @@ def plan_work(listed: Path, recorded: Path, parts: int) -> list[ComparisonTask]:
 def compare_spans(parts: Iterable[pa.RecordBatch], pair: Pair) -> Iterator[pa.RecordBatch]:
     """The differences in each :class:`ComparisonTask` of the column ``work``, each in the order of the ids."""
     for data in chain.from_iterable(part.column("work").to_pylist() for part in parts):
-        work = msgspec.msgpack.decode(data, type=ComparisonTask)
+        work = msgspec.msgpack.decode(data, type=prepared(ComparisonTask))
         listed = read_span(work.listed, work.span, LISTED_SCHEMA, _ID)
         listed = listed.filter(pc.is_null(listed["error"]))
         recorded = read_span(work.recorded, work.span, RECORDED_SCHEMA, _ID)

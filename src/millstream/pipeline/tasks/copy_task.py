@@ -10,6 +10,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
+from millstream.core.decoding import prepared
 from millstream.core.errors import MillstreamError
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.duplicator import DuplicationProcessor
@@ -62,7 +63,7 @@ def copy_part(
 
 def decode_events(data: bytes) -> list[ManifestEvent]:
     """The events of a row of :data:`COPIED_SCHEMA`."""
-    return msgspec.msgpack.decode(data, type=list[ManifestEvent])
+    return msgspec.msgpack.decode(data, type=prepared(list[ManifestEvent]))
 
 
 def _copied(processor: DuplicationProcessor, task: Duplicate) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from millstream.anchoring import CutLimits
 from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.packing import PackedCut, pack_cut
+from millstream.core.decoding import prepared
 from millstream.pipeline.planning.cut_plans import CutRows, read_plan, task_plan
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.spark_errors import spark_errors_explained
@@ -108,7 +109,7 @@ def pack_part(parts: Iterable[pa.RecordBatch], cas: str, limits: CutLimits) -> I
     files = open_cas(cas)
     for part in parts:
         for number, plan in zip(part.column("number").to_pylist(), part.column("plan").to_pylist(), strict=True):
-            batches = _that_fit(read_plan(msgspec.msgpack.decode(plan, type=CutRows)), limits)
+            batches = _that_fit(read_plan(msgspec.msgpack.decode(plan, type=prepared(CutRows))), limits)
             data = None if batches is None else msgspec.msgpack.encode(pack_cut(files, batches, limits.file_bytes))
             yield pa.RecordBatch.from_pylist([{"number": number, "cut": data}], CUT_SCHEMA)
 
@@ -131,4 +132,4 @@ def _that_fit(batches: Iterable[EncodedBatch], limits: CutLimits) -> list[Encode
 
 
 def _decode(data: bytes | None) -> PackedCut | None:
-    return None if data is None else msgspec.msgpack.decode(data, type=PackedCut)
+    return None if data is None else msgspec.msgpack.decode(data, type=prepared(PackedCut))

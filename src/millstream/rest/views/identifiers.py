@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing, Name
@@ -111,7 +112,7 @@ def operation(app: AppContext, request: ApiRequest[OperationQuery, Any]) -> Oper
     """Show the state of an operation on an identifier."""
     registry_of(app)
     status = app.node.registry.operation_status(request.query.id)
-    return msgspec.convert(msgspec.to_builtins(status), OperationRow)
+    return msgspec.convert(msgspec.to_builtins(status), prepared(OperationRow))
 
 
 def registry_of(app: AppContext) -> DidRegistry:

@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
+from millstream.core.decoding import prepared
 from millstream.core.sql_rows import driver_sql
 from millstream.stores.audit.events import AuditEvent
 from millstream.stores.audit.intents import IntentGroup
@@ -39,9 +40,9 @@ numbers = sa.Table(
 
 _Described = tuple[list[str], list[str], list[dict[str, str]]]
 _encoder = msgspec.json.Encoder()
-_event_decoder = msgspec.json.Decoder(AuditEvent)
-_ids_decoder = msgspec.json.Decoder(list[str])
-_described_decoder = msgspec.json.Decoder(_Described)
+_event_decoder = msgspec.json.Decoder(prepared(AuditEvent))
+_ids_decoder = msgspec.json.Decoder(prepared(list[str]))
+_described_decoder = msgspec.json.Decoder(prepared(_Described))
 _LAST_NUMBER = {
     True: "SELECT seq FROM sqlite_sequence WHERE name = 'audit_outbox'",
     False: "SELECT last FROM audit_outbox_numbers",

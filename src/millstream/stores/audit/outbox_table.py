@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
+from millstream.core.decoding import prepared
 from millstream.stores.audit import group_table
 from millstream.stores.audit.events import AuditEvent
 from millstream.stores.audit.intents import AuditIntent
@@ -59,10 +60,10 @@ def row_of(intent: AuditIntent, state: IntentState = IntentState.INTENDED) -> tu
 
 def intent_of(row: Any) -> AuditIntent:
     """The intent in *row*."""
-    before = None if row.item is None else msgspec.json.decode(row.item, type=ItemInfo)
+    before = None if row.item is None else msgspec.json.decode(row.item, type=prepared(ItemInfo))
     return AuditIntent(event_of(row.number, row.event), row.holder, before, row.had_space)
 
 
 def event_of(number: int, data: bytes) -> AuditEvent:
     """The event *number*, whose row holds *data*."""
-    return msgspec.structs.replace(msgspec.json.decode(data, type=AuditEvent), number=number)
+    return msgspec.structs.replace(msgspec.json.decode(data, type=prepared(AuditEvent)), number=number)

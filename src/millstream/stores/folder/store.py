@@ -15,6 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from millstream.core.clock import SystemClock
+from millstream.core.decoding import prepared
 from millstream.stores.folder.listing import FolderColumns, FolderListing, file_entry, folder_entry
 from millstream.stores.folder.path_names import decode_path, encode_name
 from millstream.stores.folder.properties import describe_entry
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
-_hashes = msgspec.msgpack.Decoder(BulkReply[str])
+_hashes = msgspec.msgpack.Decoder(prepared(BulkReply[str]))
 
 
 class FolderStore(ReadOnlySource):

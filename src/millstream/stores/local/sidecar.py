@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ChecksumOrigin, DamagedRecordError, ItemInfo
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -78,7 +79,7 @@ def describe_item(content_id: str, status: os.stat_result, description: FileDesc
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Sidecar)
+_decoder = msgspec.json.Decoder(prepared(Sidecar))
 
 
 def encode_sidecar(sidecar: Sidecar) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.stores.folders import make_folder, open_plain
 from millstream.stores.protocol import DamagedRecordError, SpaceAccess
@@ -39,7 +40,7 @@ class SpaceFiles:
                 f"{self._path(spelled)} is damaged (its checksum does not match): set the access list again",
                 str(self._path(spelled)),
             )
-        return msgspec.json.decode(line, type=dict[str, dict[str, SpaceAccess]])["acls"]
+        return msgspec.json.decode(line, type=prepared(dict[str, dict[str, SpaceAccess]]))["acls"]
 
     def write(self, spelled: str, acls: Mapping[str, SpaceAccess]) -> None:
         """Replace the access list of a space, durably."""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.stores.bulk import NewItem, Reading
 from millstream.stores.hashing import Digests
 from millstream.stores.local.bulk import LocalBulk
@@ -19,11 +20,11 @@ Answers: TypeAlias = Sequence[Answer | StoreError]
 Decoder: TypeAlias = msgspec.msgpack.Decoder[Any]
 
 _encoder = msgspec.msgpack.Encoder()
-_infos = msgspec.msgpack.Decoder(BulkReply[ItemInfo])
-_ids = msgspec.msgpack.Decoder(BulkReply[str])
-_bytes = msgspec.msgpack.Decoder(BulkReply[bytes])
-_readings = msgspec.msgpack.Decoder(BulkReply[int | Reading])
-_digests = msgspec.msgpack.Decoder(BulkReply[Digests])
+_infos = msgspec.msgpack.Decoder(prepared(BulkReply[ItemInfo]))
+_ids = msgspec.msgpack.Decoder(prepared(BulkReply[str]))
+_bytes = msgspec.msgpack.Decoder(prepared(BulkReply[bytes]))
+_readings = msgspec.msgpack.Decoder(prepared(BulkReply[int | Reading]))
+_digests = msgspec.msgpack.Decoder(prepared(BulkReply[Digests]))
 
 
 class ProcessBulk:

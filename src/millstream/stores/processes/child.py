@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.stores.bulk import Bulk, ReadsAtOnce
 from millstream.stores.local.bulk import LocalBulk
 from millstream.stores.processes.frames import READY, BulkReply, BulkRequest, failure, read_frame, reply, write_frame
@@ -33,7 +34,7 @@ _OPEN_FILES = 16_384
 
 _PR_SET_PDEATHSIG = 1
 
-_decoder = msgspec.msgpack.Decoder(BulkRequest)
+_decoder = msgspec.msgpack.Decoder(prepared(BulkRequest))
 _encoder = msgspec.msgpack.Encoder()
 
 

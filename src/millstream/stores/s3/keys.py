@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.protocol import ContentIdTooLongError, SpaceAccess, StoreError, StoreInputError
 from millstream.stores.s3.limits import MAX_KEY_BYTES
@@ -55,7 +56,7 @@ class _Marker(msgspec.Struct, frozen=True):
 def read_marker(data: bytes, where: str) -> dict[str, SpaceAccess]:
     """The access list in *data*. Raises :class:`StoreError` that names *where* for anything else."""
     try:
-        return msgspec.json.decode(data, type=_Marker).acls if data else {}
+        return msgspec.json.decode(data, type=prepared(_Marker)).acls if data else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(
             f"the marker object of {where} contains no access list ({error}): set the access list again"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.stores.protocol import DamagedRecordError, StoreInputError
 
 MAX_METADATA_BYTES = 2048
@@ -82,7 +83,7 @@ def _pack(properties: Mapping[str, str]) -> dict[str, str]:
 def _unpack(chunks: Mapping[str, str]) -> dict[str, str]:
     try:
         text = "".join(chunks[f"{_PACKED}{number}"] for number in range(len(chunks)))
-        return msgspec.json.decode(text, type=dict[str, str])
+        return msgspec.json.decode(text, type=prepared(dict[str, str]))
     except (KeyError, msgspec.DecodeError) as error:
         raise DamagedRecordError(
             f"the packed properties of the object are damaged ({error}): put the item again from a good copy"

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.secrets import HIDDEN, mask_password
 from millstream.log.errors import LogInputError
 
@@ -75,7 +76,7 @@ def parse_database(url: str, kind: type[AddressT]) -> AddressT:
     fields = {"host": parts.hostname, "port": port, "user": unquote(parts.username), "database": database, **options}
     password = _password(url, kind, parts, options.get("password_file"))
     try:
-        return msgspec.convert({**fields, "password": password}, kind)
+        return msgspec.convert({**fields, "password": password}, prepared(kind))
     except msgspec.ValidationError as error:
         raise _refusal(url, kind, str(error)) from error
 

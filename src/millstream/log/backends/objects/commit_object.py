@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.log.backend import Commit
 from millstream.log.block_header import EncodedBlock
 from millstream.log.errors import DamagedLogError
@@ -111,7 +112,7 @@ def decode_commit(log: str, number: int, data: bytes) -> CommitObject:
     if hashlib.sha256(encoded).digest() != digest:
         raise DamagedLogError(f"{where} is damaged: its head does not match its SHA-256. {ADVICE}")
     try:
-        head = msgspec.json.decode(encoded, type=CommitHeader)
+        head = msgspec.json.decode(encoded, type=prepared(CommitHeader))
     except msgspec.DecodeError as error:
         raise DamagedLogError(f"{where} is damaged: {error}. {ADVICE}") from error
     if (head.log, head.number) != (log, number):

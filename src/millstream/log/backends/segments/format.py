@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
+from millstream.core.decoding import prepared
 from millstream.log.backend import BlockStatistics, Commit, VersionedValue
 
 VERSION = 1
@@ -94,7 +95,7 @@ def decode_segment(data: bytes) -> SegmentHead:
     """The head of a segment from all its bytes. Raises :class:`FormatError`."""
     _, _, size, log, first_id, received_at, _ = _unpack(_SEGMENT, SEGMENT_MARK, data)
     _check(data[: _SEGMENT.size + size], _SEGMENT.size + size)
-    rows = msgspec.json.decode(data[_SEGMENT.size : _SEGMENT.size + size], type=dict[str, tuple[int, str]])
+    rows = msgspec.json.decode(data[_SEGMENT.size : _SEGMENT.size + size], type=prepared(dict[str, tuple[int, str]]))
     producers = {name: VersionedValue(version, value.encode()) for name, (version, value) in rows.items()}
     return SegmentHead(
         log=log, first_id=first_id, received_at=received_at, producers=producers, size=_SEGMENT.size + size

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.log.errors import DamagedLogError
 
@@ -31,4 +32,4 @@ def read_lease(path: Path) -> LeaseRecord:
     checksum, _, data = path.read_bytes().rstrip(b"\n").partition(b" ")
     if checksum != b"%08x" % crc32c(data):
         raise DamagedLogError(f"{path} is damaged: its CRC32C does not match. Restore it from a backup")
-    return msgspec.json.decode(data, type=LeaseRecord)
+    return msgspec.json.decode(data, type=prepared(LeaseRecord))

@@ -13,6 +13,7 @@ import msgspec
 from crc32c import crc32c
 
 from millstream.core.clock import Clock
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.log.backend import VersionedValue
 from millstream.log.backends.segments.files import FileLock, read_part, sync, write_all
@@ -33,7 +34,7 @@ class _StateRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_StateRecord)
+_decoder = msgspec.msgpack.Decoder(prepared(_StateRecord))
 
 
 class StateJournal:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.core.decoding import prepared
 from millstream.core.message import Message
 from millstream.messaging.errors import DamagedJournalError
 
@@ -149,7 +150,7 @@ Event = (
 )
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(prepared(Event))
 
 
 def event_message(event: Event) -> Message:
