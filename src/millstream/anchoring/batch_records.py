@@ -184,7 +184,9 @@ def _in_batch_order(batch: EventBatch, messages: Sequence[Message]) -> Sequence[
 def _check_message(message: Message) -> None:
     event_time, received_at = message.event_time, message.received_at
     if event_time is None or received_at is None:
-        raise BatchFormatError(f"message {message.id} has no event time or receive time; read it from its log")
+        raise BatchFormatError(
+            f"message {message.id} lacks its event time or receive time: pass messages as they were read from the log"
+        )
     if not (
         0 < message.id <= MAX_SAFE_INTEGER
         and -MAX_SAFE_INTEGER <= event_time <= MAX_SAFE_INTEGER

@@ -132,7 +132,10 @@ def follows(entry: LedgerEntry, head: LedgerEntry | None) -> LedgerEntry:
     if entry.number != number + 1 or entry.previous != previous:
         raise LedgerError(f"the chain of the ledger is broken: entry {entry.number} does not follow entry {number}")
     if entry.time < time:
-        raise LedgerError(f"ledger entry {entry.number} has an earlier time than the entry before it")
+        raise LedgerError(
+            f"the time {entry.time} of ledger entry {entry.number} is before {time}, the time of entry {number}: "
+            f"do not trust this ledger from entry {entry.number} on"
+        )
     return entry
 
 

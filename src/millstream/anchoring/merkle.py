@@ -105,7 +105,9 @@ def verify_consistency(old_size: int, old_root: bytes, new_size: int, new_root: 
     if old_size in (0, new_size):
         _check_length(name, path, 0)
         if old_root != (new_root if old_size else EMPTY_ROOT):
-            raise MerklePathError(f"two trees of {old_size} leaves have different roots")
+            raise MerklePathError(
+                f"two trees of {old_size} leaves have different roots, {old_root.hex()} and {new_root.hex()}"
+            )
         return
     old_node, new_node = _roots_of_consistency(old_size, old_root, new_size, path, name)
     if old_node != old_root or new_node != new_root:

@@ -230,7 +230,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise ValueError(self._fault.message)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is here; trailers are not headers, and nobody asks for them."""
+        """A header was received. Trailers are not headers, and are not used."""
         if self._phase is _Phase.HEAD:
             super().on_header(name, value)
 

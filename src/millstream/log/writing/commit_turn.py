@@ -40,7 +40,7 @@ TRANSITIONS: Mapping[TurnState, Set[TurnState]] = {
     STORING: {GATHERING, IDLE, FAILED},
     FAILED: {FAILED},
 }
-"""The states that may follow each state. IDLE may follow itself: whoever closes a writer ends a turn that is over."""
+"""The states that may follow each state. IDLE may follow itself, since closing a writer ends a turn that is over."""
 
 
 class TurnError(Exception):

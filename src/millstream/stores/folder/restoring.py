@@ -189,7 +189,7 @@ def _new_draft(folder: int, draft: str, make: Callable[[int, str], int | None]) 
 
 
 def _remove_unlocked(folder: int, draft: str) -> None:
-    """Remove *draft* once nobody has it locked: who restores the same item at this moment is waited for."""
+    """Remove *draft* when no process has it locked; waits for a process that restores the same item."""
     try:
         handle = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:

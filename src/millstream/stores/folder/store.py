@@ -46,7 +46,7 @@ _hashes = msgspec.msgpack.Decoder(prepared(BulkReply[str]))
 
 
 class FolderStore(ReadOnlySource):
-    """The folder *root*, whoever writes it, as a store with one *space* (the folder's name where it is not given).
+    """The folder *root*, whichever program writes it, as a store with one *space* (by default the name of the folder).
 
     Its items are the files, symbolic links and empty folders below *root* but for those that a glob of *exclude* leaves
     out. Nothing is ever written below *root*. Many small files are hashed in *processes*, where there are some. The

@@ -34,7 +34,7 @@ _ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
 
 
 class BucketStore(ReadOnlySource):
-    """All objects below the prefix of *address*, whoever wrote them, as the items of the space that it names.
+    """All objects below the prefix of *address*, whichever program wrote them, as the items of the space that it names.
 
     The content id is the rest of the key, whatever it looks like. Properties are the object's user metadata as they
     are; checksums are those of the whole object that the provider recorded. The methods are those of

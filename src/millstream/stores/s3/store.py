@@ -234,9 +234,9 @@ class S3Store:
         recorded = {sum_.value for sum_ in seen.checksums if sum_.algorithm == "sha256"}
         if seen.size != size or seen.metadata.sha256 != sha256 or not recorded <= {sha256}:
             raise StoreError(
-                f"{upload.content_id!r} in {self._shown(space)} differs from what was sent: sent were "
+                f"{upload.content_id!r} in {self._shown(space)} differs from what was sent: the upload had "
                 f"{size:,} bytes with SHA-256 {sha256}, but S3 reports {seen.size:,} bytes with "
-                f"{sorted(recorded)}; put it again"
+                f"SHA-256 {seen.metadata.sha256}, and the checksums {sorted(recorded)}: put it again"
             )
         return seen.info(upload.content_id)
 
