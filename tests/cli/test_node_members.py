@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import millstream.cli.node
 import millstream.node.members.node_members
 from millstream.cli.main import run
+from millstream.cli.node_roles import NodeRoles
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.leases import LeaseLostError
 from millstream.core.sql import writing
@@ -24,7 +25,8 @@ from millstream.node.members.assignment import assign
 from millstream.node.members.member_table import MemberDetails, MemberTable, UnknownMemberError
 from millstream.node.members.membership import Membership, NeedsQueueBrokerError
 from millstream.node.members.role_scheduler import Fence, RoleScheduler
-from millstream.settings import Settings
+from millstream.settings import RelayRole, Settings
+from millstream.settings.serving import ServeSettings
 from millstream.stores.audit.holders import Holders, HolderState
 
 ROLES = {"batching a": "a", "batching b": "b", "producers": "producers", "upkeep": "upkeep"}
@@ -240,6 +242,20 @@ def test_a_process_elsewhere_has_ended_where_its_membership_has(host: Host) -> N
     assert two.table.holder_state(elsewhere) == HolderState.ENDED
     one.scheduler.step()
     assert two.table.holder_state(elsewhere) == HolderState.RUNNING, "it has joined anew"
+
+
+def test_what_batches_topics_is_where_the_broker_is_and_goes_elsewhere_without_it(tmp_path: Path) -> None:
+    relay = {"orders": RelayRole(url="sqlite:///a")}
+    serve = ServeSettings(relay=relay, batching={"orders": "o.batches", "a": "a.batches", "b": "b.batches"})
+    with Node.open(Settings(data=str(tmp_path), serve=serve), create=True) as node:
+        roles = NodeRoles(node)
+        plain, with_broker = roles.groups(), roles.groups(broker=True)
+    assert plain["batching orders"] == plain["relay orders"] == with_broker["relay orders"] == "orders"
+    for other, own in (("a", "b"), ("b", "a")):
+        assigned = assign({other: plain, own: with_broker}, {})
+        assert {assigned[name] for name in ("broker", "batching a", "batching b")} == {own}
+        assert assigned["batching orders"] == assigned["relay orders"] == other
+    assert set(assign({"a": plain}, assigned).values()) == {"a"}
 
 
 names = st.sampled_from(["m1", "m2", "m3", "m4"])

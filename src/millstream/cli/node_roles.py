@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 Opener: TypeAlias = "Callable[[RoleRun], AbstractContextManager[object]]"
 """Opens what a role needs, for the length of the block, and adds its threads to the run."""
 
+BROKER = "broker"
+"""The role of the process that has the broker, which no other process offers, and its group."""
+
 _COSIGN_SECONDS = 0.5
 """How often the ledgers are compared with what was cosigned: two small queries each."""
 
@@ -81,9 +84,18 @@ class NodeRoles:
             roles["workers"] = functools.partial(self._workers, self._settings.workers)
         return roles
 
-    def groups(self) -> Mapping[str, str]:
-        """The roles of :meth:`owned`, each with its group: what writes to a log and what batches it belong together."""
-        return {name: name.partition(" ")[2] if name.startswith(_OF_LOGS) else name for name in self.owned()}
+    def groups(self, *, broker: bool = False) -> Mapping[str, str]:
+        """The roles of :meth:`owned`, each with its group: what writes to a log and what batches it belong together.
+
+        With *broker* this process has the broker, and writes the logs that no other role writes: only it can append
+        ticks to a topic.
+        """
+        groups = {name: name.partition(" ")[2] if name.startswith(_OF_LOGS) else name for name in self.owned()}
+        if broker:
+            written = self._settings.ingest.keys() | self._settings.relay.keys()
+            groups |= {f"batching {log}": BROKER for log in self._settings.batching.keys() - written}
+            groups[BROKER] = BROKER
+        return groups
 
     def stop_workers(self) -> None:
         """Let workers begin nothing more. Does not wait."""

@@ -129,7 +129,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     _stop_on_signals(loop, stop)
-    roles = ServeRoles(node, lambda: loop.call_soon_threadsafe(stop.set))
+    roles = ServeRoles(node, lambda: loop.call_soon_threadsafe(stop.set), broker=places is not None)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(_running(roles))
         broker = None
@@ -137,6 +137,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
             place, tls_place = places
             broker = await stack.enter_async_context(node.messaging.broker(place, tls_place))
             roles.write_topics_by(broker.supervisor.writer_of)
+            roles.listens("broker", f"{place.host}:{broker.port}")
             encrypted = f" and with TLS on {tls_place.host}:{broker.tls_port}" if tls_place is not None else ""
             print(f"broker ready on {place.host}:{broker.port}{encrypted}", flush=True)
         if node.settings.serve.registry_http:

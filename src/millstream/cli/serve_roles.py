@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from millstream.cli.node_roles import NodeRoles
+from millstream.cli.node_roles import BROKER, NodeRoles, Opener
 from millstream.cli.role_run import RoleRun
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ class ServeRoles:
     Where the node's database is on a server this process becomes a member of the node, and each role of which there is
     one runs in one member. :meth:`stop` asks all to complete running work and to begin nothing more; the end of the
     block waits for that. When one fails, *failed* is called, and the end of the block raises its error. A line is
-    logged for each role that begins, and for what it did.
+    logged for each role that begins, and for what it did. With *broker* this process has the node's broker.
     """
 
-    def __init__(self, node: Node, failed: Callable[[], object]) -> None:
-        self._node, self._failed = node, failed
+    def __init__(self, node: Node, failed: Callable[[], object], *, broker: bool = False) -> None:
+        self._node, self._failed, self._broker = node, failed, broker
         self._roles = NodeRoles(node)
         self._runs: list[RoleRun] = []
         self._scheduler: RoleScheduler | None = None
@@ -73,10 +73,15 @@ class ServeRoles:
         """From now on *find* knows the writers of logs that are topics of this process's broker."""
         self._roles.write_topics_by(find)
 
+    def listens(self, what: str, address: str) -> None:
+        """Tell the other members, if there can be some, that this process listens at *address*."""
+        if self.membership is not None:
+            self.membership.listens(what, address)
+
     @contextlib.contextmanager
     def _joined(self) -> Iterator[Membership]:
         """This process as a member of the node, for the length of the block."""
-        membership = self._node.databases.members.membership(self._roles.groups())
+        membership = self._node.databases.members.membership(self._roles.groups(broker=self._broker))
         membership.join()
         with membership:
             if not self._node.settings.queue.broker:
@@ -87,7 +92,7 @@ class ServeRoles:
     def _scheduled(self, membership: Membership) -> RoleScheduler:
         from millstream.node.members.role_scheduler import RoleScheduler
 
-        openers = self._roles.owned()
+        openers: dict[str, Opener] = {BROKER: lambda _: contextlib.nullcontext(), **self._roles.owned()}
 
         def start(name: str, fence: Fence) -> RoleRun:
             return RoleRun(name, self._note, fence).open(openers[name]).start()

@@ -34,9 +34,12 @@ def assign(offers: Mapping[str, Mapping[str, str]], owners: Mapping[str, str]) -
 
 
 def _units(offers: Mapping[str, Mapping[str, str]]) -> Sequence[tuple[str, ...]]:
-    """The roles that have one owner together: those of a group, or each by itself where no member offers the group."""
+    """The roles that have one owner together: those of a group, or each by itself where no member offers the group.
+
+    Where members name several groups for a role, the member counts that offers most roles.
+    """
     group_of: dict[str, str] = {}
-    for _, roles in sorted(offers.items()):
+    for _, roles in sorted(offers.items(), key=lambda offer: (-len(offer[1]), offer[0])):
         group_of = {**roles, **group_of}
     groups: dict[str, set[str]] = {}
     for role, group in group_of.items():
