@@ -13,19 +13,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from millstream.console import (
-    batch_pages,
-    hold_pages,
-    integrity_pages,
-    ledger_pages,
-    log_pages,
-    node_pages,
-    policy_pages,
-    queue_pages,
-    search_pages,
-)
 from millstream.console.events import Events
 from millstream.console.page_renderer import THEMES, PageRenderer, local_path, read_form, sentence
+from millstream.console.pages import page_modules
 from millstream.console.rendering import Assets, make_templates
 from millstream.core.errors import MillstreamError
 from millstream.rest.access_control import InvalidFormTokenError
@@ -36,12 +26,6 @@ from millstream.rest.bodies import answer
 from millstream.rest.ledger_files import LedgerFiles
 from millstream.rest.security_headers import SecurityHeadersMiddleware
 from millstream.settings.console import Role
-
-PAGE_MODULES = (
-    search_pages, node_pages, log_pages, batch_pages, ledger_pages, queue_pages, policy_pages, integrity_pages,
-    hold_pages,
-)  # fmt: skip
-"""The modules that have pages; each has a function ``routes``."""
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _YEAR = 365 * 24 * 3600
@@ -65,7 +49,7 @@ class Console:
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/theme", self._theme),
-            *(route for module in PAGE_MODULES for route in module.routes(self._pages)),
+            *(route for module in page_modules() for route in module.routes(self._pages)),
         ]
         handlers = {HTTPException: self._missing, MillstreamError: self._refused, Exception: self._broken}
         inner = Starlette(routes=routes, exception_handlers=handlers)

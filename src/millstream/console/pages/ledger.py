@@ -9,8 +9,8 @@ from typing import Any
 from starlette.routing import BaseRoute, Route
 
 from millstream.anchoring.proof import decode_proof
-from millstream.console.batch_pages import stored_message
 from millstream.console.page_renderer import FormError, PageRenderer, PageRequest, body_of, parsed_json, sentence
+from millstream.console.pages.batch import stored_message
 from millstream.core.errors import InputError, MillstreamError
 from millstream.log import DATA_KINDS
 from millstream.node.ledger_trees import LEDGERS

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.batch_pages import REASONS
 from millstream.console.page_renderer import PageRenderer, PageRequest, body_of, parsed_json, read_time
+from millstream.console.pages.batch import REASONS
 from millstream.rest.views import batches, logs, topics
 
 
