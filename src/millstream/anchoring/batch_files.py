@@ -139,7 +139,7 @@ def read_rejects(data: bytes) -> Iterator[RejectLine]:
         try:
             reject = _reject_decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BatchFormatError(f"not a reject: {error}") from error
+            raise BatchFormatError(f"not a rejected message: {error}") from error
         if _encoder.encode(reject) != line:
             raise BatchFormatError(f"the line of reject {reject.rejected} is not canonical JSON")
         if not 0 < reject.rejected <= MAX_SAFE_INTEGER or not _REASON.fullmatch(reject.reason):

@@ -1,7 +1,7 @@
 """Where names are found: sorted runs of their hashes, in pages, which are merged as they become many.
 
 A row a name would cost the database several index entries, which lie anywhere in it. Here an anchor adds some pages,
-and a look-up reads a page of each run. A hash says only where a name may be: who asks compares the name itself.
+and a look-up reads a page of each run. A hash says only where a name may be: the caller compares the name itself.
 """
 
 from __future__ import annotations

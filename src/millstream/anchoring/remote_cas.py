@@ -1,6 +1,6 @@
 """Content-addressed files from untrusted locations: gateways, other nodes, folders, storage providers.
 
-A file is what its CID says, whoever sends it. So a place that is wrong, slow or silent costs time, and nothing else.
+A file must match its CID. So a place that is wrong, slow or silent costs time, and nothing else.
 """
 
 from __future__ import annotations

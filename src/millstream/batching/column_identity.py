@@ -35,11 +35,11 @@ def with_batch_ids(history: CutResult, kind: Kind = "batch") -> pa.Table:
     count = len(batches)
     names = pa.array([hashed(text) for text in _texts(history, kind)], pa.string())
     kinds = pa.array([kind]).take(pa.array(np.zeros(count, np.int64)))
-    nobody = pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
+    no_amended = pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
     return (
         batches.add_column(0, "batch", names)
         .append_column("kind", kinds)
-        .append_column("amends", nobody)
+        .append_column("amends", no_amended)
         .cast(CLOSED_SCHEMA)
     )
 

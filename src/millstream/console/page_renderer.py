@@ -1,4 +1,4 @@
-"""What every page does: find out who asks, look in a thread, render, and turn errors into pages."""
+"""What every page does: authenticate the caller, read in a thread, render, and turn errors into pages."""
 
 from __future__ import annotations
 

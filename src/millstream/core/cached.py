@@ -13,7 +13,7 @@ class locked_cached_property(cached_property[T]):  # noqa: N801 - used like the 
     """As :class:`functools.cached_property`, whose lock went away with Python 3.12.
 
     Each object has a lock for each such property: objects do not wait for one another, and properties that ask for
-    others cannot block each other as long as they do not ask in a circle. An error is not kept: the next one who asks
+    others cannot block each other as long as they do not ask in a circle. An error is not kept: the next caller
     tries again. Deleting the attribute (``del object.name``) forgets the value.
     """
 

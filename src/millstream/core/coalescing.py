@@ -14,8 +14,8 @@ class RequestCoalescer(Generic[Job, Outcome]):
     """Calls *run* with the jobs of all threads that wait, in the order in which they came, never twice at once.
 
     *run* returns an outcome for each job; one that is an exception is raised in the thread whose job it was. What *run*
-    itself raises is raised in all of them. There is no delay: who comes alone is served alone, and who comes while
-    others are served waits for the next round.
+    itself raises is raised in all of them. There is no delay: a call that comes alone is
+    served alone, and one that comes while others are served waits for the next round.
     """
 
     def __init__(self, run: Callable[[Sequence[Job]], Sequence[Outcome | Exception]]) -> None:

@@ -35,7 +35,7 @@ class LeaseLostError(MillstreamError):
 def lease_table(
     name: str, metadata: sa.MetaData, key: str, key_type: sa.types.TypeEngine[str], *columns: sa.Column[int]
 ) -> sa.Table:
-    """A table of leases, whose names are in the column *key*; further *columns* are 0 in a lease nobody ever held."""
+    """A table of leases, whose names are in the column *key*; further *columns* are 0 if a lease was never held."""
     return sa.Table(
         name,
         metadata,

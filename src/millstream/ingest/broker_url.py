@@ -1,4 +1,4 @@
-"""Where a broker is and who asks: the ``mqtt://`` URL, and how it is shown without its password."""
+"""Where a broker is, and the account that connects: the ``mqtt://`` URL, and how it is shown without its password."""
 
 from __future__ import annotations
 

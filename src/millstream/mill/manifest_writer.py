@@ -1,4 +1,4 @@
-"""The one who writes the manifest (the seed document's content index): events of items, and what checks found."""
+"""Writes the manifest (the seed document's content index): events of items, and what checks found."""
 
 from __future__ import annotations
 

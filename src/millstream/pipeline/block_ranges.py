@@ -53,7 +53,7 @@ def plan_block_ranges(
     """The runs of the log of *request* from *first_id* to *last_id*, of the size that it asks for.
 
     Without them all that *request* asks for. Every id is in one run, also where the store has
-    no block for it: only who reads it can say that it is missing. Raises :class:`PipelineInputError` where the log was
+    no block for it: only its reader can find that it is missing. Raises :class:`PipelineInputError` where the log was
     trimmed beyond *first_id*.
     """
     with open_to_plan(request.store) as store:

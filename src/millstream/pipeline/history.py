@@ -35,8 +35,8 @@ SHARD_ROWS = 500_000
 _MOST_SHARDS = 4096
 
 _GROUP_BYTES = 16 << 20
-"""Row groups of batches are this large at most, before compression: who reads the output holds one of them, and a cut's
-batches, which are about as much, lie in one or two."""
+"""Row groups of batches are this large at most, before compression: a reader of the output holds one of them, and the
+batches of a cut, which are about as much, lie in one or two."""
 
 _DISTINCT = ("batch", "start", "end", "closed_at", "root", "lines", "ids.list.element")
 """Columns of which hardly a value comes twice: Parquet would fill a dictionary with them, and then throw it away."""

@@ -65,7 +65,7 @@ def shares_of(
 def _deal(messages: pa.RecordBatch, shards: int, cuts: Cuts, ticks: int) -> tuple[_Rows, _Rows]:
     """The rows of *messages* by shard, those of a shard in order, and where each shard's begin and end among them.
 
-    The shard *ticks* gets the ticks; -1 is nobody.
+    The shard *ticks* gets the ticks; -1 is no shard.
     """
     encoded = messages.column("source").dictionary_encode()
     places = [ticks if name == TICK_SOURCE else shard_of(name, shards) for name in encoded.dictionary.to_pylist()]

@@ -177,7 +177,7 @@ class Staging:
                 self._store.delete(SPACE, name)
 
     def sweep(self, prefix: str, before: int) -> None:
-        """Delete what writes whose names begin with *prefix* left behind and nobody has added to since *before*.
+        """Delete what writes whose names begin with *prefix* left behind and no process has added to since *before*.
 
         *before* is in microseconds since the epoch. What has no time is left.
         """

@@ -187,7 +187,7 @@ class AccessControl:
         return Principal(name, self._users[name].role)
 
     def is_local(self, header: str) -> bool:
-        """Whether ``Authorization: Bearer …`` proves that who asks may read the node's folder.
+        """Whether ``Authorization: Bearer …`` proves that the caller may read the node's folder.
 
         Such a program may look, and act on nothing.
         """

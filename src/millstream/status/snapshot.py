@@ -186,12 +186,12 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
             troubles[what] = str(error).partition("\n")[0][:300]
             return otherwise
 
-    nobody: Sequence[str] = ()
+    no_logs: Sequence[str] = ()
     counts = look(
         "messages of batches", partial(count_messages, view), MessageCounts()
     )  # before the logs: none is more
     found = [
-        look(f"log {name}", partial(log_row, view, name), None) for name in look("logs", node.logs.store.logs, nobody)
+        look(f"log {name}", partial(log_row, view, name), None) for name in look("logs", node.logs.store.logs, no_logs)
     ]
     rows = [row for row, _ in filter(None, found)]
     lags = [lag for _, of_log in filter(None, found) for lag in of_log]

@@ -22,7 +22,7 @@ class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An item that is to be stored under an id that is free, and the SHA-256 (hex) that its bytes must have.
 
     With ``folder`` the bytes are those of the same item in the local store in that folder, and ``data`` is empty:
-    whoever stores the item reads them itself (see :func:`takes_files`).
+    the store that stores the item reads them itself (see :func:`takes_files`).
     """
 
     content_id: str
@@ -93,7 +93,7 @@ class Bulk(Protocol):
 
 
 def listed_infos(bulk: Bulk, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
-    """What *bulk* says of each item, for whoever puts what is new: an item that was put a moment ago may be missing."""
+    """What *bulk* says of each item, for callers that put items: an item that was put a moment ago may be missing."""
     own = getattr(bulk, "listed_infos", bulk.infos)
     return cast("Sequence[ItemInfo | StoreError]", own(space, content_ids))
 

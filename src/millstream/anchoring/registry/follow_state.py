@@ -31,7 +31,7 @@ class FollowState(msgspec.Struct, frozen=True):
 
 
 def follow_state(connection: sa.Connection, *, pending: bool = False) -> FollowState | None:
-    """The state of the registry in this database, None where it follows nobody. The tables may be absent.
+    """The state of the registry in this database, None where it follows no other registry. The tables may be absent.
 
     With *pending* also that of one which has read no entry yet.
     """

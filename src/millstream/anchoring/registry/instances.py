@@ -37,7 +37,7 @@ class Instances:
         self._forget(self.instance)
 
     def known(self) -> Sequence[str]:
-        """All instances that have not left, the dead ones that nobody has found yet included."""
+        """All instances that have not left, including dead ones that are not detected yet."""
         query = sa.select(t.instances.c.instance).order_by(t.instances.c.instance)
         return [row.instance for row in self._store.database.rows(query)]
 

@@ -33,7 +33,7 @@ UNAVAILABLE_ERRORS = (CasNotFoundError, CasDamagedError, CasOverlongError, Unrea
 
 
 class OperationObserver:
-    """Applies the entries of *ledger* to *history*, once each and in order, whoever else does so. Thread-safe."""
+    """Applies the entries of *ledger* to *history*, once each and in order, even if others do so too. Thread-safe."""
 
     def __init__(self, history: OperationHistory, cas: CasReader, ledger: Ledger, versions: ProtocolVersions) -> None:
         self.history = history
@@ -62,7 +62,7 @@ class OperationObserver:
             return count
 
     def read_postponed(self, *, due: bool = True) -> int:
-        """Read the entries again that nobody had the files of; how many have come."""
+        """Read the entries again whose files were not available; returns how many are now."""
         return read_postponed(self.history, self._cas, self._versions, due=due)
 
 

@@ -28,7 +28,7 @@ class OperationQueue:
         self._open = True
 
     def add(self, operations: Sequence[str]) -> int:
-        """Take *operations* (ids of accepted ones) into this queue; returns how many nobody else had taken."""
+        """Take *operations* (ids of accepted ones) into this queue; returns how many no other instance had taken."""
         self._check_open()
         return self.store.take(self.instance, operations)
 

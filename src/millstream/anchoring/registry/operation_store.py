@@ -361,7 +361,7 @@ def _may_be_cut(instance: str) -> sa.ColumnElement[bool]:
 
 
 def _queue(connection: sa.Connection, instance: str, chosen: sa.ColumnElement[bool]) -> int:
-    """Queue those of the operations *chosen* that nobody has; how many they were."""
+    """Queue those of the operations *chosen* that no instance has; returns how many."""
     free = sa.update(_ops).where(chosen, _ops.c.state == OperationState.ACCEPTED)
     return connection.execute(free.values(state=OperationState.QUEUED, instance=instance)).rowcount
 

@@ -173,7 +173,7 @@ class DidRegistry(ClosesOnExit):
         self.tasks.renew()
 
     def _accepted(self, operations: Sequence[str]) -> None:
-        """They are durable; whoever waits for the answer need not wait for the broker."""
+        """They are durable, so callers that wait for the answer need not wait for the broker."""
         if self._broker is not None:
             with self._announcing:
                 self._unannounced += operations

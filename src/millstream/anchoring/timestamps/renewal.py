@@ -49,7 +49,9 @@ class RenewalDocument(msgspec.Struct, frozen=True):
         except MerklePathError as error:
             raise TimestampError(f"the renewal does not cover the time stamp: {error}") from error
         if found != self.root:
-            raise TimestampError("the renewal does not cover the time stamp: its path does not lead to the root")
+            raise TimestampError(
+                "the renewal does not cover the time stamp: its path does not lead to the renewal's root"
+            )
 
 
 def parse_renewal(data: bytes) -> RenewalDocument:

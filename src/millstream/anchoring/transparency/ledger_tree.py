@@ -70,7 +70,7 @@ class TreeRoot(msgspec.Struct, frozen=True):
 
 
 class _KnownTree(msgspec.Struct):
-    """The tree as this process wrote it last: nothing of it has to be read again while nobody else writes."""
+    """The tree as this process wrote it last: nothing of it has to be read again while no other process writes."""
 
     tiles: DatabaseTiles
     tree: GrowingTree
@@ -285,7 +285,7 @@ class LedgerTree:
                 self._problem = problem
 
     def _keep_problem(self, problem: str | None) -> None:
-        """Write down *problem*, so that whoever asks for the status of the node learns of it."""
+        """Write down *problem*, so that the status of the node shows it."""
         with writing(self._engine) as connection:
             write_problem(connection, self._name, problem)
         if self._known:

@@ -43,7 +43,7 @@ _WHILE_ANOTHER_MIGRATES = RetryPolicy(attempts=6, first=0.02, longest=0.3)
 class _LegacyLog(msgspec.Struct, frozen=True):
     """What a system log of format 1 is known by besides its name: the messages of its first block.
 
-    ``wrote`` is told these, and whether they were written by who calls itself ``producer``; copies were not.
+    ``wrote`` is told these, and whether the producer ``producer`` wrote them; copies were not.
     """
 
     kind: SystemKind

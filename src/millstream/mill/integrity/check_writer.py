@@ -1,4 +1,4 @@
-"""The one who writes down what checks found: in the bit log, and beside the checksums of the content index."""
+"""Writes the results of checks to the bit log, and beside the checksums of the content index."""
 
 from __future__ import annotations
 

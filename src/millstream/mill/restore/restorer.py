@@ -71,7 +71,7 @@ class TargetError(MillError):
 class VerifyingReader(HashingReader):
     """Reads from *source*; its end raises :class:`ChecksumMismatchError` if the bytes do not hash to *sha256*.
 
-    ``has_failed`` tells whether reading was what failed, whoever read.
+    ``has_failed`` tells whether reading failed, whichever code was reading.
     """
 
     def __init__(self, source: BinaryIO, sha256: str, place: ItemRef) -> None:

@@ -56,7 +56,7 @@ class Membership:
         return self._ended or uptime(self.table.clock) - self._renewed > self.table.seconds
 
     def join(self) -> None:
-        """Become a member, with an id that nobody ever had."""
+        """Become a member, with an id that was never used before."""
         begun = uptime(self.table.clock)
         self.id = self.table.join(self.details, before=self.id)
         self._renewed, self._ended = begun, False

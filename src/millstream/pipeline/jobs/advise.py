@@ -81,8 +81,8 @@ def _try(
     found: list[list[SimulationMetrics]] = [[] for _ in choices]
     for row in tried.collect():
         found[row["rules"]].append(msgspec.msgpack.decode(bytes(row["figures"]), type=prepared(SimulationMetrics)))
-    nobody = EVENT_SCHEMA.empty_table()
-    return tuple(total([simulate(nobody, choices[place]), *parts]) for place, parts in enumerate(found))
+    no_events = EVENT_SCHEMA.empty_table()
+    return tuple(total([simulate(no_events, choices[place]), *parts]) for place, parts in enumerate(found))
 
 
 def _try_part(parts: Iterable[pa.RecordBatch], choices: Sequence[BatchConfig]) -> Iterator[pa.RecordBatch]:

@@ -321,7 +321,7 @@ def _count_copies(listed: Path, destination: str) -> int:
 
 
 def _plan(data: Path, pair: Pair, space: str, copied: int) -> DuplicationPlan:
-    """The rows of a plan, counted. What is the same is what the destination lists and nobody speaks of."""
+    """The rows of a plan, counted. Items that the destination lists and the plan does not contain are the same."""
     counts = dict.fromkeys(ItemDifference, 0)
     size = replaced = 0
     examples: list[str] = []

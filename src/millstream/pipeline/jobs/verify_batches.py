@@ -228,13 +228,13 @@ def _compare_batches(
     rows: DataFrame, given: DataFrame, wanted: LogRange, part: _JudgedRange | None, origin: BatchLogOrigin | None
 ) -> DataFrame:
     """One row a batch: its kind (one of ``_NO_DIFFERENCE`` or that of a difference), source, start and times."""
-    nobody = F.array().cast("array<string>")
+    no_amended = F.array().cast("array<string>")
     members = F.xxhash64("ids", "amends").alias("members")
     expected = rows.where("batch is not null").select("batch", "source", "start", "end", "closed_at", members)
     emitted = (
         given.where("b.batch is not null and b.closed_at is not null")
         .where(F.col("b.closed_at") <= wanted.received_to)
-        .withColumn("amends", F.coalesce("b.amends", nobody))
+        .withColumn("amends", F.coalesce("b.amends", no_amended))
         .select("b.batch", "b.source", "b.start", "b.closed_at", F.xxhash64("b.events", "amends").alias("members"))
         .groupBy("batch", "source", "start", "closed_at", "members")
         .agg(F.count("*").alias("times"))

@@ -22,7 +22,7 @@ _NO_NAMES = ("", ".", "..")
 def hash_versions(root: str, versions: Iterable[Version]) -> list[str | None]:
     """The SHA-256 of each of *versions* in the folder *root*; None for what is large, or no plain file of that version.
 
-    Whatever is out of the ordinary with an item is found again, and said, by who reads it alone.
+    Whatever is out of the ordinary with an item is found and reported again when the item is read alone.
     """
     with _Reader(root) as reader:
         return [reader.hash(*version) for version in versions]

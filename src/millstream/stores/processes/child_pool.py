@@ -17,7 +17,7 @@ from millstream.stores.processes.frames import READY, read_frame, write_frame
 from millstream.stores.protocol import StoreError, StoreUnavailableError
 
 MAX_PROCESSES = 4
-"""Processes by default, at most: more of them wait for the disk, or for the one who asks."""
+"""Maximum number of processes by default: more of them would wait for the disk or for the calling process."""
 
 WORTH = 4000
 """So many items are asked for before children are started: a command of a few is over before they would be up."""
@@ -116,7 +116,7 @@ class BulkProcesses(ClosesOnExit):
             self._changed.notify_all()
 
     def _lose(self, child: BulkChild) -> None:
-        """Do without a child that is not idle any more, and is in nobody's hands; ``_changed`` is held."""
+        """Drop a child that is not idle any more, and that no call uses; ``_changed`` is held."""
         child.kill()
         self._alive -= 1
         self._losses += 1

@@ -1,4 +1,4 @@
-"""Where a database is and who asks: its URL, and how that is shown without the password."""
+"""Where a database is, and the account that connects: its URL, and how that is shown without the password."""
 
 from __future__ import annotations
 

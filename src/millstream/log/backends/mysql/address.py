@@ -1,4 +1,4 @@
-"""Where a database of MariaDB or MySQL is and who asks: the ``mysql://`` URL."""
+"""Where a database of MariaDB or MySQL is, and the account that connects: the ``mysql://`` URL."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which states a log has: a list of objects that are numbered without a gap, since listings of a bucket may be stale.
 
-A key is added before its first version is created, and is never taken out. So who reads the list to its end knows every
+A key is added before its first version is created, and is never taken out. So reading the list to its end gives every
 state, and no process trims what a reader waits for whose position a listing does not show yet.
 """
 

@@ -1,4 +1,4 @@
-"""Where a database of PostgreSQL is and who asks: the ``postgresql://`` URL."""
+"""Where a database of PostgreSQL is, and the account that connects: the ``postgresql://`` URL."""
 
 from __future__ import annotations
 
