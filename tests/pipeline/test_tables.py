@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from millstream.batching import BatchConfig
 from millstream.core.clock import SystemClock
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 from millstream.mill.manifest import Manifest, ManifestEvent
@@ -166,7 +167,7 @@ def test_batches_of_history_and_of_the_log_that_goes_on_from_it_are_one_table(
     body = {"batch": "ab", "source": "s", "start": 5, "end": 6, "closed_at": 7, "cut": "window", "events": [1000]}
     with open_store(log_url, clock=SystemClock()) as store:
         output = store.log(LogSpec("out", kind="batches"))
-        hand_over(job, output, tmp_path / "state.json")
+        hand_over(job, output, FileDocument(tmp_path / "state.json"))
         with output.writer() as writer:
             bodies = [body | {"kind": "amendment", "amends": [amended.batch]}, {"rejected": 1001, "reason": "late"}]
             writer.append([Message(msgspec.json.encode(each)) for each in bodies])

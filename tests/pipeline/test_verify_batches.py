@@ -120,7 +120,7 @@ def test_p5_what_history_gave_before_it_handed_over_is_told_from_what_is_missing
     write_log(log_url, "untidy", ordered[:600])
     job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", RULES, flush=False)
     with open_store(log_url) as store:
-        hand_over(job, store.log(LogSpec("batches")), tmp_path / "state")
+        hand_over(job, store.log(LogSpec("batches")), FileDocument(tmp_path / "state"))
     write_log(log_url, "untidy", ordered[600:])
     with open_store(log_url) as store:
         service = BatchService(
