@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from millstream.core.documents import Documents
+    from millstream.node import Node
     from millstream.node.members.member_table import Member
 
 FILE = "file"
@@ -115,8 +117,7 @@ def list_members(settings: Settings, also_ended: bool, as_json: bool) -> None:
         if as_json:
             print_json(_described(member, now))
             continue
-        roles = ", ".join(sorted(member.owns)) or "no roles"
-        echo_line(f"{member.id}  {_state(member, now)}  {member.details.version}  {roles}")
+        echo_line(_line(member, now))
 
 
 @example("millstream node info web1-3f9a2c01")
@@ -172,6 +173,20 @@ def _require_shared(settings: Settings) -> None:
             "the tables of this node are in the file node.db, and one process serves it (millstream status): several "
             "need the setting node.database"
         )
+
+
+def member_lines(opened: Node) -> Sequence[str]:
+    """The members that serve the node *opened*, a line each; none where its tables are in a file."""
+    if not opened.databases.members.is_shared:
+        return ()
+    table = opened.databases.members.table
+    now = table.time()
+    return [f"member {_line(member, now)}" for member in table.alive()]
+
+
+def _line(member: Member, now: int) -> str:
+    roles = ", ".join(sorted(member.owns)) or "no roles"
+    return f"{member.id}  {_state(member, now)}  {member.details.version}  {roles}"
 
 
 def _state(member: Member, now: int) -> str:

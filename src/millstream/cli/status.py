@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
+from millstream.cli.node import member_lines
 from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import counted, size_text
 from millstream.core.errors import MillstreamError, NotFoundError
@@ -54,6 +55,8 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
     of each kind of problem are named. For each issue of the node: what is wrong, since when, what it means and what to
     do. The command asks the running node (`millstream serve`); without one it checks the node itself.
 
+    The members of a node that has some (`millstream node ls`) are listed too, without --json.
+
     With --json each space is one line; the last line also has "ok", "issues", "unknown" and "watching" (whether a
     running node gave the answer). Exit code 0 if there is no issue and nothing unknown, 1 otherwise.
     """
@@ -62,9 +65,11 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
             return _list_items(node, as_json)
         now = node.clock.now()
         verdict, serving = _verdict(node)
+        members: Sequence[str] = ()
         spaces, why = list[SpaceStatus](), "nothing is protected yet: see `millstream protect --help`"
         try:
             spaces = _protected_spaces(node, verdict, now)
+            members = member_lines(node)
         except _NOT_READABLE as error:  # the verdict is shown in any case: it says what is wrong
             why = f"the protected spaces cannot be shown: {error}"
     if as_json:
@@ -82,6 +87,8 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
         for space in spaces:
             for text in status_lines(space, now):
                 echo_line(text)
+        for text in members:
+            echo_line(text)
         for text in verdict_lines(verdict, serving):
             echo_line(text)
     if not spaces:
