@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+import millstream
 from millstream.core.clock import VirtualClock
 from millstream.core.database_server import open_server
 from millstream.core.sql import SqlBusyError, make_tables, writing
@@ -18,6 +19,12 @@ from millstream.core.sql_rows import among, insert_new, insert_rows, put_row, re
 from millstream.testing import services
 
 TABLES = 20
+
+
+def test_tables_of_a_shared_database_are_made_by_the_one_that_allows_for_others() -> None:
+    source = Path(millstream.__file__).parent
+    users = {path.name for path in source.rglob("*.py") if ".create_all(" in path.read_text("utf-8")}
+    assert users == {"sql.py"}, "call millstream.core.sql.make_tables: processes begin at the same moment"
 
 
 def schema() -> sa.MetaData:

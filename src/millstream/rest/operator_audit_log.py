@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.column_types import EXACT_LONG_TEXT, WHOLE_NUMBER
+from millstream.core.sql import make_tables
 
 metadata = sa.MetaData()
 
@@ -46,7 +47,7 @@ class OperatorAuditLog:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
-        metadata.create_all(engine)
+        make_tables(engine, metadata)
 
     def add(self, user: str, action: str, target: str, *, reason: str = "", **facts: Any) -> None:
         """Write down that *user* did *action* to *target*; durable when this returns."""

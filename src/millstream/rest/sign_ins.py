@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.column_types import NAME
+from millstream.core.sql import make_tables
 from millstream.rest.operator_audit_log import OperatorAuditLog
 
 UNKNOWN = "unknown"
@@ -45,7 +46,7 @@ class SignedOutSessions:
         self._engine = engine
         self._clock = clock
         self._ended_here: dict[str, int] = {}
-        metadata.create_all(engine)
+        make_tables(engine, metadata)
         self._recorded = self._read()
         self._read_at = clock.monotonic()
 
