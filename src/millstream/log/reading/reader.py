@@ -142,8 +142,9 @@ class Reader(ClosesOnExit):
             head = self._backend.head(self._log)
             self._end = head.last_id
             if not head.first_id <= first_id <= self._end + 1:
-                has = f"{self._log!r} has ids {head.first_id} to {self._end}"
-                raise LogInputError(f"{has}; a reader cannot start at {first_id}")
+                raise LogInputError(
+                    f"cannot read {self._log!r} from id {first_id}: choose {head.first_id} to {self._end + 1}"
+                )
             self._frontier = Frontier(first_id - 1)
             self._next = first_id
             self._seeks += 1
