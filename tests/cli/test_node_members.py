@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 import millstream.cli.node
 import millstream.node.members.node_members
+from millstream.anchoring.errors import CasDamagedError, CasUnavailableError
 from millstream.cli.main import run
 from millstream.cli.node_roles import NodeRoles
+from millstream.cli.role_run import RoleRun
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.leases import LeaseLostError
 from millstream.core.sql import writing
@@ -327,3 +329,28 @@ def test_members_are_listed_and_drained_by_commands(
     assert "lost, last seen 20 s ago" in ask("ls")
     one.table.leave(member)
     assert ask("ls") == "" and "ended 2023-" in ask("ls", "--all")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (CasUnavailableError(), True),
+        (sa.exc.OperationalError("SELECT 1", None, OSError("connection refused")), True),
+        (LeaseLostError("x"), True),
+        (CasDamagedError(), False),
+        (ValueError("a fault of ours"), False),
+    ],
+)
+def test_a_role_begins_anew_where_what_it_needs_was_away(error: Exception, is_lost: bool) -> None:
+    def fail() -> None:
+        raise error
+
+    failed: list[Exception] = []
+    role = RoleRun("batching a", failed.append, fence=contextlib.nullcontext)
+    role.add("batching a", fail)
+    role.start().end()
+    assert role.is_lost == is_lost and failed == ([] if is_lost else [error])
+    alone = RoleRun("batching a", failed.append)
+    alone.add("batching a", fail)
+    alone.start().end()
+    assert not alone.is_lost and failed[-1] is error

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from millstream.core.errors import BusyError, MillstreamError
+import sqlalchemy as sa
+
+from millstream.core.errors import MillstreamError
 from millstream.core.leases import LeaseLostError
 
 _log = logging.getLogger(__name__)
@@ -18,7 +20,7 @@ class RoleRun:
     """The role *name*. What its threads raise is given to *failed*.
 
     With *fence* the role has one owner among several processes: its threads write to the node's database within it, and
-    where it was lost, or something that it needs is busy, the role ends (``is_lost``) and may begin anew.
+    where it was lost, or something that it needs is busy or away, the role ends (``is_lost``) and may begin anew.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class RoleRun:
             _log.warning("%s has not ended in order: %s", self.name, error)
 
     def _handle(self, thread: str, error: Exception) -> None:
-        if self._is_owned and isinstance(error, BusyError | LeaseLostError):
+        if self._is_owned and _may_pass(error):
             _log.warning("%s has ended, and begins anew where it is assigned: %s", thread, error)
             self.is_lost = True
             return
@@ -87,3 +89,10 @@ class RoleRun:
         else:
             _log.exception("%s has failed", thread)
         self._failed(error)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the role may do better when it begins anew, here or elsewhere: a server that was away comes back."""
+    if isinstance(error, MillstreamError):
+        return error.transient or isinstance(error, LeaseLostError)
+    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
