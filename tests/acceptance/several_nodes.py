@@ -59,10 +59,10 @@ broker = "{queue}"
 [mill]
 policies = "{policies}"
 [mill.produce]
-duplication_frequency = "10s"
-duplication_every = "5s"
-bits_frequency = "20s"
-bits_every = "5s"
+duplication_frequency = "1m"
+duplication_every = "10s"
+bits_frequency = "1m"
+bits_every = "10s"
 [batching]
 window = "20s"
 max_delay = "2s"
@@ -222,7 +222,7 @@ def disturb(cluster: Cluster, seconds: float, seed: int, every: float) -> Mappin
     return done
 
 
-def finish(cluster: Cluster, load: Load, seconds: float = 400.0) -> list[str]:
+def finish(cluster: Cluster, load: Load, seconds: float = 900.0) -> list[str]:
     """Wait until every message is batched and anchored, every item copied and checked, and no task is left; what is
     not done by then."""
     names, deadline = sorted(load.items), cluster.clock.monotonic() + seconds
