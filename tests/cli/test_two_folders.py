@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.anchoring.journal_reader import JournalReader
+from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
 from millstream.core.documents import DatabaseDocument
 from millstream.core.message import Message
@@ -15,6 +16,7 @@ from millstream.log import LogSpec
 from millstream.mill.errors import ProducerBusyError
 from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.node import Node
+from millstream.rest.access_control import shared_key
 from millstream.settings import load_settings
 from support.server_databases import new_database
 
@@ -66,7 +68,7 @@ def _send(node: Node, clock: VirtualClock, count: int, share: int) -> None:
 @pytest.mark.served
 @pytest.mark.parametrize("server", ["postgresql", "mariadb"])
 def test_another_folder_goes_on_with_the_same_batches(
-    request: pytest.FixtureRequest, tmp_path: Path, server: str
+    request: pytest.FixtureRequest, tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(request.getfixturevalue(server))
     with new_database(place, "one") as one, new_database(place, "three") as three:
@@ -75,9 +77,17 @@ def test_another_folder_goes_on_with_the_same_batches(
         assert walk(VirtualClock(), tmp_path / "three", three, *folders) == expected
         assert len(expected["batches"]) > 10
         assert not any((folder / name).exists() for folder in folders for name in ("batching", "producers", "node.db"))
+        proof = tmp_path / "proof.json"
+        capsys.readouterr()
+        assert run(["prove", "readings", "7", "--data", str(folders[0])]) == 0
+        proof.write_text(capsys.readouterr().out)
+        assert run(["verify", str(proof), "--data", str(folders[1])]) == 0
+        assert "message 7 of log readings is in batch" in capsys.readouterr().out
         settings = load_settings({"data": str(folders[0])})[0]
         with Node.open(settings) as node, Node.open(settings) as other:
             assert isinstance(node.batching.state("batches"), DatabaseDocument)
+            keys = [shared_key(each.databases.documents.document("console/session.key")) for each in (node, other)]
+            assert keys[0] == keys[1] and len(keys[0]) == 32, "who signed in at one is signed in at the other"
             bits = node.databases.documents.document("producers/bits.json")
             with bits.alone(), pytest.raises(ProducerBusyError, match="another producer is using producers/bits"):
                 other.mill.producers.bits(SpaceFilter()).run()

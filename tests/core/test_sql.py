@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 import millstream
 from millstream.core.clock import VirtualClock
-from millstream.core.database_server import open_server
-from millstream.core.sql import SqlBusyError, make_tables, writing
+from millstream.core.database_server import open_server, with_password
+from millstream.core.sql import SqlBusyError, SqlInputError, make_tables, writing
 from millstream.core.sql_rows import among, insert_new, insert_rows, put_row, replacing, update_rows
 from millstream.testing import services
 
@@ -300,3 +300,14 @@ def test_a_text_with_a_nul_among_values_is_not_taken_for_its_beginning(tmp_path:
         query = sa.select(table.c.name).where(among(table.c.name, ["a\0b", "b"]))
         assert connection.scalars(query).all() == ["b"]
     engine.dispose()
+
+
+def test_the_password_of_a_database_may_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("s3cret\n")
+    place = with_password(sa.make_url(f"postgresql://ann@db.example/node?password_file={file}&application_name=x"))
+    assert place.password == "s3cret" and dict(place.query) == {"application_name": "x"}
+    with pytest.raises(SqlInputError, match=r"cannot read the password file /absent of the database db\.example"):
+        open_server("postgresql://ann@db.example/node?password_file=/absent")
+    with pytest.raises(SqlInputError, match="either the password or one password_file"):
+        open_server(f"postgresql://ann:x@db.example/node?password_file={file}")

@@ -201,5 +201,5 @@ def test_a_damaged_state_is_an_error_that_names_the_file(world: Any, tmp_path: P
     producer = Producer(world, tmp_path, one_policy())
     producer.run()
     (tmp_path / "state" / "duplication.json").write_bytes(content)
-    with pytest.raises(ProducerStateError, match=r"duplication\.json is not a valid state file of a producer"):
+    with pytest.raises(ProducerStateError, match=r"duplication\.json is not a valid state of a producer"):
         producer.run()

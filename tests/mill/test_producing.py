@@ -59,7 +59,7 @@ def test_an_error_of_any_kind_is_said_and_ends_no_producer(node: Node) -> None:
     state.write_text("no state")
     said: list[str] = []
     with running_producers(node, lambda: None, said.append):
-        until(lambda: sum("is not a valid state file of a producer" in line for line in said) >= 2, "two attempts")
+        until(lambda: sum("is not a valid state of a producer" in line for line in said) >= 2, "two attempts")
         until(lambda: any(line == "producer of duplication: the loop is done" for line in said), "the others")
         state.unlink()
         until(lambda: any(line == "producer of statistics: the loop is done" for line in said), "the mended one")

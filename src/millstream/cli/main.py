@@ -67,7 +67,7 @@ GROUPS = {
         "serve": ("millstream.cli.serve:serve", "Run a node: a broker for RocketMQ clients, and the web console."),
         "node": (
             "millstream.cli.node:node",
-            "Move the tables of a node to a database server, and list the processes that serve it.",
+            "Move the tables of a node, and list its processes.",
         ),
         "queue": ("millstream.cli.queue:queue", "Show the depth and dead letters of work queues."),
         "config": ("millstream.cli.config:config", "Show the settings and where each comes from."),

@@ -36,7 +36,7 @@ class NoMembersError(InputError):
 
 @click.group()
 def node() -> None:
-    """Move the tables of a node between its folder and a database server, and list the processes that serve it."""
+    """Move the tables of a node, and list its processes."""
 
 
 def _documents(settings: Settings, engine: sa.Engine, url: str) -> Documents:

@@ -130,7 +130,7 @@ def verify(
 ) -> None:
     """Verify a proof with the files that it names. Exit code 1, with the reason, if it is invalid.
 
-    Files are read from --cas, or from the data folder. --key is a verifier key, as `millstream anchor key show` prints
+    Files are read from --cas, or from where the node keeps them. --key is a verifier key, as `anchor key show` prints
     it, or a file of them. Without --key, --policy or --ledger-head the proof is verified, but not that its ledger is
     the one you trust.
 
@@ -141,6 +141,7 @@ def verify(
     from millstream.anchoring.proof import MAX_PROOF_BYTES, Trust, verify_proof
     from millstream.anchoring.timestamps.authorities import MAX_CERTIFICATE_BYTES, parse_authorities
     from millstream.core.message import encode_line
+    from millstream.node.anchoring import open_cas
 
     certificates = [file.read(MAX_CERTIFICATE_BYTES + 1) for file in timestamps]
     trust = Trust(
@@ -149,7 +150,7 @@ def verify(
         authorities=parse_authorities(*certificates) if certificates else None,
     )
     data = proof.read(MAX_PROOF_BYTES + 2)
-    verified = verify_proof(data, LocalCas(cas or settings.folder / "cas"), trust)
+    verified = verify_proof(data, LocalCas(cas) if cas else open_cas(settings), trust)
     if as_json:
         print_json({**msgspec.structs.asdict(verified), "message": msgspec.Raw(encode_line(verified.message))})
         return

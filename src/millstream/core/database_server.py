@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError
 from millstream.core.retry import RetryPolicy
+from millstream.core.secrets import read_password
 from millstream.core.sql import ANSWERS, SqlBusyError, SqlInputError
 from millstream.core.url_schemes import scheme_of
 
@@ -35,6 +36,7 @@ class _ServerKind(msgspec.Struct, frozen=True, kw_only=True):
 
 def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy = ANSWERS) -> sa.Engine:
     """The database at *url*, ``postgresql://user:password@host:port/name`` or ``mysql://…``, made where it is absent.
+    ``?password_file=/path`` names a file with the password instead.
 
     A server that does not answer, as one that is being started with the node, is called again with *patience*: by
     default for some twenty seconds of *clock*. Raises :class:`SqlInputError`, which never shows the password, for
@@ -52,11 +54,25 @@ def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy =
             "mysql://user:password@host:port/name"
         )
     try:
+        place = with_password(place)
         _make_if_absent(kind, place, clock or SystemClock(), patience)
         return _engine(kind, place)
     except ImportError as error:
         extra = scheme_of(url).extra
         raise SqlInputError(f"{kind.client}: pip install 'millstream[{extra}]'") from error
+
+
+def with_password(place: sa.URL) -> sa.URL:
+    """*place* with the password in the file that its option ``password_file`` names. Raises :class:`SqlInputError`."""
+    file = place.query.get("password_file")
+    if file is None:
+        return place
+    if place.password or not isinstance(file, str):
+        raise SqlInputError("invalid database URL: give either the password or one password_file")
+    try:
+        return place.difference_update_query(["password_file"]).set(password=read_password(file))
+    except (OSError, ValueError) as error:
+        raise SqlInputError(f"cannot read the password file {file} of the database {place.host}: {error}") from error
 
 
 def end_idle_transactions(engine: sa.Engine, seconds: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NewType
 from urllib.parse import urlsplit
 
@@ -39,6 +40,15 @@ _NAMED_SECRET = re.compile(
 )
 _SECRET_KEY = re.compile(r"(?i)password|passwd|secret|token|credential|(?:api|access|private)[._-]?key")
 _IN_A_FILE = re.compile(r"(?i)(?:file|path|location)$")
+
+
+_MOST_PASSWORD_BYTES = 1 << 16
+
+
+def read_password(path: str | Path) -> str:
+    """The password in the file *path*, without the end of its line. Raises OSError and ValueError."""
+    with Path(path).open("rb") as file:
+        return file.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
 
 
 def mask_password(url: str) -> str:

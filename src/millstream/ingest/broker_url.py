@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
-from millstream.core.secrets import HIDDEN
+from millstream.core.secrets import HIDDEN, read_password
 from millstream.core.url_schemes import scheme_of
 from millstream.ingest.errors import IngestInputError
 
@@ -79,8 +78,7 @@ def _password(parts: SplitResult, file: str | None) -> str:
     if password:
         raise _refusal("give either the password or a password_file")
     try:
-        with Path(file).open("rb") as opened:
-            return opened.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
+        return read_password(file)
     except (OSError, ValueError) as error:
         raise IngestInputError(f"cannot read the password file {file}: {error}") from error
 

@@ -22,10 +22,22 @@ from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.node.ledger_trees import LedgerTreesPart
 from millstream.node.logs import LogsPart
+from millstream.settings import Settings
 from millstream.stores import open_provider
 
 if TYPE_CHECKING:
     from millstream.anchoring.feed import AnchorFeed
+
+
+def open_cas(settings: Settings, *, create: bool = False) -> Cas:
+    """The content-addressed files of a node with *settings*: in its folder, or at the storage provider that they name.
+
+    With *create* the space of the provider is made where it is absent.
+    """
+    url = settings.anchoring.cas
+    if not url:
+        return LocalCas(settings.folder / "cas")
+    return StoreBackedCas(open_provider(url, create=create), create=create)
 
 
 class AnchoringPart:
@@ -54,8 +66,7 @@ class AnchoringPart:
     @locked_cached_property
     def cas(self) -> Cas:
         """The content-addressed files: in a folder, or at the storage provider that the settings name."""
-        url = self._context.settings.anchoring.cas
-        return StoreBackedCas(open_provider(url, create=True)) if url else LocalCas(self._context.folder / "cas")
+        return open_cas(self._context.settings, create=True)
 
     @locked_cached_property
     def ledger(self) -> LogLedger:

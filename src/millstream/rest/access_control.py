@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -21,6 +22,7 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
+from millstream.core.documents import Document, DocumentBusyError
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.passwords import check_hash, is_password
 from millstream.rest.principal import Principal
@@ -70,7 +72,8 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class AccessControl:
-    """The users of *settings*, and a secret key that outlives restarts. Sessions that end early are added to
+    """The users of *settings*, and a secret key that outlives restarts: the one in *folder*, or for sessions
+    *session_key*, by which several processes know one another's. Sessions that end early are added to
     *signed_out*, and *audit* records who signs in, fails to and signs out. Thread-safe.
 
     Raises :class:`~millstream.core.passwords.PasswordError` where a password in the settings is not a hash.
@@ -84,6 +87,7 @@ class AccessControl:
         *,
         signed_out: SignedOutSessions,
         audit: SignInAudit,
+        session_key: bytes | None = None,
     ) -> None:
         self.settings = settings
         self._users: Mapping[str, UserSettings] = settings.users
@@ -91,6 +95,7 @@ class AccessControl:
             check_hash(user.password)
         self._clock = clock
         self._key = _load_key(folder / KEY_FILE)
+        self._session_key = session_key or self._key
         self._sign_in_limiter = _SignInLimiter(clock)
         self._signed_out = signed_out
         self._audit = audit
@@ -212,7 +217,7 @@ class AccessControl:
         return hashlib.sha256(user.password.encode()).hexdigest() if user else ""
 
     def _sign(self, *parts: str) -> str:
-        return hmac.new(self._key, "\0".join(parts).encode(), "sha256").hexdigest()
+        return hmac.new(self._session_key, "\0".join(parts).encode(), "sha256").hexdigest()
 
 
 def check_address(settings: ConsoleSettings, host: str) -> None:
@@ -259,6 +264,14 @@ class _SignInLimiter:
                 self._wrong = {a: t for a, t in self._wrong.items() if t[-1] > now - BLOCK_SECONDS}
             recent = [at for at in self._wrong.get(address, ()) if at > now - BLOCK_SECONDS]
             self._wrong[address] = [*recent, now][-MAX_FAILED_SIGN_INS:]
+
+
+def shared_key(document: Document) -> bytes:
+    """The key in *document*, created if missing: the same for each process that asks."""
+    while (key := document.read()) is None:
+        with contextlib.suppress(DocumentBusyError):  # another process has just created one
+            document.write(secrets.token_bytes(_KEY_BYTES))
+    return key
 
 
 def _load_key(path: Path) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millstream.node import Node
-from millstream.rest.access_control import AccessControl
+from millstream.rest.access_control import AccessControl, shared_key
 from millstream.rest.broker_link import BrokerLink
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.rest.sign_ins import SignedOutSessions, SignInAudit
@@ -25,6 +25,7 @@ class AppContext(NodeView):
         self.origins = origins or {}
         self.broker = broker
         self.started_at = node.clock.now()
+        shared = bool(node.settings.node.database)  # several processes may serve it
         self.operator_log = OperatorAuditLog(node.databases.own, node.clock)
         self.access = AccessControl(
             self.settings,
@@ -32,6 +33,7 @@ class AppContext(NodeView):
             node.clock,
             signed_out=SignedOutSessions(node.databases.own, node.clock),
             audit=SignInAudit(self.operator_log, node.clock, self.settings.session_hours),
+            session_key=shared_key(node.databases.documents.document("console/session.key")) if shared else None,
         )
         self.poller = StatusPoller(self, history=StatusHistory(node.databases.own))
 

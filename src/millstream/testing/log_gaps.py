@@ -124,7 +124,7 @@ class GapConformance:
                 gap, rest = reader.batches()
                 assert (isinstance(gap, Gap), gap.ids, rest.ids) == (True, IdRange(11, 15), IdRange(16, 20))
                 reader.ack(IdRange(1, 20))
-                with pytest.raises(LogInputError, match="ids 16 to 20"):
+                with pytest.raises(LogInputError, match="choose 16 to 21"):
                     reader.seek(15)
                 reader.seek(16)
         log.set_pointer("worker", 0)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
 from millstream.core.decoding import prepared
-from millstream.core.secrets import HIDDEN, mask_password
+from millstream.core.secrets import HIDDEN, mask_password, read_password
 from millstream.log.errors import LogInputError
 
 _DATABASE = re.compile(r"[A-Za-z0-9_$-]{1,63}")
@@ -93,8 +92,7 @@ def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: s
     if password:
         raise _refusal(url, kind, "give either the password or a password_file")
     try:
-        with Path(file).open("rb") as opened:
-            return opened.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
+        return read_password(file)
     except (OSError, ValueError) as error:
         raise LogInputError(f"cannot read the password file {file} of {mask_password(url)}: {error}") from error
 
