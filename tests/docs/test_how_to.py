@@ -39,8 +39,8 @@ url = "file://{data}/stores/main?mount=cas:cas://{data}/cas"
 url = "file://{data}/stores/copy"
 """
 EMBEDDED = ["backup", "upgrade", "recover"]
-ELSEWHERE = {"index", "run-a-node", "spark-cluster", "spark-data-source", "witnesses"}
-"""Pages whose parts are tried by tests of their own: roles, log lines, traces, a cluster, and a witness."""
+ELSEWHERE = {"index", "run-a-node", "several-nodes", "spark-cluster", "spark-data-source", "witnesses"}
+"""Pages whose parts are tried by tests of their own: roles, members, log lines, traces, a cluster, and a witness."""
 
 
 @pytest.fixture(scope="session")
