@@ -1,4 +1,4 @@
-"""A node whose state is on servers: a second folder with the same settings goes on where the first one ended."""
+"""A node whose state is on servers: a second folder with the same settings continues after the first one."""
 
 from __future__ import annotations
 

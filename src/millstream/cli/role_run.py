@@ -20,7 +20,7 @@ class RoleRun:
     """The role *name*. What its threads raise is given to *failed*.
 
     With *fence* the role has one owner among several processes: its threads write to the node's database within it, and
-    where it was lost, or something that it needs is busy or away, the role ends (``is_lost``) and may begin anew.
+    where it was lost, or what it needs is busy or does not answer, the role ends (``is_lost``) and may begin anew.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RoleRun:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the role may do better when it begins anew, here or elsewhere: a server that was away comes back."""
+    """Whether the role may do better when it begins anew, here or elsewhere: servers may answer later."""
     if isinstance(error, MillstreamError):
         return error.transient or isinstance(error, LeaseLostError)
     return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)

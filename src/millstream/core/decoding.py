@@ -15,7 +15,7 @@ import msgspec
 Kind = TypeVar("Kind")
 
 _lock = threading.Lock()
-_known: dict[Any, bool] = {}
+_known: set[Any] = set()
 
 
 def prepared(kind: Kind) -> Kind:
@@ -26,5 +26,5 @@ def prepared(kind: Kind) -> Kind:
     if kind not in _known:
         with _lock:
             msgspec.msgpack.Decoder(kind)
-            _known[kind] = True
+            _known.add(kind)
     return kind

@@ -25,7 +25,7 @@ class AppContext(NodeView):
         self.origins = origins or {}
         self.broker = broker
         self.started_at = node.clock.now()
-        shared = bool(node.settings.node.database)  # several processes may serve it
+        is_shared = node.databases.members.is_shared
         self.operator_log = OperatorAuditLog(node.databases.own, node.clock)
         self.access = AccessControl(
             self.settings,
@@ -33,7 +33,7 @@ class AppContext(NodeView):
             node.clock,
             signed_out=SignedOutSessions(node.databases.own, node.clock),
             audit=SignInAudit(self.operator_log, node.clock, self.settings.session_hours),
-            session_key=shared_key(node.databases.documents.document("console/session.key")) if shared else None,
+            session_key=shared_key(node.databases.documents.document("console/session.key")) if is_shared else None,
         )
         self.poller = StatusPoller(self, history=StatusHistory(node.databases.own))
 
