@@ -6,10 +6,12 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import pika
 import pytest
 import sqlalchemy as sa
 from hypothesis.stateful import run_state_machine_as_test
@@ -18,6 +20,7 @@ from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.database_server import open_server
 from millstream.queue import QueueInputError, WorkQueue
 from millstream.queue.rabbitmq import RabbitWorkQueue
+from millstream.queue.rabbitmq.connections import parse_url
 from millstream.testing import services
 from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
@@ -105,8 +108,6 @@ def engine(tmp_path: Path) -> Iterator[sa.Engine]:
 
 def messages(url: str, name: str) -> int:
     """How many messages wait in the broker's queue *name*."""
-    import pika
-
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         found: Any = connection.channel().queue_declare(name, passive=True)
         return int(found.method.message_count)
@@ -157,6 +158,34 @@ def test_a_delay_is_waited_for_at_the_broker_and_holds_up_nobody(rabbitmq: str, 
 def test_a_broker_that_is_named_wrongly_is_refused(engine: sa.Engine) -> None:
     with pytest.raises(QueueInputError, match="amqp://"):
         RabbitWorkQueue("http://localhost", engine, "x")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("amqp://ann:x@mq/v?password_file={file}", "either the password or one password_file"),
+        ("amqp://ann@mq/v?password_file={file}&password_file={file}", "either the password or one password_file"),
+        ("amqp://mq/v?password_file={file}", "requires a user"),
+        ("amqp://ann@mq/v?password_file=/absent", "cannot read the password file /absent of RabbitMQ at mq"),
+    ],
+)
+def test_the_password_of_the_broker_may_be_in_a_file(tmp_path: Path, url: str, reason: str) -> None:
+    (tmp_path / "password").write_text("p@ss/w%rd\n")
+    given = parse_url(f"amqp://ann%40x@mq:56/%2F?heartbeat=7&password_file={tmp_path / 'password'}")
+    assert (given.credentials.username, given.credentials.password) == ("ann@x", "p@ss/w%rd")
+    assert (given.host, given.port, given.virtual_host, given.heartbeat) == ("mq", 56, "/", 7)
+    with pytest.raises(QueueInputError, match=reason):
+        parse_url(url.format(file=tmp_path / "password"))
+
+
+@pytest.mark.served
+def test_a_connection_logs_in_with_the_password_in_a_file(rabbitmq: str, tmp_path: Path) -> None:
+    place = urlsplit(rabbitmq)
+    (tmp_path / "password").write_text(f"{place.password or 'guest'}\n")
+    user = f"{place.username or 'guest'}@{place.hostname}:{place.port}"
+    url = place._replace(netloc=user, query=f"password_file={tmp_path / 'password'}").geturl()
+    with closing(pika.BlockingConnection(parse_url(url))) as connection:
+        assert connection.is_open
 
 
 @pytest.mark.crash

@@ -12,8 +12,10 @@ from millstream.core.settings import Section, require_time
 
 class QueueSettings(Section, frozen=True):
     """Work queues. They are stored in logs of the node. With ``broker``, notices of tasks are sent over RabbitMQ
-    (``amqp://user:password@host:port/vhost``) or RocketMQ 5 (``rocketmq://host:port``, also `millstream serve`), and
-    tasks are stored in ``database`` (``postgresql://…`` or ``mysql://…``; empty: the node's database).
+    (``amqp://user:password@host:port/vhost``, or ``amqp://user@host:port/vhost?password_file=/path``) or RocketMQ 5
+    (``rocketmq://host:port``, with an access key ``rocketmq://KEY@host:port?secret_file=/path``; also
+    `millstream serve`), and tasks are stored in ``database`` (``postgresql://…`` or ``mysql://…``; empty: the node's
+    database).
 
     The other settings are for RabbitMQ. Each queue has one connection to receive, and at most ``publisher_pool_size``
     to send, opened on demand. After a lost connection the node retries after ``reconnect_initial_interval``, then after

@@ -10,11 +10,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
 from millstream.core.clock import Clock
+from millstream.core.secrets import read_password
 from millstream.queue.protocol import QueueError, QueueInputError
 
 if TYPE_CHECKING:
@@ -194,12 +195,14 @@ class BrokerConnectionPool:
 
 
 def parse_url(url: str) -> Any:
-    """The parameters of connections to the broker at *url* (``amqp://user:password@host:port/vhost``).
+    """The parameters of connections to the broker at *url* (``amqp://user:password@host:port/vhost``, or without the
+    password and with ``?password_file=/path``).
 
     Raises :class:`QueueInputError` for another URL, and :class:`QueueError` where pika is missing.
     """
     if urlsplit(url).scheme not in ("amqp", "amqps"):
         raise QueueInputError("invalid RabbitMQ URL: write amqp://user:password@host:port/vhost")
+    url = _with_password(url)
     try:
         import pika
     except ImportError as error:
@@ -208,3 +211,25 @@ def parse_url(url: str) -> Any:
     parameters.blocked_connection_timeout = 30
     parameters.socket_timeout = 10
     return parameters
+
+
+def _with_password(url: str) -> str:
+    """*url* with the password in the file that its option ``password_file`` names. Raises :class:`QueueInputError`."""
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    files = [value for name, value in options if name == "password_file"]
+    if not files:
+        return url
+    if parts.password or len(files) > 1:
+        raise QueueInputError("invalid RabbitMQ URL: give either the password or one password_file")
+    if not parts.username:
+        raise QueueInputError("invalid RabbitMQ URL: a password_file requires a user, as in amqp://user@host/vhost")
+    try:
+        password = quote(read_password(files[0]), safe="")
+    except (OSError, ValueError) as error:
+        raise QueueInputError(
+            f"cannot read the password file {files[0]} of RabbitMQ at {parts.hostname}: {error}"
+        ) from error
+    _, _, place = parts.netloc.rpartition("@")
+    query = urlencode([option for option in options if option[0] != "password_file"])
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:{password}@{place}", query=query))
