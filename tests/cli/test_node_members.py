@@ -13,20 +13,22 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-import millstream.cli.node
 import millstream.node.members.node_members
 from millstream.anchoring.errors import CasDamagedError, CasUnavailableError
 from millstream.cli.main import run
 from millstream.cli.node_roles import NodeRoles
 from millstream.cli.role_run import RoleRun
 from millstream.core.clock import MICROSECONDS, VirtualClock
+from millstream.core.errors import BusyError
 from millstream.core.leases import LeaseLostError
 from millstream.core.sql import writing
 from millstream.node import Node
 from millstream.node.members.assignment import assign
-from millstream.node.members.member_table import MemberDetails, MemberTable, UnknownMemberError
+from millstream.node.members.member_table import MemberTable, UnknownMemberError
+from millstream.node.members.members_status import MemberDetails, MemberState, UnownedRole
 from millstream.node.members.membership import Membership, NeedsQueueBrokerError
 from millstream.node.members.role_scheduler import Fence, RoleScheduler
+from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.settings import RelayRole, Settings
 from millstream.settings.serving import ServeSettings
 from millstream.stores.audit.holders import Holders, HolderState
@@ -60,12 +62,15 @@ class Process:
         self.membership.join()
 
     def _start(self, name: str, fence: Fence) -> Played:
+        if name in self.busy:
+            raise BusyError(name)
         if name in self.refused:
             raise ValueError(name)
         self.all[name] = Played(fence)
         return self.all[name]
 
     refused: frozenset[str] = frozenset()
+    busy: frozenset[str] = frozenset()
 
     @property
     def roles(self) -> set[str]:
@@ -204,6 +209,55 @@ def test_a_role_that_cannot_begin_is_told_and_is_free_for_others(host: Host) -> 
     assert two.roles == set(ROLES)
 
 
+def test_a_role_without_an_owner_is_known_with_the_time_since_which_it_has_none(host: Host) -> None:
+    one = host.process("one", {"upkeep": "upkeep"})
+    joined = host.clock.now()
+    host.clock.advance(1.0)
+    never = UnownedRole(role="upkeep", since=joined, offered_by=[one.membership.id])
+    assert one.table.status().unowned == [never]
+    one.busy = frozenset({"upkeep"})
+    one.scheduler.step()
+    assert one.table.status().unowned == [never], "it was tried, and could not begin"
+    one.busy = frozenset()
+    settle(one)
+    assert one.table.status().unowned == []
+    host.clock.advance(3.0)
+    one.table.drain(one.membership.id, draining=True)
+    ended = host.clock.now()
+    settle(one)
+    host.clock.advance(3.0)
+    (role,) = one.table.status().unowned
+    assert role.since == ended and one.table.status().serving[0].state(host.clock.now()) == MemberState.DRAINING
+
+
+def test_a_role_of_a_lost_member_has_no_owner_from_the_end_of_its_lease_on(host: Host) -> None:
+    one = host.process("one", {"upkeep": "upkeep"})
+    settle(one)
+    until = one.table.find(one.membership.id).until
+    host.clock.advance(16.0)
+    two = host.process("two", {"upkeep": "upkeep"})
+    assert [role.since for role in two.table.status().unowned] == [until]
+    two.busy = frozenset({"upkeep"})
+    two.scheduler.step()
+    assert [role.since for role in two.table.status().unowned] == [host.clock.now()], "when it was found to be lost"
+    lease = two.membership.leases.acquire("upkeep", acquired=lambda now: now)
+    assert lease is not None and two.table.status().unowned[0].claimed_by == two.membership.id
+
+
+def test_members_that_were_lost_are_told_from_those_that_left(host: Host) -> None:
+    one, two, three = host.process("one"), host.process("two"), host.process("three")
+    one.table.leave(one.membership.id)
+    host.clock.advance(10.0)
+    three.membership.renew()
+    host.clock.advance(10.0)
+    rows = {row.host: row.state.value for row in three.table.status().rows}
+    assert rows == {"three": "alive", "two": "lost", "one": "ended"}
+    three.membership.end_lost()
+    assert {row.host: row.state.value for row in three.table.status().rows} == rows
+    host.clock.advance(24 * 3600)
+    assert [one.details.host for one in two.table.status().members] == ["three"]
+
+
 def test_without_a_broker_for_its_queues_a_second_process_is_refused(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,7 +358,7 @@ def test_members_are_listed_and_drained_by_commands(
     one = host.process("one")
     one.membership.listens("console", "127.0.0.1:8460")
     settle(one)
-    monkeypatch.setattr(millstream.cli.node, "_require_shared", lambda _: None)
+    monkeypatch.setattr(millstream.node.members.node_members.NodeMembers, "is_shared", True)
     monkeypatch.setattr(millstream.node.members.node_members.NodeMembers, "table", one.table)
     (tmp_path / "node").mkdir()
     (tmp_path / "node" / "millstream.toml").touch()
@@ -316,7 +370,6 @@ def test_members_are_listed_and_drained_by_commands(
     member = one.membership.id
     assert ask("ls") == f"{member}  alive, last seen 0 s ago  1  batching a, batching b, producers, upkeep\n"
     assert "console    127.0.0.1:8460" in ask("info", member)
-    monkeypatch.setattr(millstream.node.members.node_members.NodeMembers, "is_shared", True)
     assert run(["status", "--data", str(tmp_path / "node")]) in (0, 1)
     assert f"member {member}  alive, last seen 0 s ago" in capsys.readouterr().out
     assert json.loads(ask("ls", "--json"))["state"] == "alive"
@@ -325,6 +378,12 @@ def test_members_are_listed_and_drained_by_commands(
     assert ask("ls") == f"{member}  draining, last seen 0 s ago  1  no roles\n"
     assert "offers     upkeep" in ask("info", member)
     assert ask("drain", member, "--cancel") == f"{member} may take roles again\n"
+    with Node.open(Settings(data=str(tmp_path / "node"))) as node:
+        events = OperatorAuditLog(node.databases.own, node.clock).last(5)
+    assert [(one.action, one.target) for one in events] == [
+        ("cancel drain", f"member {member}"), ("drain", f"member {member}")
+    ]  # fmt: skip
+    assert run(["node", "drain", "nobody", "--data", str(tmp_path / "node")]) == 3
     host.clock.advance(20.0)
     assert "lost, last seen 20 s ago" in ask("ls")
     one.table.leave(member)

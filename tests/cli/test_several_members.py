@@ -16,7 +16,7 @@ from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
-from millstream.node.members.member_table import Member
+from millstream.node.members.members_status import Member
 from millstream.testing.waiting import Found, until
 from support.server_databases import new_database
 

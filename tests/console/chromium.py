@@ -30,7 +30,7 @@ PAGES = {
     "policy-older": "/policies/local?number=1", "rejected": "/batches/rejected?log=weather",
     "batches-narrowed": "/batches?log=weather&ended=conflict", "search": "/find?q=photo",
     "search-nothing": "/find?q=no-such-name", "messages": "/messages?log=weather&key=temp",
-    "vanished": "/integrity/vanished", "hold": "/integrity/holds/1",
+    "vanished": "/integrity/vanished", "hold": "/integrity/holds/1", "members": "/members",
 }  # fmt: skip
 PATIENCE = 30_000
 

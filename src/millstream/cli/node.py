@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.amounts import format_duration
-from millstream.core.errors import BusyError, InputError
+from millstream.core.errors import BusyError
 from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from millstream.core.documents import Documents
     from millstream.node import Node
-    from millstream.node.members.member_table import Member
+    from millstream.node.members.member_table import MemberTable
+    from millstream.node.members.members_status import Member
 
 FILE = "file"
 """The target that is the file ``node.db`` in the node's folder."""
@@ -28,10 +30,6 @@ FILE = "file"
 
 class NodeServesError(BusyError):
     """A process serves the node."""
-
-
-class NoMembersError(InputError):
-    """One process serves the node."""
 
 
 @click.group()
@@ -108,14 +106,14 @@ def list_members(settings: Settings, also_ended: bool, as_json: bool) -> None:
     in the file node.db has no members: one process serves it, which `millstream status` shows.
     """
     from millstream.node import Node
+    from millstream.node.members.members_status import member_row
 
     with Node.open(settings) as opened:
-        _require_shared(settings)
-        table = opened.databases.members.table
+        table = _members(opened)
         members, now = (table.all() if also_ended else table.alive()), table.time()
     for member in members:
         if as_json:
-            print_json(_described(member, now))
+            print_json(member_row(member, now))
             continue
         echo_line(_line(member, now))
 
@@ -128,12 +126,13 @@ def list_members(settings: Settings, also_ended: bool, as_json: bool) -> None:
 def info(settings: Settings, member: str, as_json: bool) -> None:
     """Show a member of a node: its process, its addresses, the roles that it offers, and those that it owns."""
     from millstream.node import Node
+    from millstream.node.members.members_status import member_row
 
     with Node.open(settings) as opened:
-        _require_shared(settings)
-        found, now = opened.databases.members.table.find(member), opened.databases.members.table.time()
+        table = _members(opened)
+        found, now = table.find(member), table.time()
     if as_json:
-        print_json(_described(found, now))
+        print_json(member_row(found, now))
         return
     details = found.details
     echo_line(f"{found.id}: {_state(found, now)}")
@@ -162,17 +161,14 @@ def drain(settings: Settings, member: str, cancel: bool) -> None:
     from millstream.node import Node
 
     with Node.open(settings) as opened:
-        _require_shared(settings)
-        opened.databases.members.table.drain(member, draining=not cancel)
+        _members(opened).drain(member, draining=not cancel)
+        record_change(opened, "cancel drain" if cancel else "drain", f"member {member}")
     echo_line(f"{member} {'may take roles again' if cancel else 'gives its roles up, and takes none'}")
 
 
-def _require_shared(settings: Settings) -> None:
-    if not settings.node.database:
-        raise NoMembersError(
-            "the tables of this node are in the file node.db, and one process serves it (millstream status): several "
-            "need the setting node.database"
-        )
+def _members(opened: Node) -> MemberTable:
+    opened.databases.members.require_shared()
+    return opened.databases.members.table
 
 
 def member_lines(opened: Node) -> Sequence[str]:
@@ -191,18 +187,8 @@ def _line(member: Member, now: int) -> str:
 
 def _state(member: Member, now: int) -> str:
     """How *member* is at the time *now* of the database."""
+    state = member.state(now)
     if member.ended is not None:
-        return f"ended {format_timestamp(member.ended)}"
+        return f"{state} {format_timestamp(member.ended)}"
     silent = format_duration(max(0, now - member.seen) // 1_000_000 * 1_000_000)
-    if member.until < now:
-        return f"lost, last seen {silent} ago"
-    return f"{'draining' if member.draining else 'alive'}, last seen {silent} ago"
-
-
-def _described(member: Member, now: int) -> dict[str, object]:
-    return {
-        "id": member.id, "state": _state(member, now).partition(",")[0].partition(" ")[0], "since": member.since,
-        "seen": member.seen, "until": member.until, "ended": member.ended, "host": member.details.host,
-        "pid": member.details.pid, "version": member.details.version, "addresses": member.details.addresses,
-        "offers": sorted(member.details.roles), "owns": member.owns,
-    }  # fmt: skip
+    return f"{state}, last seen {silent} ago"

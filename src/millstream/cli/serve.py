@@ -141,9 +141,11 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
             encrypted = f" and with TLS on {tls_place.host}:{broker.tls_port}" if tls_place is not None else ""
             print(f"broker ready on {place.host}:{broker.port}{encrypted}", flush=True)
         if node.settings.serve.registry_http:
-            await _serve_registry(stack, node)
+            roles.listens("registry", await _serve_registry(stack, node))
         if with_console:
-            await _serve_console(stack, node, broker, chosen=chosen)
+            address = await _serve_console(stack, node, broker, chosen=chosen)
+            if address:
+                roles.listens("console", address)
         await stop.wait()
         _log.info("stopping: current work is finished first; a second signal aborts it")
         roles.stop()
@@ -169,7 +171,8 @@ def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
         loop.add_signal_handler(number, ask)
 
 
-async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> None:
+async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> str:
+    """Serve the registry over HTTP; its URL."""
     try:
         from millstream.rest.registry_app import registry_app
         from millstream.rest.server import serving
@@ -180,12 +183,15 @@ async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> None:
     place = parse_address(node.settings.serve.registry_http)
     app, http = registry_app(node.registry.instance), node.settings.http
     port = await stack.enter_async_context(serving(app, place.host, place.port, http))
-    print(f"registry ready on http://{Address(place.host, port)}", flush=True)
+    url = f"http://{Address(place.host, port)}"
+    print(f"registry ready on {url}", flush=True)
+    return url
 
 
 async def _serve_console(
     stack: contextlib.AsyncExitStack, node: Node, broker: BrokerServer | None, *, chosen: bool
-) -> None:
+) -> str:
+    """Serve the console; its URL, empty where it is not installed."""
     try:
         from millstream.console.app import Console
         from millstream.rest.access_control import check_address
@@ -198,7 +204,7 @@ async def _serve_console(
         if chosen or broker is None:
             raise MissingConsoleError from error
         _log.warning("no console: %s", MissingConsoleError.__doc__)
-        return
+        return ""
     from millstream.cli.mill.work import watching
     from millstream.core.address import parse_address
 
@@ -222,7 +228,9 @@ async def _serve_console(
         stack.enter_context(watching(monitor, None))
     stack.enter_context(announced(node.folder, place.host.strip("[]"), port))
     host = f"[{place.host}]" if ":" in place.host else place.host
-    print(f"console ready on http://{host}:{port}", flush=True)
+    url = f"http://{host}:{port}"
+    print(f"console ready on {url}", flush=True)
+    return url
 
 
 def _origins(node: Node) -> Mapping[str, str]:

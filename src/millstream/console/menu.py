@@ -41,7 +41,12 @@ MENU: Sequence[tuple[str, Sequence[MenuEntry]]] = (
     ),
     (
         "Node",
-        (MenuEntry("/identifiers", "Identifiers"), MenuEntry("/audit", "Audit log"), MenuEntry("/system", "System")),
+        (
+            MenuEntry("/identifiers", "Identifiers"),
+            MenuEntry("/members", "Members"),
+            MenuEntry("/audit", "Audit log"),
+            MenuEntry("/system", "System"),
+        ),
     ),
 )
 """The groups of the menu with their entries, in the order of display."""

@@ -17,7 +17,7 @@ from millstream.core.errors import MillstreamError
 from millstream.core.sql import SqlDatabase
 from millstream.core.sql_rows import insert_new
 
-Column = Callable[[int], int]
+Column = Callable[[int], int | None]
 """The value of a column, computed of the present time."""
 
 
@@ -91,8 +91,12 @@ class Leases:
 
     def release(self, lease: Lease, **values: Column) -> None:
         """End *lease* now, and write *values*; nothing is written where another holder has come since."""
+        self.write(lease, until=lambda _: 0, **values)
+
+    def write(self, lease: Lease, **values: Column) -> None:
+        """Write *values* into columns of *lease*; nothing is written where another holder has come since."""
         mine = sa.update(self._table).where(self._key == lease.name, self._table.c.epoch == lease.epoch)
-        self._database.write(lambda connection, now: connection.execute(mine.values({"until": 0, **_at(now, values)})))
+        self._database.write(lambda connection, now: connection.execute(mine.values(_at(now, values))))
 
     def require(self, connection: sa.Connection, lease: Lease) -> None:
         """Raise :class:`LeaseLostError` unless *lease* is still held, as the transaction of *connection* sees it."""
@@ -101,5 +105,5 @@ class Leases:
             raise LeaseLostError(f"another process holds the lease of {lease.name!r}: nothing was written")
 
 
-def _at(now: int, values: Mapping[str, Column]) -> Mapping[str, int]:
+def _at(now: int, values: Mapping[str, Column]) -> Mapping[str, int | None]:
     return {name: value(now) for name, value in values.items()}

@@ -13,50 +13,26 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
-from millstream.core.errors import InputError
+from millstream.core.errors import NotFoundError
 from millstream.core.leases import Leases
-from millstream.core.sql import SqlDatabase
+from millstream.core.sql import SqlBusyError, SqlDatabase
 from millstream.node.members import tables as t
+from millstream.node.members.members_status import (
+    DAY,
+    Member,
+    MemberDetails,
+    MembersStatus,
+    RoleLease,
+    unowned_roles,
+)
 from millstream.stores.audit.holders import HolderState, process_of
 
 KEPT = 30 * 24 * 3600 * MICROSECONDS
 """For how long members that have ended are remembered: changes that they began may be found until then."""
 
 
-class UnknownMemberError(InputError):
+class UnknownMemberError(NotFoundError):
     """No member of the node has this id."""
-
-
-class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member says of itself.
-
-    ``process`` is a name that tells its process from all others (:class:`~millstream.stores.audit.holders.Holders`).
-    ``roles`` maps the roles that it offers to their groups: roles of one group have the same owner. ``addresses`` are
-    those where it listens, by what listens there.
-    """
-
-    host: str
-    pid: int
-    version: str
-    process: str = ""
-    roles: Mapping[str, str] = msgspec.field(default_factory=dict)
-    addresses: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-
-class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A member: ``since`` it joined, last ``seen``, counted as lost after ``until`` without another sign of life.
-
-    ``ended`` is when it left or was found to be lost; ``owns`` maps its roles to the time since which it owns them.
-    """
-
-    id: str
-    since: int
-    seen: int
-    until: int
-    ended: int | None
-    draining: bool
-    details: MemberDetails
-    owns: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 class MemberTable:
@@ -102,21 +78,23 @@ class MemberTable:
                 self.leases(member).renew_in(connection, now, roles)
         return True
 
-    def leave(self, member: str) -> None:
-        """*member* ends in order, or its process has ended: its roles are free."""
-        self._end(lambda _: t.members.c.id == member)
+    def leave(self, member: str, *, lost: bool = False) -> None:
+        """*member* ends in order, or is *lost*, because its process was killed: its roles are free."""
+        self._end(lambda _: t.members.c.id == member, lost=lost)
 
     def end_lost(self) -> Sequence[str]:
         """Count members as lost that have given no sign of life for longer than their lease; their ids."""
-        return self._end(lambda now: t.members.c.until < now)
+        return self._end(lambda now: t.members.c.until < now, lost=True)
 
-    def _end(self, condition: Callable[[int], sa.ColumnElement[bool]]) -> Sequence[str]:
+    def _end(self, condition: Callable[[int], sa.ColumnElement[bool]], *, lost: bool) -> Sequence[str]:
         def transaction(connection: sa.Connection, now: int) -> Sequence[str]:
             chosen = sa.and_(t.members.c.ended.is_(None), condition(now))
             ids = list(connection.scalars(sa.select(t.members.c.id).where(chosen).with_for_update()))
             if ids:
-                connection.execute(sa.update(t.members).where(t.members.c.id.in_(ids)).values(ended=now))
-                connection.execute(sa.update(t.leases).where(t.leases.c.holder.in_(ids)).values(until=0))
+                connection.execute(sa.update(t.members).where(t.members.c.id.in_(ids)).values(ended=now, lost=lost))
+                held = sa.and_(t.leases.c.holder.in_(ids), t.leases.c.until > 0)
+                ran = sa.case((t.leases.c.unowned_since.is_(None), now), else_=t.leases.c.unowned_since)
+                connection.execute(sa.update(t.leases).where(held).values(until=0, unowned_since=ran))
             return ids
 
         with self.database.engine.connect() as connection:  # there are none, nearly always: without a lock
@@ -164,22 +142,45 @@ class MemberTable:
         """All members that are remembered, in the order in which they joined."""
         return self._members(sa.true())
 
-    def _members(self, condition: sa.ColumnElement[bool]) -> Sequence[Member]:
-        def query(connection: sa.Connection, _now: int) -> Sequence[Member]:
-            rows = connection.execute(
-                sa.select(t.members).where(condition).order_by(t.members.c.since, t.members.c.id)
-            ).all()
-            held = connection.execute(sa.select(t.leases).where(t.leases.c.until > 0).order_by(t.leases.c.role)).all()
-            owned: dict[str, dict[str, int]] = {}
-            for lease in held:
-                owned.setdefault(lease.holder, {})[lease.role] = lease.acquired
-            return [_member(row, owned.get(row.id, {})) for row in rows]
+    def status(self) -> MembersStatus:
+        """The members that serve the node or ended in the last day, and the roles that none of them runs.
 
-        return self.database.read(query)
+        Raises :class:`~millstream.core.sql.SqlBusyError` at once where the database does not answer.
+        """
+        try:
+            with self.database.engine.connect() as connection:
+                now = self.database.now(connection)
+                recent = sa.or_(t.members.c.ended.is_(None), t.members.c.ended > now - DAY)
+                leases = _leases(connection)
+                members = _members(connection, recent, leases)
+        except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+            raise SqlBusyError(f"the database did not answer: {error.orig}; check that it runs") from error
+        serving = [one for one in members if one.ended is None and one.until >= now]
+        return MembersStatus(at=now, lease=self._duration, members=members, unowned=unowned_roles(serving, leases, now))
+
+    def _members(self, condition: sa.ColumnElement[bool]) -> Sequence[Member]:
+        return self.database.read(lambda connection, _now: _members(connection, condition, _leases(connection)))
+
+
+def _leases(connection: sa.Connection) -> Sequence[RoleLease]:
+    columns = [t.leases.c[name] for name in RoleLease.__struct_fields__]
+    return [RoleLease(**row._mapping) for row in connection.execute(sa.select(*columns).order_by(t.leases.c.role))]
+
+
+def _members(
+    connection: sa.Connection, condition: sa.ColumnElement[bool], leases: Sequence[RoleLease]
+) -> Sequence[Member]:
+    rows = connection.execute(sa.select(t.members).where(condition).order_by(t.members.c.since, t.members.c.id)).all()
+    owned: dict[str, dict[str, int]] = {}
+    for lease in leases:
+        if lease.until:
+            owned.setdefault(lease.holder, {})[lease.role] = lease.acquired
+    return [_member(row, owned.get(row.id, {})) for row in rows]
 
 
 def _member(row: sa.Row[tuple[object, ...]], owns: Mapping[str, int]) -> Member:
     fields = row._mapping
     details = msgspec.json.decode(bytes(fields["details"]), type=prepared(MemberDetails))
     named = {name: fields[name] for name in ("id", "since", "seen", "until", "ended")}
-    return Member(**named, draining=bool(fields["draining"]), details=details, owns=owns)
+    draining, lost = bool(fields["draining"]), bool(fields["lost"])
+    return Member(**named, draining=draining, lost=lost, details=details, owns=owns)

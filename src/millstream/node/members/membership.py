@@ -15,7 +15,8 @@ from millstream.core.amounts import counted
 from millstream.core.clock import uptime
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.leases import Leases
-from millstream.node.members.member_table import Member, MemberDetails, MemberTable
+from millstream.node.members.member_table import MemberTable
+from millstream.node.members.members_status import Member, MemberDetails
 from millstream.stores.audit.holders import Holders, HolderState
 
 RENEWALS = 3
@@ -94,7 +95,7 @@ class Membership:
         holders = Holders()
         for member in self.table.alive():
             if member.id != self.id and holders.state(member.details.process) == HolderState.ENDED:
-                self.table.leave(member.id)
+                self.table.leave(member.id, lost=True)
                 ended.append(member.id)
         for name in ended:
             _log.warning("the member %s of the node is lost: others take its roles over", name)

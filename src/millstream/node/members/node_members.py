@@ -11,10 +11,17 @@ import sqlalchemy as sa
 from millstream import __version__
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import InputError
 from millstream.node.context import NodeContext
-from millstream.node.members.member_table import MemberDetails, MemberTable
+from millstream.node.members.member_table import MemberTable
+from millstream.node.members.members_status import MemberDetails, MembersStatus
 from millstream.node.members.membership import Membership
 from millstream.stores.audit.holders import Holders
+
+
+class NoMembersError(InputError):
+    """The tables of this node are in the file node.db, and one process serves it (millstream status): several need the
+    setting node.database."""
 
 
 class NodeMembers:
@@ -29,6 +36,18 @@ class NodeMembers:
         """Whether several processes may serve the node: those of one whose database is a file are on one host, and
         are not members."""
         return bool(self._context.settings.node.database)
+
+    def require_shared(self) -> None:
+        """Raise :class:`NoMembersError` unless :attr:`is_shared`."""
+        if not self.is_shared:
+            raise NoMembersError(" ".join((NoMembersError.__doc__ or "").split()))
+
+    def status(self) -> MembersStatus | None:
+        """The members of the node as they are now; None where it cannot have any.
+
+        Raises :class:`~millstream.core.sql.SqlBusyError`.
+        """
+        return self.table.status() if self.is_shared else None
 
     @locked_cached_property
     def table(self) -> MemberTable:

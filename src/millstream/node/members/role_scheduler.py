@@ -54,6 +54,7 @@ class RoleScheduler:
         self._membership, self._start, self._failed = membership, start, failed
         self._running: dict[str, tuple[Lease, RunningRole]] = {}
         self._waiting: set[str] = set()
+        self._unrecorded: set[str] = set()
         self._woken = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(target=self._step_again_and_again, name="role-scheduler", daemon=True)
@@ -77,6 +78,9 @@ class RoleScheduler:
         for name in sorted(mine - self._running.keys()):
             if not (self._stopped or member.is_lost):
                 self._begin(name)
+        for name in sorted(self._unrecorded & self._running.keys()):  # again in the next step, if it fails
+            member.leases.write(self._running[name][0], unowned_since=lambda _: None)
+            self._unrecorded.discard(name)
 
     def _assigned(self) -> set[str]:
         """The roles that this member is to own."""
@@ -113,6 +117,7 @@ class RoleScheduler:
             self._waiting.add(name)
         else:
             self._waiting.discard(name)
+            self._unrecorded.add(name)
 
     def _end(self, names: list[str], *, release: bool = True) -> None:
         """End the roles *names*, all at once, and then give their leases back."""
@@ -124,7 +129,7 @@ class RoleScheduler:
             del self._running[name]
             self._membership.give_up(name)
             if release:
-                self._membership.leases.release(lease)
+                self._membership.leases.release(lease, unowned_since=lambda now: now)
                 _log.info("gave up the role %s", name)
 
     def _stop_all(self) -> None:

@@ -19,7 +19,14 @@ members = sa.Table(
     sa.Column("ended", sa.BigInteger),
     sa.Column("draining", sa.Boolean, nullable=False),
     sa.Column("details", LONG_BYTES, nullable=False),
+    sa.Column("lost", sa.Boolean),
 )
 leases = lease_table(
-    "node_leases", metadata, "role", key_text(500), sa.Column("acquired", sa.BigInteger, nullable=False)
+    "node_leases",
+    metadata,
+    "role",
+    key_text(500),
+    sa.Column("acquired", sa.BigInteger, nullable=False),
+    sa.Column("unowned_since", sa.BigInteger),
 )
+"""``unowned_since`` is NULL while the holder runs the role, and 0 before a member ran it for the first time."""

@@ -13,6 +13,7 @@ from millstream.rest.views import (
     integrity,
     ledgers,
     logs,
+    members,
     message_search,
     overview,
     policies,
@@ -25,7 +26,7 @@ from millstream.rest.views import (
 
 _MODULES = (
     overview, logs, message_search, search, topics, queues, policies, integrity, holds, batches, anchors, ledgers,
-    identifiers, proofs, system,
+    identifiers, proofs, members, system,
 )  # fmt: skip
 
 
