@@ -33,7 +33,7 @@ def test_a_scheme_of_the_table_opens_a_store_that_is_what_the_table_says(tmp_pat
 def test_a_scheme_of_folders_that_nothing_opens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schemes = {**PROVIDER_SCHEMES, "tape": ProviderScheme(in_folder=True)}
     monkeypatch.setattr("millstream.stores.provider_schemes.PROVIDER_SCHEMES", schemes)
-    with pytest.raises(StoreInputError, match="no provider opens tape"):
+    with pytest.raises(StoreInputError, match="no storage provider for the scheme 'tape'"):
         open_provider(f"tape://{tmp_path}")
 
 

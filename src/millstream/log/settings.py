@@ -14,7 +14,7 @@ from millstream.log.upkeep.rules import LogRule
 
 
 class NerveSettings(Section, frozen=True):
-    """A queue in the document's layout: where each of its ``hosts`` keeps it (see docs/formats/nerve-layout.md)."""
+    """A queue in the nerve layout: where each of its ``hosts`` keeps it (see docs/formats/nerve-layout.md)."""
 
     hosts: Mapping[str, Mapping[str, int | str]]
     user: str = "root"
@@ -28,8 +28,9 @@ class LogSettings(Section, frozen=True):
     the name of a log is stored with that log. `millstream serve` tiers and trims logs by their stored rules, at the
     interval ``upkeep`` (0: never). In a bucket, each commit is a request that is paid for: a writer there collects
     messages for ``bucket_linger`` before it commits less than a block (1 MiB), and merges its commits into larger
-    objects after ``bucket_commits`` of them (0: never). Readers in other processes look for new
-    messages at that interval, and five times less often at rest; what they acknowledged is stored after ten of them.
+    objects after ``bucket_commits`` of them (0: never). Readers in other processes poll at
+    that interval, or at five times that interval while no messages arrive; they store their acknowledgements after ten
+    intervals.
     """
 
     store: str = ""

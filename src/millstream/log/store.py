@@ -231,7 +231,7 @@ def open_store(
     ``segments:////absolute/folder`` are folders, ``mysql://user:password@host/database`` is a database of MariaDB or
     MySQL, ``postgresql://user:password@host/database`` one of PostgreSQL (all made where absent, unless *create* is
     False or it is opened *read_only*), ``memory://`` is a fresh store that vanishes with the object. With
-    ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the tables of the seed document nerve. Blocks that
+    ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the nerve table layout. Blocks that
     were moved to an object store are read with *open_objects*, and ``s3://bucket/prefix`` keeps the logs themselves in
     the bucket that *open_bucket* opens: :func:`millstream.stores.tiers.open_log_store` has both. There, each commit is
     a request that is paid for: a writer collects messages for *bucket_linger* seconds, unless they fill a block; and

@@ -1,7 +1,7 @@
-"""One connection of an HTTP/1.1 client: uvicorn's protocol with deadlines, a bounded head, and every error as JSON.
+"""One connection of an HTTP/1.1 client: uvicorn's protocol with timeouts, a size limit for headers, and JSON errors.
 
-uvicorn waits for ever for the rest of a request, takes a head of any size, answers what it cannot read as plain text,
-and continues reading a body that was refused. A server that anybody can reach needs a bound for each of these.
+uvicorn waits indefinitely for the rest of a request, accepts headers of any size, answers malformed requests in plain
+text, and continues to read a body that was refused. A server on a public network needs a limit for each of these.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from uvicorn.server import ServerState
 from millstream.rest.bodies import answer
 
 LONGEST_URL, LONGEST_HEAD = 32 << 10, 64 << 10
-"""Bytes of an address, and of a request line with its headers. A DID of the long form has up to 14 KB."""
+"""Maximum bytes of a URL, and of a request line with its headers. A DID of the long form has up to 14 KB."""
 
 SLOWEST_BODY = 500
-"""Bytes a second that a body has to bring on average, beyond the seconds that it may be silent."""
+"""Minimum bytes per second of a body on average, not counting ``body_timeout``."""
 
 LINGER_SECONDS = 2.0
-"""How long what a client still sends is thrown away after the last answer, so that the client can read that answer."""
+"""How long further input of a client is discarded after the last response, so that the client can read the response."""
 
 _STEP = 8 << 10
 _INCOMING = "millstream.incoming"
@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
-    """How long a client may take, in seconds, and how many connections there may be.
+    """Timeouts of a client in seconds, and the maximum number of connections.
 
-    ``header_timeout`` is for a whole head, ``body_timeout`` for the silence within a body, and within the reading of an
-    answer.
+    ``header_timeout`` limits the time for the request line and all headers; ``body_timeout`` limits each pause within a
+    request body, and each pause in which the client does not read the response.
     """
 
     header_timeout: float = 20.0
@@ -54,8 +54,8 @@ class _Phase(enum.Enum):
     IDLE = "nothing"
     HEAD = "a request line and headers"
     BODY = "a body"
-    IGNORED = "what is not read any more, while earlier requests are answered"
-    ENDING = "what is thrown away, after the last answer"
+    IGNORED = "input that is ignored while earlier requests are answered"
+    ENDING = "input that is discarded after the last response"
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -75,17 +75,16 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class _Incoming:
-    """Whether all of one request is here, and whether it was refused before the application saw it."""
+    """Whether a request was received completely, and whether it was refused before the application saw it."""
 
     complete = False
     refused = False
 
 
 class ResponseTransport:
-    """The transport as uvicorn sees it: it ends by :meth:`BoundedHttpProtocol.end`, which lets answers arrive.
+    """The transport as uvicorn sees it: it closes by :meth:`BoundedHttpProtocol.end`, which delivers responses first.
 
-    The head of an answer is sent together with the part of the body that follows at once: one call of the system, and
-    one packet.
+    The headers of a response are sent together with the first part of its body: in one system call and one packet.
     """
 
     def __init__(
@@ -106,11 +105,11 @@ class ResponseTransport:
         self.is_closing = is_ending
 
     def hold_next(self) -> None:
-        """The next that is written is a head."""
+        """The next write has the headers of a response."""
         self._holds_next = True
 
     def write(self, data: bytes) -> None:
-        """Send *data*; a head with what is written next, or when the loop has done all else that it has to do now."""
+        """Send *data*. Headers are sent with the next write, or at the end of this iteration of the event loop."""
         if self._holds_next:
             self._holds_next, self._head = False, data
             self._loop.call_soon(self.flush)
@@ -119,18 +118,18 @@ class ResponseTransport:
         self._socket.write(head + data)
 
     def flush(self) -> None:
-        """Send the head, if it is still held."""
+        """Send headers that are still held."""
         if self._head and not self._socket.is_closing():
             self.write(b"")
 
 
 def bounded_protocol(limits: HttpLimits) -> type[BoundedHttpProtocol]:
-    """The protocol of connections that keep to *limits*."""
+    """The protocol class of connections with these *limits*."""
     return type("BoundedHttpProtocol", (BoundedHttpProtocol,), {"limits": limits})
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """A connection that keeps to :attr:`limits`."""
+    """A connection with :attr:`limits`."""
 
     limits = HttpLimits()
 
@@ -171,13 +170,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse_surplus(most)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone, or was let go."""
+        """The client disconnected, or was disconnected."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come; of a head only so much at a time that it cannot grow beyond its bound unseen."""
+        """Parse *data*; headers in steps so small that their size limit is enforced in time."""
         self._unset_keepalive_if_required()
         rest = memoryview(data)
         while rest and self._phase not in (_Phase.IGNORED, _Phase.ENDING):
@@ -186,7 +185,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._feed(part)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more; it may still read."""
+        """The client has closed its side; it may still read."""
         self._has_eof = True
         if self._phase is _Phase.BODY or (self._phase is _Phase.HEAD and self._has_begun):
             self._refuse(_Refusal(400, "bad_request", "the request ended before it was complete"))
@@ -197,10 +196,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return not self._socket.is_closing()
 
     def end(self) -> None:
-        """Close the connection when what was written has arrived.
+        """Close the connection after the written data was delivered.
 
-        A system that closes while a client still sends resets the connection, and the client loses the answer. So what
-        comes is read and thrown away for a moment.
+        The operating system resets a connection that is closed while the client still sends, and the client loses the
+        response. So input is read and discarded for :data:`LINGER_SECONDS`.
         """
         if self._is_ending():
             return
@@ -211,10 +210,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self._linger()
 
-    # What the parser tells
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """The first byte of a request is here."""
+        """The first byte of a request was received."""
         super().on_message_begin()
         if self._phase is _Phase.IDLE:
             self._expect_head()
@@ -223,7 +222,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         cast(dict[str, Any], self.scope)[_INCOMING] = self._incoming
 
     def on_url(self, url: bytes) -> None:
-        """A part of the address is here."""
+        """A part of the URL was received."""
         super().on_url(url)
         if len(self.url) > LONGEST_URL:
             self._fault = _Refusal(414, "too_long", f"the request URL is longer than {LONGEST_URL:,} bytes: shorten it")
@@ -235,7 +234,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head of a request is here: it can be answered."""
+        """All headers of a request were received: the application can start."""
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
             self._fault = _Refusal(400, "bad_request", f"unsupported version HTTP {version}: use HTTP/1.1")
@@ -246,19 +245,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_bytes, self._body_bytes, self._waited, self._body_seconds = 0, 0, 0.0, 0.0
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body is here."""
+        """A part of the body was received."""
         super().on_body(body)
         self._body_bytes += len(body)
         self._waited = 0.0
 
     def on_message_complete(self) -> None:
-        """All of a request is here."""
+        """A request was received completely."""
         super().on_message_complete()
         self._phase = _Phase.IDLE
         self._incoming.complete = True
 
     def on_response_complete(self) -> None:
-        """A request is answered: continue with the next one, or say what was wrong with it."""
+        """A response is complete: continue with the next request, or answer why it is refused."""
         self._output.flush()  # an answer without a body
         self._unanswered -= 1
         super().on_response_complete()
@@ -270,7 +269,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # The application
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application; the connection ends with an answer that came before the end of the request."""
+        """The application. A response before the end of its request closes the connection."""
         incoming: _Incoming = scope.pop(_INCOMING)
         has_started = False
 
@@ -291,7 +290,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if has_started:
                 raise
             _log.exception("a request failed: %s %s", scope["method"], scope["path"])
-            text = "This is a fault of the server itself; the log of the process says where."
+            text = "internal error of the server: see the log of its process"
             await answer({"code": "internal", "message": text}, 500)(scope, receive, send_last_or_not)
 
     # Refusals
@@ -303,7 +302,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         body_bytes, incoming = self._body_bytes, self._incoming
         try:
             self.parser.feed_data(part)
-        except httptools.HttpParserUpgrade:  # answered as what it is without the upgrade; what follows is not HTTP
+        except httptools.HttpParserUpgrade:  # answered without the upgrade; the following bytes are not HTTP
             self._phase = _Phase.IGNORED
             self.cycle.keep_alive = False
         except httptools.HttpParserError as error:
@@ -315,39 +314,40 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._bound_framing(part, has_body=self._body_bytes != body_bytes)
 
     def _bound_framing(self, part: memoryview, *, has_body: bool) -> None:
-        """Refuse trailers and extensions of chunks that grow too long."""
+        """Refuse trailers and chunk extensions that are too long."""
         self._head_bytes = 0 if has_body else self._head_bytes + len(part)
         if self._head_bytes > LONGEST_HEAD:
-            text = f"trailers and extensions of chunks have at most {LONGEST_HEAD:,} bytes"
+            text = f"trailers and chunk extensions are longer than {LONGEST_HEAD:,} bytes: shorten them"
             self._refuse(_Refusal(431, "headers_too_large", text))
 
     def _bound_head(self, part: memoryview, *, is_first: bool, is_new: bool) -> None:
-        """Refuse a head that grows too long, and the first line of a request that names no version.
+        """Refuse headers that are too long, and a request line without a version.
 
-        Of a part in which the head began, behind other requests, nobody knows how much is the head: it is not counted.
+        A part in which the headers begin after other requests is not counted: how many of its bytes are headers is
+        unknown.
         """
         self._head_bytes = 0 if is_new and not is_first else self._head_bytes + len(part)
         if self._head_bytes > LONGEST_HEAD:
-            text = f"a request line and its headers have at most {LONGEST_HEAD:,} bytes"
+            text = f"the request line and headers are longer than {LONGEST_HEAD:,} bytes: shorten them"
             self._refuse(_Refusal(431, "headers_too_large", text))
         elif is_first and self._has_begun:
             line, newline, _ = bytes(part[:_STEP]).lstrip(b"\r\n").partition(b"\n")
             if newline and b" HTTP/" not in line and self.url:
-                text = "the request line names no version of HTTP: use HTTP/1.1"
+                text = "the request line has no HTTP version: use HTTP/1.1"
                 self._refuse(_Refusal(400, "bad_request", text))
 
     def _refuse(self, refusal: _Refusal) -> None:
-        """Answer *refusal* in its turn, and read nothing more; requests that came before are answered first."""
+        """Answer *refusal* after the responses of earlier requests, and read nothing more."""
         if self._phase is _Phase.BODY and not self._drop_request():
             self._phase = _Phase.IGNORED
-            self._socket.close()  # its answer has begun, so nothing else can be said
+            self._socket.close()  # its response has begun, so no other can be sent
             return
         self._phase, self._refusal = _Phase.IGNORED, refusal
         if not self._unanswered:
             self._write_refusal(refusal)
 
     def _drop_request(self) -> bool:
-        """Take the request that is being read from the application; False where its answer has begun."""
+        """Withdraw the request that is being read from the application; False if its response has begun."""
         if self.pipeline and self.pipeline[0][0] is self.cycle:
             self.pipeline.popleft()
         elif self.cycle.response_started:
@@ -359,7 +359,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return True
 
     def _refuse_surplus(self, most: int) -> None:
-        """Turn this connection away where *most* others are served."""
+        """Refuse this connection if *most* others are served."""
         surplus = sum(getattr(other, "is_surplus", False) for other in self.connections)
         if len(self.connections) - surplus <= most:
             return
@@ -393,9 +393,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._phase, self._has_begun, self._head_bytes, self._waited = _Phase.HEAD, False, 0, 0.0
 
     def _check(self) -> None:
-        """Count the time that the client takes, and let it go where that is too long.
+        """Count the client's time, and close the connection when it exceeds a limit.
 
-        Time in which the server does not read, or does not run at all, is not the client's.
+        Time in which the server does not read, or does not run at all, is not counted.
         """
         now = self.loop.time()
         passed, self._checked_at = min(now - self._checked_at, 2 * self._tick), now

@@ -77,7 +77,9 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
         return CasStore(folder, create=create)
     if parts.scheme == "file":
         return LocalStore(folder, create=create, processes=processes)
-    raise StoreInputError(f"no provider opens {parts.scheme}: give the scheme one in stores/providers.py")
+    raise StoreInputError(
+        f"no storage provider for the scheme {parts.scheme!r}: open it in open_provider (stores/providers.py)"
+    )
 
 
 def _mount(url: str, name: str, value: str, create: bool, processes: BulkProcesses | None) -> tuple[str, Store]:

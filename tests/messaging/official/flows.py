@@ -82,7 +82,7 @@ def refused(work: Callable[[], Any]) -> ClientError:
         found = work()
     except ClientError as error:
         return error
-    raise AssertionError(f"it should have failed, and gave {found}")
+    raise AssertionError(f"expected a client error, got {found}")
 
 
 def normal(stage: Stage) -> None:

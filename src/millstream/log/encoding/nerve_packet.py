@@ -1,4 +1,4 @@
-"""The sourced packet of the document as it lies in its tables: ``NerveSourcedPacket`` of protobuf 3.
+"""The sourced packet as nerve stores it in its tables: ``NerveSourcedPacket`` of protobuf 3.
 
 Field 1 is the source type, a number of an enumeration, field 2 the source id, field 3 the source's name, field 10 the
 packet. The enumeration that the original has knows one word, ``NST_TEST``, for 0; other types are their numbers in

@@ -30,7 +30,7 @@ In a bucket, where that is a request that is paid for, it is ten times the linge
 """
 
 _RETRY_SECONDS = 5.0  # after the store has refused
-_POLL_SECONDS = (0.001, 0.05)  # how often a follower looks for messages of other processes: at first, at rest
+_POLL_SECONDS = (0.001, 0.05)  # intervals at which a follower polls for messages of other processes: shortest, longest
 _LINGERS_AT_REST = 5
 _LINGERS_UNSTORED = 10
 

@@ -127,7 +127,7 @@ class Writer:
     def append_sourced(self, messages: Iterable[Sourced], *, sequence: int | None = None) -> IdRange | None:
         """:meth:`append` messages that say which object they come from; :meth:`Log.read_sourced` gives them back.
 
-        In the layout nerve they are the packets of the document.
+        In the nerve layout they are its packets.
         """
         if self._bodies_only:
             return self.append([encode_packet(message) for message in messages], sequence=sequence)

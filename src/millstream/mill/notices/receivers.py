@@ -19,6 +19,8 @@ from millstream.mill.notices.alarms import Alarm
 SECONDS = 30.0
 """How long a receiver may take."""
 
+_COMMAND_TODO = "run it by hand with a JSON object on its input, and correct it or mill.alarms.command"
+
 
 class NewSpace(msgspec.Struct, frozen=True):
     """A space was created (reference mill §1.7, the audit task's last step)."""
@@ -55,12 +57,16 @@ Notice = Alarm | NewSpace | BadReport
 
 
 class NoticeError(MillError):
-    """An alarm could not be told; it may be later. ``summary`` is the text without *details*, which may be secret."""
+    """An alarm was not delivered; a later attempt may succeed.
+
+    ``summary`` is the text without *details*, which may be secret, and without *todo*: what the operator does.
+    """
 
     transient = True
 
-    def __init__(self, summary: str, details: str = "") -> None:
-        super().__init__(f"{summary}: {details}" if details else summary)
+    def __init__(self, summary: str, details: str = "", *, todo: str = "") -> None:
+        text = f"{summary}: {details}" if details else summary
+        super().__init__(f"{text}; {todo}" if todo else text)
         self.summary = summary
 
 
@@ -92,7 +98,9 @@ class WebHookReceiver:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             host = urlsplit(self._url).hostname  # the rest of the URL is often a secret
-            raise NoticeError(f"the webhook at {host} did not accept the notice: {error}") from error
+            raise NoticeError(
+                f"the webhook at {host} did not accept the notice: {error}", todo="check mill.alarms.webhook"
+            ) from error
 
 
 class CommandReceiver:
@@ -107,12 +115,18 @@ class CommandReceiver:
                 self._words, input=msgspec.json.encode(notice), capture_output=True, timeout=SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:  # whose text has the arguments, which are often secret
-            raise NoticeError(f"the alarm command {self._words[0]} did not finish within {SECONDS:g} s") from error
+            raise NoticeError(
+                f"the alarm command {self._words[0]} did not finish within {SECONDS:g} s", todo=_COMMAND_TODO
+            ) from error
         except OSError as error:
-            raise NoticeError(f"cannot run the alarm command {self._words[0]}: {error.strerror}") from error
+            raise NoticeError(
+                f"cannot run the alarm command {self._words[0]}: {error.strerror}", todo="correct mill.alarms.command"
+            ) from error
         if done.returncode:
-            text = done.stderr.decode("utf-8", "replace")[-500:]
-            raise NoticeError(f"the alarm command {self._words[0]} exited with code {done.returncode}", text)
+            text = done.stderr.decode("utf-8", "replace")[-500:].strip()
+            raise NoticeError(
+                f"the alarm command {self._words[0]} exited with code {done.returncode}", text, todo=_COMMAND_TODO
+            )
 
 
 class MailReceiver:
@@ -130,4 +144,7 @@ class MailReceiver:
             with smtplib.SMTP(self._host, self._port, timeout=SECONDS) as server:
                 server.send_message(message)
         except (OSError, smtplib.SMTPException) as error:
-            raise NoticeError(f"the mail server {self._host} did not accept the notice: {error}") from error
+            raise NoticeError(
+                f"the mail server {self._host} did not accept the notice: {error}",
+                todo="check mill.alarms.smtp_host, mail_from and mail_to",
+            ) from error

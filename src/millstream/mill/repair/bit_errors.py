@@ -1,4 +1,4 @@
-"""The bit error processor: the document's resolution task, which settles what can be settled without a person."""
+"""The bit error processor: resolves findings that need no person."""
 
 from __future__ import annotations
 

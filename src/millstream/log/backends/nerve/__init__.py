@@ -1,4 +1,4 @@
-"""The document's own table layout in MariaDB or MySQL: ``mysql://user@host:port/database?layout=nerve&shards=4``.
+"""The nerve table layout in MariaDB or MySQL: ``mysql://user@host:port/database?layout=nerve&shards=4``.
 
 A queue of the original (seed document nerve) can be read, written, and copied in both directions. What lies in the
 tables, and what two kinds of publishers do to one another, is in ``docs/formats/nerve-layout.md``.

@@ -1,4 +1,4 @@
-"""Where queues of the document's layout lie: a database, and how many tables a queue has in it."""
+"""Addresses of queues in the nerve layout: a database, and how many tables a queue has in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAYOUT = "nerve"
 class NerveAddress(msgspec.Struct, frozen=True):
     """A database and, of the queues in it, the number of tables for rows (``shards``) and for ``pointers``.
 
-    0 takes what is there, and for a new queue what the document shows: four tables for rows, one for pointers. ``rps``
+    0 takes what is there, and for a new queue nerve's defaults: four tables for rows, one for pointers. ``rps``
     is how many statements a second each table gets at most (0: as many as there are).
     """
 
@@ -40,7 +40,7 @@ class NerveAddress(msgspec.Struct, frozen=True):
 
 
 def is_nerve(url: str) -> bool:
-    """Whether *url* asks for the document's layout."""
+    """Whether *url* asks for the nerve layout."""
     return url.startswith("mysql:") and "layout=" in url.partition("?")[2]
 
 

@@ -1,4 +1,4 @@
-"""Logs in the document's table layout: a row a message, in several tables by id, and a pointer over them."""
+"""Logs in the nerve table layout: a row a message, in several tables by id, and a pointer over them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class NerveBackend:
                 self._begin_at(log, first_id)
 
     def upgrade(self) -> None:
-        """Nothing: the layout is the document's."""
+        """Nothing: the layout is nerve's."""
 
     def rename(self, log: str, new: str, *, epoch: int) -> bool:  # noqa: ARG002
         return False  # the names are in those of the tables

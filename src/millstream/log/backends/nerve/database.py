@@ -1,4 +1,4 @@
-"""The database of queues in the document's layout, and which tables each queue has in it."""
+"""The database of queues in the nerve layout, and which tables each queue has in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue as the document defines it in code: one definition for those who publish and those who read."""
+"""A queue as nerve defines it in code: publishers and readers share the definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every statement for the document's layout, named. ``?`` is a value, ``{}`` a table."""
+"""Every statement for the nerve layout, named. ``?`` is a value, ``{}`` a table."""
 
 from __future__ import annotations
 

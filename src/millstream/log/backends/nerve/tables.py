@@ -14,7 +14,7 @@ from millstream.log.errors import DamagedLogError, LogInputError
 _TABLE = re.compile(r"queue_(?P<queue>.+)_(?P<of>\d{3,})_(?P<number>\d{4,})(?P<pointers>_pointers)?")
 _LONGEST = 64 - len("queue__000_0000_pointers")
 NEW_SHARDS, NEW_POINTERS = 4, 1
-"""The defaults of a new queue, as in the document."""
+"""The defaults of a new queue, as in nerve."""
 
 
 class QueueTables(msgspec.Struct, frozen=True):
