@@ -17,7 +17,7 @@ from millstream.core.address import Address
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
 from millstream.log import Message
-from millstream.messaging.broker.address import to_endpoints
+from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
@@ -78,7 +78,7 @@ class RunningBroker:
 
     @staticmethod
     async def _start(node: Node) -> BrokerSupervisor:
-        return BrokerSupervisor(node.logs.store, SystemClock(), None, to_endpoints(Address("127.0.0.1", 1)))
+        return BrokerSupervisor(node.logs.store, SystemClock(), None, RouteEndpoints(address=Address("127.0.0.1", 1)))
 
 
 @pytest.fixture(scope="module")

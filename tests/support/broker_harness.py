@@ -21,7 +21,7 @@ from typing import Any
 from millstream.core.address import Address
 from millstream.core.clock import VirtualClock
 from millstream.log import LogStore, open_store
-from millstream.messaging.broker.address import to_endpoints
+from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.call_context import CallContext
@@ -50,7 +50,9 @@ class BrokerHarness:
         self.store = store
         self.core = BrokerCore(store, clock, limits)
         self.delayed_messages = DelayedMessageScheduler(self.core)
-        self.service = BrokerService(self.core, self.delayed_messages, to_endpoints(Address("127.0.0.1", 8081)))
+        self.service = BrokerService(
+            self.core, self.delayed_messages, RouteEndpoints(address=Address("127.0.0.1", 8081))
+        )
 
     def heard_of(self, call: CallContext = CALL) -> ClientSession:
         """The client of *call* gives a sign of life by its connection; its session."""

@@ -20,6 +20,7 @@ from millstream.core.metrics.hook import LabelledMetrics
 from millstream.log import LogSpec
 from millstream.mill.workers.pools import queues_of
 from millstream.node.ledger_trees import LEDGERS
+from millstream.node.messaging import BROKER_ROLE
 
 if TYPE_CHECKING:
     from millstream.batching.ticks import Ticker
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 Opener: TypeAlias = "Callable[[RoleRun], AbstractContextManager[object]]"
 """Opens what a role needs, for the length of the block, and adds its threads to the run."""
-
-BROKER = "broker"
-"""The role of the process that has the broker, which no other process offers, and its group."""
 
 _COSIGN_SECONDS = 0.5
 """How often the ledgers are compared with what was cosigned: two small queries each."""
@@ -87,14 +85,14 @@ class NodeRoles:
     def groups(self, *, broker: bool = False) -> Mapping[str, str]:
         """The roles of :meth:`owned`, each with its group: what writes to a log and what batches it belong together.
 
-        With *broker* this process has the broker, and writes the logs that no other role writes: only it can append
-        ticks to a topic.
+        With *broker* this process can have the broker, whose owner writes the logs that no other role writes: only it
+        can append ticks to a topic.
         """
         groups = {name: name.partition(" ")[2] if name.startswith(_OF_LOGS) else name for name in self.owned()}
         if broker:
             written = self._settings.ingest.keys() | self._settings.relay.keys()
-            groups |= {f"batching {log}": BROKER for log in self._settings.batching.keys() - written}
-            groups[BROKER] = BROKER
+            groups |= {f"batching {log}": BROKER_ROLE for log in self._settings.batching.keys() - written}
+            groups[BROKER_ROLE] = BROKER_ROLE
         return groups
 
     def stop_workers(self) -> None:

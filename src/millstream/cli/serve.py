@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from millstream.cli.serve_roles import ServeRoles
     from millstream.core.address import Address
     from millstream.messaging.broker.server.broker_server import BrokerServer
+    from millstream.messaging.broker.server.shared_broker import SharedBroker
     from millstream.node import Node
+    from millstream.rest.broker_link import BrokerLink
 
 
 _Places: TypeAlias = "tuple[Address, Address | None]"
@@ -125,30 +127,54 @@ def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) 
 
 
 async def _serve(node: Node, places: _Places | None, *, with_console: bool, chosen: bool) -> None:
+    from millstream.cli.broker_role import BrokerRole
     from millstream.cli.serve_roles import ServeRoles
+    from millstream.rest.broker_link import BrokerLink
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     _stop_on_signals(loop, stop)
-    roles = ServeRoles(node, lambda: loop.call_soon_threadsafe(stop.set), broker=places is not None)
     async with contextlib.AsyncExitStack() as stack:
+        shared = await _shared_broker(stack, node, places)
+        role = None if shared is None else BrokerRole(shared, loop)
+        roles = ServeRoles(node, lambda: loop.call_soon_threadsafe(stop.set), broker=role)
         await stack.enter_async_context(_running(roles))
-        broker = None
-        if places is not None:
-            place, tls_place = places
-            broker = await stack.enter_async_context(node.messaging.broker(place, tls_place))
+        link = None
+        if shared is not None:
+            link = BrokerLink(lambda: shared.supervisor, loop, node.messaging.ask_owner)
+        elif places is not None:
+            broker = await _own_broker(stack, node, places)
             roles.write_topics_by(broker.supervisor.writer_of)
-            roles.listens("broker", f"{place.host}:{broker.port}")
-            encrypted = f" and with TLS on {tls_place.host}:{broker.tls_port}" if tls_place is not None else ""
-            print(f"broker ready on {place.host}:{broker.port}{encrypted}", flush=True)
+            link = BrokerLink(lambda: broker.supervisor, loop)
         if node.settings.serve.registry_http:
             roles.listens("registry", await _serve_registry(stack, node))
         if with_console:
-            address = await _serve_console(stack, node, broker, chosen=chosen)
+            address = await _serve_console(stack, node, link, chosen=chosen)
             if address:
                 roles.listens("console", address)
         await stop.wait()
         _log.info("stopping: current work is finished first; a second signal aborts it")
         roles.stop()
+
+
+async def _own_broker(stack: contextlib.AsyncExitStack, node: Node, places: _Places) -> BrokerServer:
+    """The broker of a node that this process serves alone."""
+    broker = await stack.enter_async_context(node.messaging.broker(*places))
+    _say_ready(broker.places)
+    return broker
+
+
+async def _shared_broker(stack: contextlib.AsyncExitStack, node: Node, places: _Places | None) -> SharedBroker | None:
+    """The broker of a node that other processes may serve as well: on standby until this one has the role."""
+    if places is None or not node.databases.members.is_shared:
+        return None
+    broker = await stack.enter_async_context(node.messaging.shared_broker(*places))
+    _say_ready(broker.places)
+    return broker
+
+
+def _say_ready(places: Sequence[Address]) -> None:
+    encrypted = "".join(f" and with TLS on {place}" for place in places[1:])
+    print(f"broker ready on {places[0]}{encrypted}", flush=True)
 
 
 @contextlib.asynccontextmanager
@@ -189,14 +215,13 @@ async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> str:
 
 
 async def _serve_console(
-    stack: contextlib.AsyncExitStack, node: Node, broker: BrokerServer | None, *, chosen: bool
+    stack: contextlib.AsyncExitStack, node: Node, broker: BrokerLink | None, *, chosen: bool
 ) -> str:
     """Serve the console; its URL, empty where it is not installed."""
     try:
         from millstream.console.app import Console
         from millstream.rest.access_control import check_address
         from millstream.rest.app_context import AppContext
-        from millstream.rest.broker_link import BrokerLink
         from millstream.rest.server import PortError, serving
         from millstream.status.serving_node import announced
         from millstream.status.verdict.alarms import poller_alarms
@@ -211,8 +236,7 @@ async def _serve_console(
     address = node.settings.console.address
     place = parse_address(address)
     check_address(node.settings.console, place.host)
-    link = BrokerLink(lambda: broker.supervisor, asyncio.get_running_loop()) if broker is not None else None
-    app = await asyncio.to_thread(AppContext, node, origins=_origins(node), broker=link)
+    app = await asyncio.to_thread(AppContext, node, origins=_origins(node), broker=broker)
     console = Console(app)
     await stack.enter_async_context(console.running())
     http, end, behind_proxy = node.settings.http, console.end_streams, node.settings.console.secure

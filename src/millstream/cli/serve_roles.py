@@ -7,10 +7,12 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from millstream.cli.node_roles import BROKER, NodeRoles, Opener
+from millstream.cli.node_roles import NodeRoles, Opener
 from millstream.cli.role_run import RoleRun
+from millstream.node.messaging import BROKER_ROLE
 
 if TYPE_CHECKING:
+    from millstream.cli.broker_role import BrokerRole
     from millstream.log import Writer
     from millstream.node import Node
     from millstream.node.members.membership import Membership
@@ -25,12 +27,14 @@ class ServeRoles:
     Where the node's database is on a server this process becomes a member of the node, and each role of which there is
     one runs in one member. :meth:`stop` asks all to complete running work and to begin nothing more; the end of the
     block waits for that. When one fails, *failed* is called, and the end of the block raises its error. A line is
-    logged for each role that begins, and for what it did. With *broker* this process has the node's broker.
+    logged for each role that begins, and for what it did. With *broker* this process offers to have the node's broker.
     """
 
-    def __init__(self, node: Node, failed: Callable[[], object], *, broker: bool = False) -> None:
+    def __init__(self, node: Node, failed: Callable[[], object], *, broker: BrokerRole | None = None) -> None:
         self._node, self._failed, self._broker = node, failed, broker
         self._roles = NodeRoles(node)
+        if broker is not None:
+            self._roles.write_topics_by(broker.writer_of)
         self._runs: list[RoleRun] = []
         self._scheduler: RoleScheduler | None = None
         self.membership: Membership | None = None
@@ -81,7 +85,10 @@ class ServeRoles:
     @contextlib.contextmanager
     def _joined(self) -> Iterator[Membership]:
         """This process as a member of the node, for the length of the block."""
-        membership = self._node.databases.members.membership(self._roles.groups(broker=self._broker))
+        broker = self._broker
+        membership = self._node.databases.members.membership(
+            self._roles.groups(broker=broker is not None), {} if broker is None else broker.addresses
+        )
         membership.join()
         with membership:
             if not self._node.settings.queue.broker:
@@ -92,7 +99,9 @@ class ServeRoles:
     def _scheduled(self, membership: Membership) -> RoleScheduler:
         from millstream.node.members.role_scheduler import RoleScheduler
 
-        openers: dict[str, Opener] = {BROKER: lambda _: contextlib.nullcontext(), **self._roles.owned()}
+        openers: dict[str, Opener] = dict(self._roles.owned())
+        if self._broker is not None:
+            openers[BROKER_ROLE] = self._broker
 
         def start(name: str, fence: Fence) -> RoleRun:
             return RoleRun(name, self._note, fence).open(openers[name]).start()

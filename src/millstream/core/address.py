@@ -41,6 +41,14 @@ def is_loopback(place: Address) -> bool:
         return place.host == "localhost"
 
 
+def is_wildcard(place: Address) -> bool:
+    """Whether *place* is every address of this machine."""
+    try:
+        return ipaddress.ip_address(place.host).is_unspecified
+    except ValueError:
+        return False
+
+
 def is_free(place: Address) -> bool:
     """Whether no process listens at *place*."""
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET

@@ -12,6 +12,7 @@
     │   ├── ConnectionNotFoundError
     │   ├── ClientSilentError    a client does not answer
     │   ├── AccessError          keys or certificates cannot be used as they are
+    │   ├── BrokerElsewhereError another process of the node has the broker
     │   └── UnreachableError     no broker answers there
     ├── RefusedError             a call is answered with this status
     └── ClientError              what a client's call came to: its tree is in ``messaging/client/errors.py``
@@ -68,6 +69,13 @@ class UnreachableError(BrokerError):
     """No broker answers there."""
 
     transient = True
+
+
+class BrokerElsewhereError(BrokerError, NotFoundError):
+    """The broker of the node runs in another process, which has to be asked."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"the broker of this node runs in another process ({place}): use the console of that process")
 
 
 class StatusError(MessagingError):

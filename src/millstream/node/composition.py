@@ -72,7 +72,7 @@ class Node(ClosesOnExit):
     def messaging(self) -> MessagingPart:
         from millstream.node.messaging import MessagingPart
 
-        return MessagingPart(self._context, self.logs)
+        return MessagingPart(self._context, self.logs, self.databases)
 
     @locked_cached_property
     def batching(self) -> BatchingPart:

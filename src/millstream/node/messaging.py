@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
 
+from millstream.core.address import Address, is_wildcard, parse_address
 from millstream.node.context import NodeContext
+from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
 
 if TYPE_CHECKING:
-    from millstream.core.address import Address
+    from millstream.messaging.broker.address import RouteEndpoints
+    from millstream.messaging.broker.admin import AdminCall
+    from millstream.messaging.broker.security.tls import ServerTls
     from millstream.messaging.broker.server.broker_server import BrokerServer
+    from millstream.messaging.broker.server.shared_broker import SharedBroker
+    from millstream.messaging.broker.settings import KeySettings
+    from millstream.messaging.client.signing import Credentials
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+BROKER_ROLE = "broker"
+"""The role of the member that has the broker; members tell the others under this name where theirs listens."""
+
+_TLS = "broker-tls"
 
 
 class MessagingPart:
     """Makes brokers on the node's logs."""
 
-    def __init__(self, context: NodeContext, logs: LogsPart) -> None:
+    def __init__(self, context: NodeContext, logs: LogsPart, databases: DatabasesPart) -> None:
         self._context = context
         self._logs = logs
+        self._databases = databases
 
     def broker(self, place: Address, tls_place: Address | None = None) -> BrokerServer:
         """A broker on the node's logs, listening on *place* while its block is open.
@@ -28,13 +46,94 @@ class MessagingPart:
         """
         from millstream.messaging.broker.limits import limits_of
         from millstream.messaging.broker.security.access_keys import read_keyring
-        from millstream.messaging.broker.security.generated_certificate import generated_tls
-        from millstream.messaging.broker.security.tls import read_tls
         from millstream.messaging.broker.server.broker_server import BrokerServer
 
-        settings, clock, store = self._context.settings.broker, self._context.clock, self._logs.store
-        keys, tls = read_keyring(settings.keys), read_tls(settings)
+        settings, clock = self._context.settings.broker, self._context.clock
+        return BrokerServer(
+            self._logs.store,
+            place,
+            clock=clock,
+            limits=limits_of(settings),
+            keys=read_keyring(settings.keys),
+            tls=self._tls(tls_place),
+            tls_place=tls_place,
+            advertised=parse_address(settings.advertised) if settings.advertised else None,
+        )
+
+    def shared_broker(self, place: Address, tls_place: Address | None = None) -> SharedBroker:
+        """The broker of a member of the node: like :meth:`broker`, but on standby until it is told to begin."""
+        from millstream.messaging.broker.limits import limits_of
+        from millstream.messaging.broker.security.access_keys import read_keyring
+        from millstream.messaging.broker.server.listener import Listener
+        from millstream.messaging.broker.server.shared_broker import SharedBroker
+
+        settings, clock = self._context.settings.broker, self._context.clock
+        advertised = parse_address(settings.advertised) if settings.advertised else None
+        if advertised is None and is_wildcard(place):
+            advertised = Address(socket.gethostname(), 0)
+        return SharedBroker(
+            self._logs.store,
+            Listener(place, keys=read_keyring(settings.keys), tls=self._tls(tls_place), tls_place=tls_place),
+            self._owner,
+            clock=clock,
+            limits=limits_of(settings),
+            advertised=advertised,
+        )
+
+    def ask_owner(self, call: AdminCall[Request, Result], request: Request) -> Result:
+        """What *call* of the broker returns where another member has it.
+
+        Raises :class:`~millstream.messaging.broker.server.standby.NoOwnerError` and what
+        :func:`~millstream.messaging.admin_client.call_broker` does,
+        :class:`~millstream.messaging.errors.BrokerCredentialsError` where no access key may administer, and
+        :class:`~millstream.messaging.errors.BrokerElsewhereError` where the broker takes encrypted calls alone: its
+        certificate is for its clients to check.
+        """
+        from millstream.messaging.admin_client import call_broker
+        from millstream.messaging.broker.server.standby import NoOwnerError
+        from millstream.messaging.client.options import Options
+        from millstream.messaging.errors import BrokerElsewhereError
+
+        routes, settings = self._owner(), self._context.settings.broker
+        if routes is None:
+            raise NoOwnerError
+        if settings.tls_certificate and routes.tls_address is None:
+            raise BrokerElsewhereError(str(routes.address))
+        return call_broker(routes.address, call, request, Options(credentials=_credentials(settings.keys)))
+
+    def _owner(self) -> RouteEndpoints | None:
+        """Where the member that has the broker advertises it."""
+        from millstream.messaging.broker.address import RouteEndpoints
+
+        member = self._databases.members.table.owner(BROKER_ROLE)
+        addresses = {} if member is None else member.details.addresses
+        if BROKER_ROLE not in addresses:
+            return None
+        tls = parse_address(addresses[_TLS]) if _TLS in addresses else None
+        return RouteEndpoints(address=parse_address(addresses[BROKER_ROLE]), tls_address=tls, as_asked=False)
+
+    def _tls(self, tls_place: Address | None) -> ServerTls | None:
+        from millstream.messaging.broker.security.generated_certificate import generated_tls
+        from millstream.messaging.broker.security.tls import read_tls
+
+        tls = read_tls(self._context.settings.broker)
         if tls is None and tls_place is not None:
-            tls = generated_tls(self._context.folder, tls_place.host, clock)
-        limits = limits_of(settings)
-        return BrokerServer(store, place, clock=clock, limits=limits, keys=keys, tls=tls, tls_place=tls_place)
+            tls = generated_tls(self._context.folder, tls_place.host, self._context.clock)
+        return tls
+
+
+def _credentials(keys: Mapping[str, KeySettings]) -> Credentials | None:
+    """What signs administrative calls; None where calls are not signed."""
+    from millstream.messaging.broker.security.access_keys import admin_key
+    from millstream.messaging.client.signing import Credentials
+
+    if not keys:
+        return None
+    name, key = admin_key(keys)
+    return Credentials(name, key.secret, key.token)
+
+
+def member_addresses(routes: RouteEndpoints) -> Mapping[str, str]:
+    """How a member tells the others where *routes* to its broker lead."""
+    tls = {} if routes.tls_address is None else {_TLS: str(routes.tls_address)}
+    return {BROKER_ROLE: str(routes.address), **tls}

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.core.errors import BusyError, NotFoundError
 from millstream.log import Message
-from millstream.messaging.errors import StatusError
+from millstream.messaging.errors import BrokerElsewhereError, StatusError
 
 if TYPE_CHECKING:
+    from millstream.messaging.admin_client import AskBroker
     from millstream.messaging.broker.admin import AdminCall
     from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 
@@ -30,27 +31,46 @@ class BrokerBusyError(BusyError):
 
 
 class BrokerLink:
-    """The broker that runs in this process, asked from other threads than that of its event *loop*."""
+    """The broker that runs in this process, asked from other threads than that of its event *loop*.
 
-    def __init__(self, supervisor: Callable[[], BrokerSupervisor], loop: asyncio.AbstractEventLoop) -> None:
-        self._supervisor, self._loop = supervisor, loop
+    While another process of the node has the broker, *supervisor* returns None, and *elsewhere* makes calls.
+    """
+
+    def __init__(
+        self,
+        supervisor: Callable[[], BrokerSupervisor | None],
+        loop: asyncio.AbstractEventLoop,
+        elsewhere: AskBroker | None = None,
+    ) -> None:
+        self._supervisor, self._loop, self._elsewhere = supervisor, loop, elsewhere
 
     def ask(self, call: AdminCall[Request, Result], request: Request) -> Result:
         """What *call* returns for *request*."""
+        supervisor = self._supervisor()
+        if supervisor is None:
+            return self._ask_elsewhere(call, request)
 
         async def asked() -> Result:
-            return await self._supervisor().admin.ask(call, request)
+            return await supervisor.admin.ask(call, request)
 
         return self._wait(asked())
 
     def publish(self, topic: str, message: Message) -> int:
-        """Append *message* to a topic, as the broker does; its id."""
+        """Append *message* to a topic, as the broker does; its id. Raises :class:`BrokerElsewhereError`."""
+        supervisor = self._supervisor()
+        if supervisor is None:
+            raise BrokerElsewhereError("`millstream node ls` shows which")
 
         async def published() -> int:
-            (number,) = await self._supervisor().core.publish(topic, [message])
+            (number,) = await supervisor.core.publish(topic, [message])
             return number
 
         return self._wait(published())
+
+    def _ask_elsewhere(self, call: AdminCall[Request, Result], request: Request) -> Result:
+        if self._elsewhere is None:
+            raise NoBrokerError
+        return self._elsewhere(call, request)
 
     def _wait(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop)

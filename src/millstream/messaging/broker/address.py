@@ -1,12 +1,32 @@
-"""Where a broker listens, in the protocol."""
+"""Where a broker listens, in the protocol, and where routes lead its clients."""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import Any
 
+import msgspec
+
 from millstream.core.address import Address
 from millstream.messaging.protocol import v2
+
+
+class RouteEndpoints(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the routes of a broker lead: to ``address``, and clients that encrypt to ``tls_address`` if there is one.
+
+    With ``as_asked`` they lead to the endpoints that a client names as those by which it came: it may have come through
+    a proxy or a tunnel. That is for a broker that is the only one of its topics.
+    """
+
+    address: Address
+    tls_address: Address | None = None
+    as_asked: bool = True
+
+    def choose(self, asked: v2.Endpoints, *, is_encrypted: bool) -> v2.Endpoints:
+        """The endpoints for a client that *asked* by these."""
+        if self.as_asked and asked.addresses:
+            return asked
+        return to_endpoints(self.tls_address if is_encrypted and self.tls_address is not None else self.address)
 
 
 def to_endpoints(place: Address) -> v2.Endpoints:

@@ -25,7 +25,7 @@ from millstream.messaging.broker.storage.journal_events import (
     TopicDropped,
     TopicMade,
 )
-from millstream.messaging.broker.storage.topic import Topic, TopicSpec
+from millstream.messaging.broker.storage.topic import Topic, TopicSpec, no_topic
 from millstream.messaging.broker.storage.wire_codec import DEAD_ID, DEAD_TOPIC, QUEUE, TRACE, TYPE, message_id
 from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError
 from millstream.messaging.protocol import v2
@@ -70,9 +70,7 @@ class BrokerCore:
         if found is None:
             spec = self.journal.state.topics.get(name)
             if spec is None:
-                raise StatusError(
-                    v2.TOPIC_NOT_FOUND, f"there is no topic {name}; create it with `millstream topic create {name}`"
-                )
+                raise no_topic(name)
             try:
                 found = self._topics[name] = Topic(spec, self._store)
             except WriterBusyError as error:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from millstream.core.address import parse_address
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
@@ -58,7 +59,9 @@ class BrokerSettings(Section, frozen=True):
     A message that a consumer fails to handle is delivered at most ``max_attempts`` times, with the pauses ``backoff``
     in between (the last one repeats). Then it becomes a dead letter of its group. A group can have its own limits
     (`millstream group configure`). ``tls_certificate`` and ``tls_key`` (PEM files) encrypt connections; with
-    ``tls_client_ca`` clients need a certificate of that authority.
+    ``tls_client_ca`` clients need a certificate of that authority. ``advertised`` (HOST:PORT) is where routes lead
+    clients: by default to the address by which they came, and where several processes serve the node, to the address at
+    which the broker listens.
     """
 
     keys: Mapping[str, KeySettings] = msgspec.field(default_factory=dict)
@@ -67,8 +70,11 @@ class BrokerSettings(Section, frozen=True):
     tls_certificate: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
+    advertised: str = ""
 
     def __post_init__(self) -> None:
+        if self.advertised:
+            parse_address(self.advertised)
         where = "settings broker.max_attempts and broker.backoff"
         if not self.max_attempts or not self.backoff:
             raise RetryRuleError(f"{where}: give them a value, or remove them")

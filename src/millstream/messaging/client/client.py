@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import functools
 import itertools
 import logging
 import os
@@ -69,6 +70,7 @@ class Client(abc.ABC):
         self._closing: asyncio.Future[None] | None = None
         self._is_running = False
         self._is_prepared = False
+        self._is_looking = False
         self._process = 0
         self.batch_servers: set[Endpoints] = set()
         """Servers that give many messages in one answer."""
@@ -152,6 +154,9 @@ class Client(abc.ABC):
 
     async def on_start(self) -> None:  # noqa: B027 - most clients have nothing to do here
         """Do what else a start needs."""
+
+    async def on_routes(self) -> None:  # noqa: B027
+        """Routes were asked for anew because a server did not answer."""
 
     async def on_close(self) -> None:  # noqa: B027
         """Finish what is under way."""
@@ -243,7 +248,8 @@ class Client(abc.ABC):
         return Route(topic, tuple(map(read_queue, response.message_queues)))
 
     def _connect(self, endpoints: Endpoints) -> Transport:
-        return Transport(endpoints.target, self._signer, tls=self.options.tls)
+        unavailable = functools.partial(self._look_for_owner, endpoints)
+        return Transport(endpoints.target, self._signer, tls=self.options.tls, unavailable=unavailable)
 
     def _open_stream(self, endpoints: Endpoints) -> TelemetryStream:
         async def handle(command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
@@ -297,6 +303,20 @@ class Client(abc.ABC):
         if self._metrics_exporter is not None:
             self._metrics_exporter.export_to(metrics_endpoints(settings))
         self.apply_settings(settings)
+
+    def _look_for_owner(self, endpoints: Endpoints) -> None:
+        """Ask for routes anew where *endpoints*, which did not answer, are on one: another server may be there now."""
+        if self._is_prepared and not self._is_looking and endpoints in self._routes.endpoints:
+            self._is_looking = True
+            self.spawn(self._look())
+
+    async def _look(self) -> None:
+        try:
+            await self._refresh_routes()
+            await self.on_routes()
+            await asyncio.sleep(self.options.intervals.retry)
+        finally:
+            self._is_looking = False
 
     async def _refresh_routes(self) -> None:
         await self._routes.refresh()

@@ -75,6 +75,9 @@ class PushConsumer(Consumer):
             found[queue.topic] = count + queue.cached, size + queue.cached_bytes
         return found
 
+    async def on_routes(self) -> None:
+        await self._assign()
+
     async def on_close(self) -> None:
         """Receive no more, wait for the listeners that run, and give back what has not begun."""
         await asyncio.gather(*(queue.drop() for queue in self._queues.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
 
 from millstream.messaging.client.errors import ForkedError, ThrottledError, TransportError, status_error
@@ -35,10 +35,13 @@ _processes: set[int] = set()
 class Transport:
     """A channel to *target* (``ipv4:127.0.0.1:8081``, ``dns:host:port``) for one client. For one event loop.
 
-    Raises :class:`ForkedError` in a child of a process that had one.
+    *unavailable* is called when a call could not reach the server, or was told to ask another one. Raises
+    :class:`ForkedError` in a child of a process that had one.
     """
 
-    def __init__(self, target: str, signer: Signer, *, tls: Tls | None = None) -> None:
+    def __init__(
+        self, target: str, signer: Signer, *, tls: Tls | None = None, unavailable: Callable[[], object] = bool
+    ) -> None:
         # gRPC's own handlers of a fork crash the child now and then while its threads run; no client runs there anyway.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         try:
@@ -51,6 +54,7 @@ class Transport:
         self._target = target
         self._signer = signer
         self._tls = tls
+        self._unavailable = unavailable
         self._failure: type[Exception] = grpc.aio.AioRpcError
         self._exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
         self._ready = grpc.ChannelConnectivity.READY
@@ -155,6 +159,8 @@ class Transport:
                 f"{self._target} is busy: try again later", code=v2.TOO_MANY_REQUESTS, request_id=request_id
             )
         reason: str = error.code().name
+        if reason == "UNAVAILABLE":
+            self._unavailable()
         text = f"{name} at {self._target}: {reason.lower().replace('_', ' ')}: {error.details()}"
         return TransportError(text, request_id=request_id, reason=reason)
 

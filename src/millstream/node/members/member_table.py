@@ -128,6 +128,10 @@ class MemberTable:
         """The members that have not ended, in the order in which they joined."""
         return self._members(t.members.c.ended.is_(None))
 
+    def owner(self, role: str) -> Member | None:
+        """The member that owns *role* now."""
+        return next((one for one in self.alive() if role in one.owns), None)
+
     def find(self, member: str) -> Member:
         """The member of this id, which may have ended. Raises :class:`UnknownMemberError`."""
         for found in self._members(t.members.c.id == member):

@@ -55,12 +55,18 @@ class NodeMembers:
         context = self._context
         return MemberTable(self._engine(), context.clock, context.settings.node.lease / MICROSECONDS)
 
-    def membership(self, roles: Mapping[str, str]) -> Membership:
-        """This process as a member that offers *roles* (with their groups); it has not joined yet."""
+    def membership(self, roles: Mapping[str, str], addresses: Mapping[str, str]) -> Membership:
+        """This process as a member that offers *roles* (with their groups) and listens at *addresses* (by what listens
+        there); it has not joined yet."""
         process = Holders().new()
         return Membership(
             self.table,
             MemberDetails(
-                host=socket.gethostname(), pid=os.getpid(), version=__version__, process=process, roles=roles
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                version=__version__,
+                process=process,
+                roles=roles,
+                addresses=addresses,
             ),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -11,7 +11,8 @@ from millstream.messaging.broker.security.access_keys import UNRESTRICTED, Calle
 
 class CallContext(msgspec.Struct, frozen=True):
     """What a call carries besides its request: who calls, in which namespace, how many seconds it has left, what the
-    caller may do, by which connection it came, and what language the caller's client says it is written in."""
+    caller may do, by which connection it came, what language the caller's client says it is written in, and what gRPC
+    knows of the other end."""
 
     client_id: str
     namespace: str
@@ -19,3 +20,14 @@ class CallContext(msgspec.Struct, frozen=True):
     access: CallerPermissions = UNRESTRICTED
     connection: str = ""
     language: str = ""
+    auth_context: Callable[[], Mapping[str, Iterable[bytes]]] = dict
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it came over TLS."""
+        return is_encrypted(self.auth_context())
+
+
+def is_encrypted(auth_context: Mapping[str, Iterable[bytes]]) -> bool:
+    """Whether a call came over TLS, by what gRPC knows of its other end."""
+    return b"ssl" in auth_context.get("transport_security_type", ())

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.clients.client_quirks import keeps_order
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.batch_codec import to_batch
@@ -16,6 +17,7 @@ from millstream.messaging.broker.handlers.delayed_message_scheduler import Delay
 from millstream.messaging.broker.handlers.filters import read_filter
 from millstream.messaging.broker.handlers.pull import PullHandler, PullRequest
 from millstream.messaging.broker.handlers.receive import ReceiveHandler, ReceiveRequest, chunk_messages
+from millstream.messaging.broker.handlers.routes import assigned_queues, route_response
 from millstream.messaging.broker.handlers.send import SendHandler, combined_status
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler, long_poll
 from millstream.messaging.broker.handlers.validation import (
@@ -25,6 +27,7 @@ from millstream.messaging.broker.handlers.validation import (
     check_topic_name,
 )
 from millstream.messaging.broker.names import full_name
+from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -36,41 +39,34 @@ from millstream.messaging.protocol.batch_calls import (
     SendBatchResponse,
 )
 
-BROKER_NAME = "millstream"
 NOTHING_NEW = "no new message"
 
 
 class BrokerService:
-    """The protocol on *core*. *endpoints* is where clients find it, where they do not say how they came."""
+    """The protocol on *core*, to which the *routes* lead."""
 
-    def __init__(self, core: BrokerCore, delayed_messages: DelayedMessageScheduler, endpoints: v2.Endpoints) -> None:
+    def __init__(self, core: BrokerCore, delayed_messages: DelayedMessageScheduler, routes: RouteEndpoints) -> None:
         self._core = core
         self._delayed_messages = delayed_messages
-        self._endpoints = endpoints
+        self._routes = routes
         self._sending = SendHandler(core, delayed_messages)
         self._receiving = ReceiveHandler(core)
         self._pulling = PullHandler(core)
         self.telemetry = TelemetryHandler(core)
 
     async def query_route(self, request: v2.QueryRouteRequest, call: CallContext) -> v2.QueryRouteResponse:
-        queues = self._queues(request.topic, request.endpoints, call)
+        spec = self._spec(request.topic, call)
         self._core.sessions.touch(call.client_id, self._core.clock.now()).route_queried(
             full_name(request.topic, call.namespace)
         )
-        return v2.QueryRouteResponse(status=_ok(), message_queues=queues)
+        return route_response(request.topic, spec, self._endpoints(request.endpoints, call))
 
     async def query_assignment(
         self, request: v2.QueryAssignmentRequest, call: CallContext
     ) -> v2.QueryAssignmentResponse:
         check_group_name(full_name(request.group, call.namespace))
-        queues = self._queues(request.topic, request.endpoints, call)
-        if self._core.topic(full_name(request.topic, call.namespace)).spec.type != "FIFO":
-            queues = queues[:1]
-            queues[0].id = -1  # any queue
-        response = v2.QueryAssignmentResponse(status=_ok())
-        for queue in queues:
-            response.assignments.add().message_queue.CopyFrom(queue)
-        return response
+        spec = self._spec(request.topic, call)
+        return assigned_queues(request.topic, spec, self._endpoints(request.endpoints, call))
 
     async def heartbeat(self, request: v2.HeartbeatRequest, call: CallContext) -> v2.HeartbeatResponse:
         check_client_type(request.client_type)
@@ -284,20 +280,13 @@ class BrokerService:
                 return declared.long_polling_timeout.ToMicroseconds() / 1e6
         return self._core.limits.longest_poll / 1e6
 
-    def _queues(self, topic: v2.Resource, asked: v2.Endpoints, call: CallContext) -> list[v2.MessageQueue]:
+    def _spec(self, topic: v2.Resource, call: CallContext) -> TopicSpec:
         name = full_name(topic, call.namespace)
         check_topic_name(name)
-        spec = self._core.topic(name).spec
-        endpoints = asked if asked.addresses else self._endpoints
-        return [_queue(topic, number, spec.kind, endpoints) for number in range(spec.queues)]
+        return self._core.topic(name).spec
 
-
-def _queue(topic: v2.Resource, number: int, kind: int, endpoints: v2.Endpoints) -> v2.MessageQueue:
-    accepted: Any = kind
-    queue = v2.MessageQueue(topic=topic, id=number, permission=v2.READ_WRITE, accept_message_types=[accepted])
-    queue.broker.name, queue.broker.id = BROKER_NAME, 0
-    queue.broker.endpoints.CopyFrom(endpoints)
-    return queue
+    def _endpoints(self, asked: v2.Endpoints, call: CallContext) -> v2.Endpoints:
+        return self._routes.choose(asked, is_encrypted=call.is_encrypted)
 
 
 def _name(name: str, namespace: str, call: CallContext) -> str:

@@ -95,6 +95,16 @@ def read_keyring(settings: Mapping[str, KeySettings]) -> Keyring:
     return Keyring({name: _read_key(name, key) for name, key in settings.items()})
 
 
+def admin_key(settings: Mapping[str, KeySettings]) -> tuple[str, AccessKey]:
+    """The first key of *settings* that may administer, after its name. Raises :class:`BrokerCredentialsError`."""
+    for name, key in settings.items():
+        if key.admin:
+            return name, _read_key(name, key)
+    raise BrokerCredentialsError(
+        "no access key of broker.keys may administer topics and groups: set admin = true for one of them"
+    )
+
+
 def _read_key(name: str, settings: KeySettings) -> AccessKey:
     if not re.fullmatch(r"[^,\s]{1,256}", name):
         raise BrokerCredentialsError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -21,7 +21,7 @@ from millstream.messaging.broker.handlers.method_table import (
     UnaryCall,
 )
 from millstream.messaging.broker.handlers.telemetry import serve
-from millstream.messaging.broker.security.access_keys import UNRESTRICTED, Keyring
+from millstream.messaging.broker.security.access_keys import UNRESTRICTED, CallerPermissions, Keyring
 from millstream.messaging.broker.security.required_permissions import check_admin, check_call
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import MessagingError, StatusError
@@ -46,20 +46,38 @@ class CallAuthorizer:
         self.keys = keys
 
     def authorize(self, method: str, request: Any, context: Any) -> CallContext:
-        """Who calls the *method*. Raises UNAUTHORIZED, FORBIDDEN, CLIENT_ID_REQUIRED."""
-        headers = _headers(context)
-        access = self.keys.access(headers)
-        client_id, namespace = str(headers.get("x-mq-client-id", "")), str(headers.get("x-mq-namespace", ""))
-        if not client_id:
-            raise StatusError(v2.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
-        if access is not UNRESTRICTED:
-            client_id = f"{access.name}/{client_id}"  # no client speaks for a client of another key
-            check_call(method, request, access, namespace)
+        """Who calls the *method*. Raises like :func:`check_caller`."""
+        headers = call_headers(context)
+        client_id, namespace, access = check_caller(self.keys, method, request, headers)
         core = self.supervisor.core
         connection = context.peer()
         core.sessions.touch(client_id, core.clock.now(), access, connection)
         language = str(headers.get("x-mq-language", ""))
-        return CallContext(client_id, namespace, context.time_remaining, access, connection, language)
+        return CallContext(
+            client_id, namespace, context.time_remaining, access, connection, language, context.auth_context
+        )
+
+
+def check_caller(
+    keys: Keyring, method: str, request: Any, headers: Mapping[str, str | bytes]
+) -> tuple[str, str, CallerPermissions]:
+    """The client, its namespace, and its permissions, which *request* of *method* is within.
+
+    Raises UNAUTHORIZED, FORBIDDEN, CLIENT_ID_REQUIRED.
+    """
+    access = keys.access(headers)
+    client_id, namespace = str(headers.get("x-mq-client-id", "")), str(headers.get("x-mq-namespace", ""))
+    if not client_id:
+        raise StatusError(v2.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
+    if access is not UNRESTRICTED:
+        client_id = f"{access.name}/{client_id}"  # no client speaks for a client of another key
+        check_call(method, request, access, namespace)
+    return client_id, namespace, access
+
+
+def broker_handlers(auth: CallAuthorizer) -> Sequence[grpc.GenericRpcHandler]:
+    """All calls of a broker, behind *auth*."""
+    return service_handlers(auth), batch_handlers(auth), admin_handlers(auth)
 
 
 def service_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
@@ -88,7 +106,7 @@ def _unary(
             return await call.handler(auth.supervisor.service, request, auth.authorize(method.name, request, context))
         except Exception as error:
             auth.supervisor.report_failure(error)
-            refusal: Response = _refusal(method, error)
+            refusal: Response = refused_response(method, error)
             return refusal
 
     return behaviour
@@ -104,14 +122,16 @@ def _stream(
                 yield response
         except Exception as error:
             auth.supervisor.report_failure(error)
-            yield _refusal(method, error)
+            yield refused_response(method, error)
 
     return behaviour
 
 
 def _unsupported(method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
     async def behaviour(_request: Any, _context: Any) -> Any:
-        return _refusal(method, StatusError(v2.UNSUPPORTED, f"this broker does not support the call {method.name}"))
+        return refused_response(
+            method, StatusError(v2.UNSUPPORTED, f"this broker does not support the call {method.name}")
+        )
 
     return behaviour
 
@@ -169,7 +189,7 @@ def admin_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
 def _asked(auth: CallAuthorizer, name: str) -> Any:
     async def behaviour(request: bytes, context: Any) -> bytes:
         try:
-            check_admin(auth.keys.access(_headers(context)))
+            check_admin(auth.keys.access(call_headers(context)))
             return await auth.supervisor.admin.by_name[name](request)
         except MessagingError as error:
             return msgspec.json.encode(AdminResponse(error=str(error), exit_code=error.exit_code))
@@ -177,12 +197,13 @@ def _asked(auth: CallAuthorizer, name: str) -> Any:
     return behaviour
 
 
-def _refusal(method: Method, error: Exception) -> Any:
+def refused_response(method: Method, error: Exception) -> Any:
     """The response of *method* that says why it failed."""
     return method.response(status=_status(method, error))
 
 
-def _headers(context: Any) -> dict[str, str | bytes]:
+def call_headers(context: Any) -> dict[str, str | bytes]:
+    """The headers of a call."""
     return dict(context.invocation_metadata() or ())
 
 

@@ -12,6 +12,7 @@ import logging
 
 from millstream.core.clock import Clock
 from millstream.log import FencedError, LogError, LogStore, Writer, WriterFailedError
+from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.calls import BrokerService
@@ -33,11 +34,11 @@ class BrokerSupervisor:
     Raises the log's ``WriterBusyError`` where another broker has the store.
     """
 
-    def __init__(self, store: LogStore, clock: Clock, limits: Limits | None, endpoints: v2.Endpoints) -> None:
+    def __init__(self, store: LogStore, clock: Clock, limits: Limits | None, routes: RouteEndpoints) -> None:
         self._store = store
         self._clock = clock
         self._limits = limits
-        self._endpoints = endpoints
+        self._routes = routes
         self._failure_reported = asyncio.Event()
         self._is_open = True
         self._install(BrokerCore(store, clock, limits))
@@ -45,7 +46,7 @@ class BrokerSupervisor:
     def _install(self, core: BrokerCore) -> None:
         self._core = core
         self._delayed_messages = DelayedMessageScheduler(core)
-        self._service = BrokerService(core, self._delayed_messages, self._endpoints)
+        self._service = BrokerService(core, self._delayed_messages, self._routes)
         self._admin = AdminService(core)
         self._delayed_task = asyncio.ensure_future(self._delayed_messages.run())
 

@@ -31,7 +31,8 @@ HELD = system_log("broker.held", "journal")
 GROUP_PREFIX = "group."
 """The consumer group ``g`` is the consumer ``group.g`` of its topics' logs, so that retention can look at it."""
 
-_POINTER = "snapshot"
+SNAPSHOT = "snapshot"
+"""The pointer of the journal to what precedes its last snapshot."""
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class BrokerJournal:
 
     def _trim_before_snapshot(self, first_id: int, first_held: int, places: Mapping[tuple[str, str], int]) -> None:
         """Begin the journal at its snapshot, and the held messages at the first that is held; note where groups are."""
-        self._log.set_pointer(_POINTER, first_id - 1)
+        self._log.set_pointer(SNAPSHOT, first_id - 1)
         self._log.trim(first_id)
         self._held_log.trim(min(first_held, self._held_log.last_id + 1))
         for (group, topic), pointer in places.items():
@@ -177,7 +178,7 @@ def snapshot(state: BrokerState, held_upto: int) -> Iterator[Event]:
 
 
 def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[BrokerState, int]:
-    read, pointer = 0, log.pointer(_POINTER)
+    read, pointer = 0, log.pointer(SNAPSHOT)
     for batch in log.read(pointer + 1, gaps="none"):
         for message in batch:
             state.apply(read_event(message), message.id)

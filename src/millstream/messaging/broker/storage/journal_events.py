@@ -161,9 +161,14 @@ def event_message(event: Event) -> Message:
 def read_event(message: Message) -> Event:
     """The event of a message. Raises :class:`DamagedJournalError`."""
     try:
-        return _decoder.decode(message.body)
+        return read_event_body(message.body)
     except msgspec.DecodeError as error:
         raise DamagedJournalError(
             f"message {message.id} of the broker's journal is not a broker event ({error}): check "
             "whether another program writes to this log"
         ) from error
+
+
+def read_event_body(body: bytes) -> Event:
+    """The event in the *body* of a message. Raises :class:`msgspec.DecodeError`."""
+    return _decoder.decode(body)

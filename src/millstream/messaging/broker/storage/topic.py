@@ -57,6 +57,11 @@ class TopicSpec(msgspec.Struct, frozen=True):
         return _KINDS[self.type]
 
 
+def no_topic(name: str) -> StatusError:
+    """What a call gets that names a topic which is not there."""
+    return StatusError(v2.TOPIC_NOT_FOUND, f"there is no topic {name}; create it with `millstream topic create {name}`")
+
+
 class Topic:
     """The log of *spec* in *store*, open for writing. For one event loop."""
 

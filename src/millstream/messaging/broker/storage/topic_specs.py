@@ -1,0 +1,59 @@
+"""The topics of a broker that runs in another process, as its journal has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.log import Log, LogNotFoundError, LogStore
+from millstream.messaging.broker.storage.journal import JOURNAL, SNAPSHOT
+from millstream.messaging.broker.storage.journal_events import Event, TopicDropped, TopicMade, read_event_body
+from millstream.messaging.broker.storage.topic import TopicSpec
+
+_KEYS = pa.array([str(kind.__struct_config__.tag) for kind in (TopicMade, TopicDropped)])
+
+
+class TopicSpecs:
+    """Follows the journal in *store*. One thread at a time may use it."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._next_id = 0
+        self._specs: dict[str, TopicSpec] = {}
+
+    def find(self, name: str) -> TopicSpec | None:
+        """The topic *name* as it is now; None where there is none."""
+        try:
+            log = self._store.log(JOURNAL, create=False)
+        except LogNotFoundError:  # no broker has run yet
+            return None
+        begin = log.pointer(SNAPSHOT) + 1
+        while True:
+            self._read_on(log, begin)
+            again = log.pointer(SNAPSHOT) + 1
+            if again == begin:
+                return self._specs.get(name)
+            begin = again  # what was to be read may have been trimmed meanwhile
+
+    def _read_on(self, log: Log, begin: int) -> None:
+        """Read what is new; all from *begin* on, where the last snapshot of the journal is, if that is newer."""
+        if begin > self._next_id:
+            self._specs.clear()
+            self._next_id = begin
+        last = log.last_id
+        for event in _topic_events(log, self._next_id, last):
+            if isinstance(event, TopicMade):
+                self._specs[event.topic] = TopicSpec(event.topic, event.type, event.queues)
+            elif isinstance(event, TopicDropped):
+                self._specs.pop(event.topic, None)
+        self._next_id = last + 1
+
+
+def _topic_events(log: Log, first_id: int, last_id: int) -> Iterator[Event]:
+    if first_id > last_id:
+        return
+    for batch in log.read(first_id, last_id, ["key", "body"], gaps="none"):
+        rows = batch.arrow.filter(pc.is_in(batch.arrow.column("key"), _KEYS))
+        yield from map(read_event_body, rows.column("body").to_pylist())

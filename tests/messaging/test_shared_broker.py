@@ -1,0 +1,222 @@
+"""A broker that moves between processes of one node: who is on standby leads clients to it, and they follow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.core.address import Address
+from millstream.core.clock import SystemClock
+from millstream.log import LogStore, WriterBusyError, open_store
+from millstream.messaging.admin_client import call_broker
+from millstream.messaging.broker.address import RouteEndpoints, to_endpoints
+from millstream.messaging.broker.admin import CREATE_TOPIC, GROUPS, TOPICS, AdminCallError
+from millstream.messaging.broker.limits import Limits
+from millstream.messaging.broker.security.access_keys import AccessKey, CallerPermissions, Keyring
+from millstream.messaging.broker.server.broker_server import route_endpoints
+from millstream.messaging.broker.server.listener import Listener
+from millstream.messaging.broker.server.shared_broker import SharedBroker
+from millstream.messaging.broker.server.standby import NoOwnerError
+from millstream.messaging.broker.storage.journal import BrokerJournal
+from millstream.messaging.broker.storage.journal_events import OffsetMoved, TopicDropped, TopicMade
+from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.storage.topic_specs import TopicSpecs
+from millstream.messaging.client import ClientError, Message, Options, Producer, PushConsumer, SimpleConsumer
+from millstream.messaging.client.errors import ForbiddenError, TransportError, UnauthorizedError
+from millstream.messaging.client.options import Intervals
+from millstream.messaging.client.signing import Credentials
+from millstream.messaging.protocol import v2
+from millstream.testing.waiting import until_async
+
+LOOPBACK = Address("127.0.0.1", 0)
+QUICK = Options(intervals=msgspec.structs.replace(Intervals(), retry=0.05))
+
+
+class Pair:
+    """Two brokers of one node, *one* and *other*: both on standby, until :meth:`give` makes one the owner."""
+
+    def __init__(self, store: LogStore, keys: Keyring | None = None) -> None:
+        self.owner: SharedBroker | None = None
+        self.one, self.other = (
+            SharedBroker(store, Listener(LOOPBACK, keys=keys), self._routes, clock=SystemClock()) for _ in range(2)
+        )
+
+    @property
+    def access_point(self) -> str:
+        """The addresses of both, as clients are given them."""
+        return ";".join(str(broker.places[0]) for broker in (self.one, self.other))
+
+    async def give(self, broker: SharedBroker) -> None:
+        """Let *broker* have the topics from now on."""
+        if self.owner is not None:
+            await self.owner.end()
+        await broker.begin()
+        self.owner = broker
+
+    def _routes(self) -> RouteEndpoints | None:
+        return None if self.owner is None else self.owner.routes
+
+
+@contextlib.asynccontextmanager
+async def pair(keys: Keyring | None = None) -> AsyncIterator[Pair]:
+    with open_store("memory://") as store:
+        both = Pair(store, keys)
+        async with both.one, both.other:
+            yield both
+
+
+async def ask(broker: SharedBroker, call: Any, request: Any) -> Any:
+    return await asyncio.to_thread(call_broker, broker.places[0], call, request)
+
+
+async def patiently(work: Callable[[], Any]) -> Any:
+    """What *work* returns, once a server has taken the call."""
+    while True:
+        try:
+            return await work()
+        except TransportError:
+            await asyncio.sleep(0)
+
+
+def test_clients_follow_the_topics_from_one_process_to_the_other_and_back() -> None:
+    async def test() -> None:
+        async with pair() as both:
+            await both.give(both.one)
+            await ask(both.one, CREATE_TOPIC, TopicSpec("orders", "FIFO", 2))
+            sent: list[bytes] = []
+            heard: list[bytes] = []
+
+            async def listen(message: Any) -> None:
+                heard.append(message.body)
+
+            async with (
+                Producer(both.access_point, ["orders"], options=QUICK) as producer,
+                PushConsumer(both.access_point, "g", {"orders": "*"}, listen, options=QUICK),
+            ):
+                for owner in (both.one, both.other, both.one):
+                    if both.owner is not owner:
+                        await both.give(owner)
+                    for _ in range(5):
+                        body = b"%d" % len(sent)
+                        await patiently(lambda body=body: producer.send(Message("orders", body, message_group="a")))
+                        sent.append(body)
+                await until_async(lambda: len(set(heard)) == len(sent), seconds=60)
+            firsts = sorted(set(heard), key=heard.index)
+            assert firsts == sent
+
+    asyncio.run(test())
+
+
+def test_standby_names_the_owner_and_does_nothing_else() -> None:
+    async def test() -> None:
+        async with pair() as both:
+            await both.give(both.one)
+            await ask(both.one, CREATE_TOPIC, TopicSpec("t", "NORMAL", 3))
+            place = str(both.other.places[0])
+            with pytest.raises(AdminCallError, match=f"runs in another process: connect to {both.one.places[0]}"):
+                await ask(both.other, TOPICS, "")
+            async with Producer(place, ["t"]) as producer:
+                route = await producer.route("t")
+                assert {str(endpoints) for endpoints in route.endpoints} == {str(both.one.places[0])}
+                assert len(route.writable) == 3
+                receipt = await producer.send(Message("t", b"by the route"))
+                assert str(receipt.endpoints) == str(both.one.places[0])
+                elsewhere = producer.transport(next(iter({producer.access_point})))
+                request = v2.SendMessageRequest(messages=[v2.Message(topic=v2.Resource(name="t"), body=b"x")])
+                with pytest.raises(TransportError, match="runs in another process: connect to"):
+                    await elsewhere.call("SendMessage", request, 3.0)
+                with pytest.raises(ClientError, match="there is no topic absent; create it"):
+                    await producer.route("absent")
+            assert [group.group for group in await ask(both.one, GROUPS, "")] == []
+
+    asyncio.run(test())
+
+
+def test_while_no_process_has_the_topics_clients_are_told_to_try_again() -> None:
+    async def test() -> None:
+        async with pair() as both:
+            await both.give(both.one)
+            await ask(both.one, CREATE_TOPIC, TopicSpec("t"))
+            await both.one.end()
+            both.owner = None
+            with pytest.raises(ClientError, match="No process has the broker of this node at present"):
+                async with Producer(both.access_point, ["t"], options=QUICK):
+                    pass
+            with pytest.raises(AdminCallError, match=str(NoOwnerError.__doc__)):
+                await ask(both.one, TOPICS, "")
+
+    asyncio.run(test())
+
+
+def test_a_process_stays_on_standby_while_another_one_has_the_journal() -> None:
+    async def test() -> None:
+        async with pair() as both:
+            await both.give(both.one)
+            await ask(both.one, CREATE_TOPIC, TopicSpec("t"))
+            with pytest.raises(WriterBusyError):
+                await both.other.begin()
+            assert both.other.supervisor is None
+            async with SimpleConsumer(str(both.other.places[0]), "g", {"t": "*"}) as consumer:
+                assert {str(place) for place in (await consumer.route("t")).endpoints} == {str(both.one.places[0])}
+
+    asyncio.run(test())
+
+
+def test_standby_tells_routes_to_callers_with_a_key_for_the_topic_only() -> None:
+    keys = Keyring({"k": AccessKey("secret", CallerPermissions("k", publish=("mine",)))})
+
+    async def test() -> None:
+        async with pair(keys) as both:
+            await both.give(both.one)
+            assert both.one.supervisor is not None
+            for name in ("mine", "other"):
+                await both.one.supervisor.core.create_topic(TopicSpec(name))
+            place, signed = str(both.other.places[0]), Options(credentials=Credentials("k", "secret"))
+            with pytest.raises(UnauthorizedError):
+                await Producer(place, ["mine"]).start()
+            with pytest.raises(ForbiddenError, match="is not allowed to"):
+                await Producer(place, ["other"], options=signed).start()
+            async with Producer(place, ["mine"], options=signed) as producer:
+                await producer.send(Message("mine", b"x"))
+
+    asyncio.run(test())
+
+
+def test_topics_of_another_broker_are_read_of_its_journal_as_it_changes() -> None:
+    async def test() -> None:
+        with open_store("memory://") as store:
+            specs = TopicSpecs(store)
+            assert specs.find("a") is None
+            journal = BrokerJournal(store, 0, Limits(snapshot_after=4))
+            await journal.write(TopicMade("a", "FIFO", 2))
+            assert specs.find("a") == TopicSpec("a", "FIFO", 2)
+            await journal.write(TopicMade("a", "FIFO", 3))
+            await journal.write(TopicMade("b", "NORMAL", 1))
+            assert (specs.find("a"), specs.find("b")) == (TopicSpec("a", "FIFO", 3), TopicSpec("b", "NORMAL", 1))
+            await journal.write(TopicDropped("b"))  # the snapshot that is due trims what tells of it
+            for number in range(9):
+                await journal.write(OffsetMoved("g", "a", 0, number))
+            await until_async(journal.is_at_rest, seconds=30)
+            assert specs.find("b") is None
+            assert TopicSpecs(store).find("a") == specs.find("a") == TopicSpec("a", "FIFO", 3)
+            journal.close()
+
+    asyncio.run(test())
+
+
+def test_routes_lead_where_a_client_came_or_to_the_advertised_address() -> None:
+    plain, tls = Address("0.0.0.0", 8081), Address("0.0.0.0", 8082)
+    asked, nothing = to_endpoints(Address("proxy.example", 443)), v2.Endpoints()
+    alone = route_endpoints([plain], None, as_asked=True)
+    assert alone.choose(asked, is_encrypted=False) == asked
+    assert alone.choose(nothing, is_encrypted=False) == to_endpoints(plain)
+    shared = route_endpoints([plain, tls], Address("node.example", 0), as_asked=False)
+    assert shared.choose(asked, is_encrypted=False) == to_endpoints(Address("node.example", 8081))
+    assert shared.choose(asked, is_encrypted=True) == to_endpoints(Address("node.example", 8082))
+    mapped = route_endpoints([plain], Address("node.example", 18081), as_asked=False)
+    assert mapped.choose(asked, is_encrypted=True) == to_endpoints(Address("node.example", 18081))
