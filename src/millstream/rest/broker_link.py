@@ -46,7 +46,7 @@ class BrokerLink:
 
     def ask(self, call: AdminCall[Request, Result], request: Request) -> Result:
         """What *call* returns for *request*."""
-        supervisor = self._supervisor()
+        supervisor = self._active()
         if supervisor is None:
             return self._ask_elsewhere(call, request)
 
@@ -57,7 +57,7 @@ class BrokerLink:
 
     def publish(self, topic: str, message: Message) -> int:
         """Append *message* to a topic, as the broker does; its id. Raises :class:`BrokerElsewhereError`."""
-        supervisor = self._supervisor()
+        supervisor = self._active()
         if supervisor is None:
             raise BrokerElsewhereError("`millstream node ls` shows which")
 
@@ -66,6 +66,12 @@ class BrokerLink:
             return number
 
         return self._wait(published())
+
+    def _active(self) -> BrokerSupervisor | None:
+        try:
+            return self._supervisor()
+        except StatusError as error:
+            raise BrokerBusyError(str(error)) from error
 
     def _ask_elsewhere(self, call: AdminCall[Request, Result], request: Request) -> Result:
         if self._elsewhere is None:

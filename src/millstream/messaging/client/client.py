@@ -10,7 +10,7 @@ import logging
 import os
 import platform
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -217,6 +217,11 @@ class Client(abc.ABC):
         if not self._is_running:
             raise NotRunningError
         return await self._routes.fetch(topic)
+
+    def route_endpoints(self, topic: str) -> Collection[Endpoints]:
+        """The servers that have *topic*, as far as is known."""
+        found = self._routes.get(topic)
+        return () if found is None else found.endpoints
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Run *work* beside everything else; it is cancelled when the client closes."""

@@ -93,7 +93,7 @@ class Consumer(Client):
 
         At a server that takes batches, acknowledgements that come while others are under way share a call.
         """
-        in_batch = messages[0].endpoints in self.batch_servers
+        in_batch = self._server_of(messages[0]) in self.batch_servers
         errors = await (self._ack_batcher.acknowledge(messages) if in_batch else self._ack_each(messages))
         failed = [error for error in errors if error is not None]
         if failed and len(failed) == len(messages):
@@ -106,7 +106,7 @@ class Consumer(Client):
         request = v2.AckMessageRequest(group=self.group_resource(), topic=self.resource(first.topic))
         for message in messages:
             request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
-        transport = self.transport(first.endpoints)
+        transport = self.transport(self._server_of(first))
         response, request_id = await transport.exchange("AckMessage", request, self.options.request_timeout)
         if len(response.entries) != len(messages):
             error = status_error(response.status, request_id)
@@ -117,11 +117,11 @@ class Consumer(Client):
         first = messages[0]
         handles = [message.receipt_handle for message in messages]
         batch = AckBatchRequest(self.options.namespace, self.group, first.topic, handles)
-        transport = self.transport(first.endpoints)
+        transport = self.transport(self._server_of(first))
         try:
             answer, request_id = await transport.batch(ACK, batch, self.options.request_timeout)
         except TransportError:
-            self.batch_servers.discard(first.endpoints)
+            self.batch_servers.discard(self._server_of(first))
             raise
         error = code_error(answer.code, answer.text, request_id)
         if error is not None and not answer.refused:
@@ -140,7 +140,7 @@ class Consumer(Client):
             message_id=message.message_id,
         )
         request.invisible_duration.FromMilliseconds(round(seconds * 1000))
-        transport = self.transport(message.endpoints)
+        transport = self.transport(self._server_of(message))
         response = await transport.call_checked("ChangeInvisibleDuration", request, self.options.request_timeout)
         handle: str = response.receipt_handle
         return handle
@@ -155,5 +155,10 @@ class Consumer(Client):
             delivery_attempt=attempt,
             max_delivery_attempts=most,
         )
-        transport = self.transport(message.endpoints)
+        transport = self.transport(self._server_of(message))
         await transport.call_checked("ForwardMessageToDeadLetterQueue", request, self.options.request_timeout)
+
+    def _server_of(self, message: Received) -> Endpoints:
+        """Where *message* is to be settled: where it came from, or where its topic is by now."""
+        servers = self.route_endpoints(message.topic)
+        return next(iter(servers)) if len(servers) == 1 else message.endpoints
