@@ -18,22 +18,22 @@ help: ## List what can be made
 demo: $(VENV)/.demo ## Run the whole road on real data: log, batches, anchors, copies, checks, repair, proof
 	$(BIN)/millstream demo $(ARGS)
 
-# pytest rewrites each test file at its first import, which takes seconds: two processes do it for those that run tests.
-define prepare-tests
-	@scripts/system-packages
+# pytest rewrites each test file at its first import, which takes seconds: two processes do it for those that run tests,
+# once for all targets and as long as no test changes.
+$(VENV)/.tests: $(VENV)/.dev $(wildcard tests/*.py tests/*/*.py tests/*/*/*.py tests/*/*/*/*.py)
 	@for half in '[a-l]' '[m-z]'; do $(PYTEST) -n 0 --collect-only -qq tests/$$half*/ >/dev/null & done; wait
-endef
+	@touch $@
 
-test: $(VENV)/.dev ## Run the default tier, and of each other tier what proves that it works (10 minutes)
-	$(prepare-tests)
+test: $(VENV)/.tests ## Run the default tier, and of each other tier what proves that it works (10 minutes)
+	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=quick $(PYTEST) -m "default or smoke" $(ARGS)
 
-test-all: $(VENV)/.dev ## Run all tiers at the size of CI (30 minutes)
-	$(prepare-tests)
+test-all: $(VENV)/.tests ## Run all tiers at the size of CI (30 minutes)
+	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=ci $(PYTEST) $(ARGS)
 
-test-heavy: $(VENV)/.dev ## Run what `make test` leaves out of `make test-all`
-	$(prepare-tests)
+test-heavy: $(VENV)/.tests ## Run what `make test` leaves out of `make test-all`
+	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=ci $(PYTEST) -m "not default" $(ARGS)
 
 test-failed: $(VENV)/.dev ## Run the few tests that failed in the last run again, one at a time; SIZE=ci for those of test-heavy
@@ -54,8 +54,8 @@ test-object-storage: $(VENV)/.dev ## Run the tests of logs in buckets on one mor
 	cd tests/log/objects/versitygw && GOFLAGS= go build -mod=readonly -buildvcs=false -o $(CURDIR)/build/object-storage/versitygw github.com/versity/versitygw/cmd/versitygw
 	PATH="$(CURDIR)/build/object-storage:$$PATH" MILLSTREAM_TEST_SIZE=$(or $(MILLSTREAM_TEST_SIZE),ci) $(PYTEST) tests/log/objects $(ARGS)
 
-test-long: $(VENV)/.dev ## Run all tiers at their long size; PART=2/6 for the second of six parts, of an hour at most
-	$(prepare-tests)
+test-long: $(VENV)/.tests ## Run all tiers at their long size; PART=2/6 for the second of six parts, of an hour at most
+	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=long $(PYTEST) --part $(PART) --record-run --timeout 3600 -o faulthandler_timeout=0 $(ARGS)
 
 test-long-status: $(VENV)/.dev ## Show when each part of the long runs was last run, and on which commit
