@@ -22,6 +22,8 @@ from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.errors import BusyError
 from millstream.core.leases import LeaseLostError
 from millstream.core.sql import writing
+from millstream.ingest.errors import SessionTakenError
+from millstream.log.errors import FencedError
 from millstream.node import Node
 from millstream.node.members.assignment import assign
 from millstream.node.members.member_table import MemberTable, UnknownMemberError
@@ -396,6 +398,8 @@ def test_members_are_listed_and_drained_by_commands(
         (CasUnavailableError(), True),
         (sa.exc.OperationalError("SELECT 1", None, OSError("connection refused")), True),
         (LeaseLostError("x"), True),
+        (FencedError("x"), True),
+        (SessionTakenError("x"), True),
         (CasDamagedError(), False),
         (ValueError("a fault of ours"), False),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.core.clock import SystemClock
+from millstream.core.documents import FileDocument
 from millstream.core.metrics.collector import MetricsCollector
 from millstream.ingest import Receipts, parse_broker, payload_parser
 from millstream.ingest.options import SubscribeOptions
@@ -58,7 +59,7 @@ class Harness:
         end = self.clock.monotonic() + seconds
         with self.log.writer() as records, self.rejects.writer() as rejects:
             receipts = Receipts(
-                self.folder / "session.json",
+                FileDocument(self.folder / "session.json"),
                 [self.log, self.rejects],
                 client=client,
                 make_name=lambda: f"test-{os.getpid()}-{self.folder.name}",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.ingest import Receipts, ReceiptsError, ReceivedMessage
 from millstream.ingest.publish_packet import decode_publish
@@ -19,7 +20,7 @@ from suite.sizes import machine
 
 
 def receipts_in(folder, *logs, client=""):
-    return Receipts(folder / "session.json", logs, client=client, make_name=lambda: "made-up")
+    return Receipts(FileDocument(folder / "session.json"), logs, client=client, make_name=lambda: "made-up")
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def log():
 
 def test_the_name_is_made_up_once_and_kept(tmp_path, log):
     assert receipts_in(tmp_path, log).client == "made-up"
-    Receipts(tmp_path / "session.json", [log], make_name=lambda: pytest.fail("a second name was made"))
+    Receipts(FileDocument(tmp_path / "session.json"), [log], make_name=lambda: pytest.fail("a second name was made"))
 
 
 def test_another_name_is_another_session(tmp_path, log):

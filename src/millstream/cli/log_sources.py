@@ -60,8 +60,8 @@ class MqttIngestRunner:
 
         log, aside = node.logs.store.log(LogSpec(self.name)), node.logs.store.log(LogSpec(self.rejects))
         with log.writer() as records, aside.writer() as rejects:
-            path = node.folder / "ingest" / f"{self.name}.json"
-            receipts = Receipts(path, [log, aside], client=self._role.client_id, make_name=_made_up_name)
+            session = node.databases.documents.document(f"ingest/{self.name}.json")
+            receipts = Receipts(session, [log, aside], client=self._role.client_id, make_name=_made_up_name)
             loop = MqttIngest(
                 MqttConnection(self._place, receipts.client, self._options, node.clock), receipts, self._options,
                 shape=self._shape, records=records, rejects=rejects, clock=node.clock, metrics=figures, say=say,

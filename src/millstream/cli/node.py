@@ -89,7 +89,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
         return
     for table in moved:
         echo_line(f"{table.name}  {table.rows:,} rows  {table.checksum}")
-    echo_line(f"states of batching and of producers  {copied:,}")
+    echo_line(f"states of batching, producers and MQTT sessions  {copied:,}")
     setting = "remove node.database from the settings" if target == FILE else "set node.database to it"
     echo_line(f"{sum(table.rows for table in moved):,} rows moved and verified; now {setting}")
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from millstream.core.errors import MillstreamError
 from millstream.core.leases import LeaseLostError
+from millstream.log.errors import FencedError
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +93,8 @@ class RoleRun:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the role may do better when it begins anew, here or elsewhere: servers may answer later."""
+    """Whether the role may do better when it begins anew, here or elsewhere: servers may answer later, and another
+    process may have the role or the log that it writes."""
     if isinstance(error, MillstreamError):
-        return error.transient or isinstance(error, LeaseLostError)
+        return error.transient or isinstance(error, LeaseLostError | FencedError)
     return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)

@@ -23,7 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions as PahoSubscribeOptions
 
 from millstream.core.clock import Clock
 from millstream.ingest.broker_url import BrokerAddress
-from millstream.ingest.errors import BrokerRefusedError, BrokerUnavailableError, IngestInputError
+from millstream.ingest.errors import BrokerRefusedError, BrokerUnavailableError, IngestInputError, SessionTakenError
 from millstream.ingest.options import SubscribeOptions
 from millstream.ingest.publish_packet import decode_publish
 from millstream.ingest.received_message import ReceivedMessage
@@ -157,7 +157,7 @@ class MqttConnection:
 
     def _refuse_rival(self, code: ReasonCode | None) -> None:
         if code is not None and code.value == _TAKEN_OVER:
-            raise BrokerRefusedError(
+            raise SessionTakenError(
                 f"another client took over this session at {self._place.url}: give each client a unique "
                 "id, and check whether this ingest also runs elsewhere"
             )

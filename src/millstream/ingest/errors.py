@@ -5,6 +5,7 @@
     IngestError
     ├── IngestInputError          what was handed in cannot be used
     ├── BrokerRefusedError        the broker does not let us in, or not to what was asked for
+    │   └── SessionTakenError     another client has our session
     ├── BrokerUnavailableError    the broker cannot be reached now
     └── ReceiptsError             the state of the session cannot be used
     MalformedError                a message cannot be made a record; it is put aside
@@ -25,6 +26,12 @@ class IngestInputError(IngestError, InputError):
 
 class BrokerRefusedError(IngestError):
     """The broker refused; asking again will not help."""
+
+
+class SessionTakenError(BrokerRefusedError):
+    """Another client has taken over our session: on a node with several processes the one that has the ingest now."""
+
+    transient = True
 
 
 class BrokerUnavailableError(IngestError):

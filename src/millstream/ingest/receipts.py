@@ -3,33 +3,36 @@
 Under QoS 2 the broker may send a message again until it has our PUBREC, and gives its packet identifier to another one
 only after our PUBCOMP. So a message is stored before its PUBREC is sent, and its identifier is kept from then until the
 broker releases it (PUBREL). It is kept in two places, each written in one piece: a record carries the identifier of its
-message in a header from the commit that stored it, and this file lists what was unreleased at a place in the log. The
-file is written before a PUBCOMP is sent, and where it is read again the records behind that place are looked through.
-Wherever the process dies, the two together know every identifier that the broker may still use for an old message.
+message in a header from the commit that stored it, and a document lists what was unreleased at a place in the log. The
+document is written before a PUBCOMP is sent, and where it is read again the records behind that place are looked
+through. Wherever the process dies, the two together know every identifier that the broker may still use for an old
+message, also for a process on another host, if the document is in a database.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow.compute as pc
 
 from millstream.core import tracing
 from millstream.core.decoding import prepared
-from millstream.core.durable import write_durably
 from millstream.core.message import Message
 from millstream.ingest.errors import ReceiptsError
 from millstream.ingest.received_message import ReceivedMessage
 from millstream.log import Log
 
+if TYPE_CHECKING:
+    from millstream.core.documents import Document
+
 PACKET_HEADER = "mqtt-packet"
 """The header of the first record of a message under QoS 2: its packet identifier in decimal digits."""
 
 
-class ReceiptFile(msgspec.Struct, frozen=True):
-    """The file: who we are to the broker, what we subscribed to, and the unreleased identifiers at places of logs."""
+class SessionRecord(msgspec.Struct, frozen=True):
+    """The document: who we are to the broker, what we subscribed to, and the unreleased identifiers at places of logs."""
 
     client: str
     topics: Mapping[str, int] = {}
@@ -38,17 +41,20 @@ class ReceiptFile(msgspec.Struct, frozen=True):
 
 
 class Receipts:
-    """The receipts of one session, kept in the file *path* and in the headers of *logs*.
+    """The receipts of one session, kept in *document* and in the headers of *logs*, whose writers this process has.
 
-    *client* is the name under which the broker knows us; without one it is that in the file, else what *make_name*
-    gives. Raises :class:`ReceiptsError` where the file is damaged, and the errors of the log.
+    *client* is the name under which the broker knows us; without one it is that in the document, else what
+    *make_name* gives. Raises :class:`ReceiptsError` where the document is damaged, the errors of the log, and as
+    :meth:`release` does :class:`~millstream.core.documents.DocumentBusyError` where another process has the session.
     """
 
-    def __init__(self, path: Path, logs: Sequence[Log], *, client: str = "", make_name: Callable[[], str]) -> None:
-        self._path, self._logs = path, logs
-        kept = _read(path)
+    def __init__(
+        self, document: Document, logs: Sequence[Log], *, client: str = "", make_name: Callable[[], str]
+    ) -> None:
+        self._document, self._logs = document, logs
+        kept = _read(document)
         if kept is None or client not in ("", kept.client):
-            self._session, self._held = ReceiptFile(client or make_name()), set[int]()
+            self._session, self._held = SessionRecord(client or make_name()), set[int]()
         else:
             self._session, self._held = kept, set(kept.held)
             for log in logs if 2 in kept.topics.values() else ():
@@ -101,8 +107,7 @@ class Receipts:
     def _write(self) -> None:
         places = {log.name: log.last_id for log in self._logs}
         self._session = msgspec.structs.replace(self._session, held=tuple(sorted(self._held)), places=places)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(self._path, msgspec.json.format(msgspec.json.encode(self._session)) + b"\n")
+        self._document.write(msgspec.json.format(msgspec.json.encode(self._session)) + b"\n")
 
 
 def marked(messages: Sequence[Message], arrival: ReceivedMessage) -> Sequence[Message]:
@@ -134,13 +139,12 @@ def _packets_in(log: Log, after: int) -> set[int]:
     return found
 
 
-def _read(path: Path) -> ReceiptFile | None:
+def _read(document: Document) -> SessionRecord | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=prepared(ReceiptFile))
-    except FileNotFoundError:
-        return None
+        data = document.read()
+        return None if data is None else msgspec.json.decode(data, type=prepared(SessionRecord))
     except (OSError, msgspec.DecodeError) as error:
         raise ReceiptsError(
-            f"{path} is not a valid session record: {error}. To continue without it, move it away; "
+            f"{document} is not a valid session record: {error}. To continue without it, move it away; "
             "unacknowledged messages may then be stored twice, and the client subscribes again"
         ) from error

@@ -96,11 +96,11 @@ def move_tables(
 
 
 def move_documents(source: Documents, target: Documents) -> int:
-    """Copy the states of batching and of producers from *source* to *target*; returns how many they are.
+    """Copy the states of batching, producers and MQTT sessions from *source* to *target*; returns how many they are.
 
     They are small and replaced as a whole: an interrupted move copies them again.
     """
-    return sum(copy_documents(source, target, folder) for folder in ("batching", "producers"))
+    return sum(copy_documents(source, target, folder) for folder in ("batching", "producers", "ingest"))
 
 
 def copy_tables(source: sa.Engine, target: sa.Engine, tables: Sequence[sa.Table]) -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from millstream.core.clock import SystemClock
+from millstream.core.documents import FileDocument
 from millstream.core.metrics.hook import NoMetrics
 from millstream.ingest import Receipts, parse_broker, payload_parser
 from millstream.ingest.connection import MqttConnection, PollResult
@@ -46,7 +47,8 @@ def main(url: str, folder: Path, topic: str, qos: int, where: str, turn: int) ->
     with open_store(f"sqlite:///{folder / 'log.db'}") as store:
         log, aside = store.log(LogSpec("in")), store.log(LogSpec("in.rejects"))
         with log.writer() as records, aside.writer() as rejects:
-            receipts = Receipts(folder / "session.json", [log, aside], make_name=lambda: f"crash-{folder.name}")
+            session = FileDocument(folder / "session.json")
+            receipts = Receipts(session, [log, aside], make_name=lambda: f"crash-{folder.name}")
             connection = Mortal(parse_broker(url), receipts.client, options, clock)
             connection.where, connection.turns = where, turn
             loop = MqttIngest(
