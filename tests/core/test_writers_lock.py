@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core import writers_lock
 from millstream.core.database_server import end_idle_transactions, open_server
+from millstream.core.errors import MillstreamError
 from millstream.core.sql import make_tables, writing
 from millstream.core.writers_lock import NewerSchemaError, is_made, lock_writers
 from support.server_databases import new_database
@@ -86,9 +87,20 @@ def test_any_number_may_open_it_at_once_and_an_older_program_is_refused(
     for thread in threads:
         thread.join()
     assert not failures and is_made(engine)
+    older = open_server(url)
+    lock_writers(older)
     monkeypatch.setattr(writers_lock, "SCHEMA_VERSION", 2)
+    with pytest.raises(MillstreamError, match="not yet"):
+        lock_writers(engine, refuse)
     lock_writers(engine)
     monkeypatch.setattr(writers_lock, "SCHEMA_VERSION", 1)
     with pytest.raises(NewerSchemaError, match="have version 2"):
         lock_writers(engine)
+    with pytest.raises(NewerSchemaError, match="install the version of millstream"), writing(older):
+        pytest.fail("an older program wrote to newer tables")
     engine.dispose()
+    older.dispose()
+
+
+def refuse(_connection: sa.Connection) -> None:
+    raise MillstreamError("not yet")

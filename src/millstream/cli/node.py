@@ -11,7 +11,7 @@ import click
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
-from millstream.core.amounts import format_duration
+from millstream.core.amounts import counted, format_duration
 from millstream.core.errors import BusyError
 from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
@@ -69,6 +69,8 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
         raise NodeServesError(f"process {serving.pid} serves this node: stop it first")
     if not has_database(settings):
         raise NodeNotFoundError("the node has no tables to move; check --data and node.database")
+    if source_url:
+        _require_no_members(settings)
     with open_tables(settings, source_url) as source, open_tables(settings, goal_url) as goal:
         counts = dict[str, int]()
 
@@ -171,6 +173,18 @@ def _members(opened: Node) -> MemberTable:
     return opened.databases.members.table
 
 
+def _require_no_members(settings: Settings) -> None:
+    """Raise :class:`NodeServesError` where a member, on whichever host, serves the node."""
+    from millstream.node import Node
+
+    with Node.open(settings) as opened:
+        table = opened.databases.members.table
+        now = table.time()
+        names = [member.id for member in table.alive() if member.until >= now]
+    if names:
+        raise NodeServesError(f"{counted(len(names), 'member')} of the node must be stopped first: {', '.join(names)}")
+
+
 def member_lines(opened: Node) -> Sequence[str]:
     """The members that serve the node *opened*, a line each; none where its tables are in a file."""
     if not opened.databases.members.is_shared:
@@ -191,4 +205,5 @@ def _state(member: Member, now: int) -> str:
     if member.ended is not None:
         return f"{state} {format_timestamp(member.ended)}"
     silent = format_duration(max(0, now - member.seen) // 1_000_000 * 1_000_000)
-    return f"{state}, last seen {silent} ago"
+    waiting = " for members of an earlier version to end" if state == "waiting" else ""
+    return f"{state}{waiting}, last seen {silent} ago"

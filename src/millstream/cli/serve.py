@@ -133,6 +133,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     _stop_on_signals(loop, stop)
+    await asyncio.to_thread(node.databases.members.await_upgrade, stop.is_set)
     async with contextlib.AsyncExitStack() as stack:
         shared = await _shared_broker(stack, node, places)
         role = None if shared is None else BrokerRole(shared, loop)

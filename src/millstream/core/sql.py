@@ -53,7 +53,8 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
             return
         with engine.begin() as connection:
             if turns is not None:
-                connection.execute(turns)
+                lock, check = turns
+                check(connection.execute(lock).one())
             # SQLite takes the lock only at the first write otherwise, and what was read before may be stale by then.
             elif not getattr(connection.connection, "in_transaction", False):
                 _begin_immediate(connection)
@@ -66,10 +67,11 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
                 writer.connection = None
 
 
-def take_turns(engine: sa.Engine, lock: sa.Select[Any]) -> None:
+def take_turns(engine: sa.Engine, lock: sa.Select[Any], check: Callable[[sa.Row[Any]], object]) -> None:
     """Let writers of the database of *engine*, on a server, follow one another: each :func:`writing` first executes
-    *lock*, which locks a row until the transaction ends."""
-    _turns[engine] = lock
+    *lock*, which locks a row until the transaction ends, and lets *check* see it, which raises where it must not
+    write."""
+    _turns[engine] = lock, check
 
 
 @contextlib.contextmanager
@@ -106,7 +108,14 @@ class _EngineWriter:
 
 _writers: weakref.WeakKeyDictionary[sa.Engine, _EngineWriter] = weakref.WeakKeyDictionary()
 _writers_lock = threading.Lock()
-_turns: weakref.WeakKeyDictionary[sa.Engine, sa.Select[Any]] = weakref.WeakKeyDictionary()
+_turns: weakref.WeakKeyDictionary[sa.Engine, tuple[sa.Select[Any], Callable[[sa.Row[Any]], object]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def server_time(connection: sa.Connection) -> int:
+    """The present time of the server of *connection*, in microseconds."""
+    return int(connection.scalar(_SERVER_TIME[connection.dialect.name]) or 0)
 
 
 def make_tables(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Table] | None = None) -> None:
@@ -190,9 +199,7 @@ class SqlDatabase:
 
     def now(self, connection: sa.Connection) -> int:
         """The present time in microseconds, of the clock by which leases run out."""
-        if not self._server_time:
-            return self.clock.now()
-        return int(connection.scalar(_SERVER_TIME[connection.dialect.name]) or 0)
+        return server_time(connection) if self._server_time else self.clock.now()
 
     def _tried(self, once: Callable[[], Result]) -> Result:
         def translated() -> Result:

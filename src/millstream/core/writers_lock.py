@@ -7,6 +7,9 @@ and hosts; reading takes no lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import sqlalchemy as sa
 
 from millstream.core.errors import MillstreamError
@@ -24,7 +27,8 @@ _locks = sa.Table(
 
 SCHEMA_VERSION = 1
 """The version of the tables of a node. Columns that may be NULL are added where they are absent, and need no new one:
-an older version of the program leaves them alone. What it would write or read wrongly needs a new one."""
+an older version of the program leaves them alone. What it would write or read wrongly needs a new one, whose changes
+:func:`lock_writers` makes, in the transaction that raises the version."""
 
 
 class NewerSchemaError(MillstreamError):
@@ -37,22 +41,40 @@ def is_made(engine: sa.Engine) -> bool:
         return connection.dialect.has_table(connection, _locks.name)
 
 
-def lock_writers(engine: sa.Engine) -> None:
+def require_known_schema(engine: sa.Engine) -> None:
+    """Raise :class:`NewerSchemaError` where the tables of the node in the database of *engine* have a later version
+    than :data:`SCHEMA_VERSION`."""
+    if is_made(engine):
+        make_tables(engine, metadata)  # an early release made it without the version
+        with engine.connect() as connection:
+            _require_known(connection.execute(_ROW).first())
+
+
+def lock_writers(engine: sa.Engine, may_upgrade: Callable[[sa.Connection], object] = lambda _: None) -> None:
     """From now on each :func:`~millstream.core.sql.writing` with *engine*, on a server, waits for all others.
 
-    The table of the lock is made where it is absent. Raises :class:`NewerSchemaError` where the tables of the node have
-    a later version than :data:`SCHEMA_VERSION`.
+    The table of the lock is made where it is absent. Tables of an earlier version than :data:`SCHEMA_VERSION` are
+    raised to it, once *may_upgrade* was called in the transaction, under the lock; it raises where it may not be.
+    Where the tables have a later version, now or when something is written, :class:`NewerSchemaError` is raised.
     """
     make_tables(engine, metadata)
-    row = _locks.c.id == 1
     with engine.begin() as connection:
-        connection.execute(insert_new(connection, _locks), {"id": 1})
-        found = connection.scalar(sa.select(_locks.c.version).where(row).with_for_update()) or 1
-        if found > SCHEMA_VERSION:
-            raise NewerSchemaError(
-                f"the node's tables have version {found}, and this program knows version {SCHEMA_VERSION}: install the "
-                "version of millstream that the other processes of the node have"
-            )
+        connection.execute(insert_new(connection, _locks), {"id": 1, "version": SCHEMA_VERSION})
+        found = _require_known(connection.execute(_ROW.with_for_update()).one())
         if found < SCHEMA_VERSION:
-            connection.execute(sa.update(_locks).where(row).values(version=SCHEMA_VERSION))
-    take_turns(engine, sa.select(_locks.c.id).where(row).with_for_update())
+            may_upgrade(connection)
+            connection.execute(sa.update(_locks).where(_locks.c.id == 1).values(version=SCHEMA_VERSION))
+    take_turns(engine, _ROW.with_for_update(), _require_known)
+
+
+_ROW = sa.select(_locks.c.version).where(_locks.c.id == 1)
+
+
+def _require_known(row: sa.Row[Any] | None) -> int:
+    found = 1 if row is None or row.version is None else int(row.version)
+    if found > SCHEMA_VERSION:
+        raise NewerSchemaError(
+            f"the node's tables have version {found}, and this program knows version {SCHEMA_VERSION}: stop this "
+            "process, and install the version of millstream that the other processes of the node have"
+        )
+    return found

@@ -32,7 +32,7 @@ PACKET_HEADER = "mqtt-packet"
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
-    """The document: who we are to the broker, what we subscribed to, and the unreleased identifiers at places of logs."""
+    """The document: who we are to the broker, what is subscribed, and the unreleased identifiers at places of logs."""
 
     client: str
     topics: Mapping[str, int] = {}

@@ -16,7 +16,7 @@ from millstream.core.documents import DatabaseDocuments, Documents, FolderDocume
 from millstream.core.errors import MillstreamError
 from millstream.core.retry import RetryPolicy
 from millstream.core.sqlite_file import open_database
-from millstream.core.writers_lock import is_made, lock_writers
+from millstream.core.writers_lock import is_made, lock_writers, require_known_schema
 from millstream.node.context import DATABASE, NodeContext
 from millstream.node.moving import require_finished
 from millstream.settings import Settings
@@ -58,10 +58,12 @@ def open_tables(settings: Settings, url: str) -> Iterator[sa.Engine]:
 
     Raises what :attr:`DatabasesPart.own` does.
     """
+    from millstream.node.members.upgrade import require_no_older
+
     engine = open_server(url) if url else open_database(settings.folder / DATABASE, TABLES)
     try:
         if url and is_made(engine):
-            lock_writers(engine)
+            lock_writers(engine, require_no_older)
         yield engine
     finally:
         engine.dispose()
@@ -84,17 +86,18 @@ class DatabasesPart:
         one that is missing later is an unmounted disk, and not a start that was cut short. Raises
         :class:`~millstream.core.sqlite_file.DatabaseFileError`, or for one on a server
         :class:`~millstream.core.sql.SqlBusyError` or :class:`~millstream.core.sql.SqlInputError`, where it cannot be
-        used.
+        used; :class:`~millstream.core.writers_lock.NewerSchemaError` where a later version of the program has changed
+        the tables, and :class:`~millstream.node.members.upgrade.OlderMembersError` where this one would have to, and
+        members of an earlier version serve the node.
         """
-        context, url = self._context, self._context.settings.node.database
-        if url:
-            engine = open_server(url, context.clock)
-            end_idle_transactions(engine, _IDLE_LEASES * context.settings.node.lease / MICROSECONDS)
-            context.resources.callback(engine.dispose)
-            require_finished(engine)
+        context = self._context
+        if context.settings.node.database:
+            from millstream.node.members.upgrade import require_no_older
+
+            engine = self._server
             if not is_made(engine):
                 self._make_stores()
-            lock_writers(engine)
+            lock_writers(engine, require_no_older)
             find_elsewhere(engine, self._holder_state)
             return engine
         if self._is_new:
@@ -105,11 +108,22 @@ class DatabasesPart:
         return engine
 
     @locked_cached_property
+    def _server(self) -> sa.Engine:
+        """The node's own database on a server, whose tables may still have an earlier version."""
+        context = self._context
+        engine = open_server(context.settings.node.database, context.clock)
+        end_idle_transactions(engine, _IDLE_LEASES * context.settings.node.lease / MICROSECONDS)
+        context.resources.callback(engine.dispose)
+        require_finished(engine)
+        require_known_schema(engine)
+        return engine
+
+    @locked_cached_property
     def members(self) -> NodeMembers:
         """The processes that serve the node, where its own database is on a server."""
         from millstream.node.members.node_members import NodeMembers
 
-        return NodeMembers(self._context, lambda: self.own)
+        return NodeMembers(self._context, lambda: self._server, self.prepare)
 
     def _holder_state(self, holder: str) -> HolderState:
         return self.members.table.holder_state(holder)

@@ -183,8 +183,12 @@ def _members(
 
 
 def _member(row: sa.Row[tuple[object, ...]], owns: Mapping[str, int]) -> Member:
-    fields = row._mapping
-    details = msgspec.json.decode(bytes(fields["details"]), type=prepared(MemberDetails))
+    fields, details = row._mapping, decode_details(row.details)
     named = {name: fields[name] for name in ("id", "since", "seen", "until", "ended")}
     draining, lost = bool(fields["draining"]), bool(fields["lost"])
     return Member(**named, draining=draining, lost=lost, details=details, owns=owns)
+
+
+def decode_details(data: bytes) -> MemberDetails:
+    """What a member says of itself, of the column ``details``."""
+    return msgspec.json.decode(bytes(data), type=prepared(MemberDetails))

@@ -21,22 +21,27 @@ class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
 
     ``process`` is a name that tells its process from all others (:class:`~millstream.stores.audit.holders.Holders`).
     ``roles`` maps the roles that it offers to their groups: roles of one group have the same owner. ``addresses`` are
-    those where it listens, by what listens there.
+    those where it listens, by what listens there. ``schema`` is the version of the node's tables that it knows; one
+    that ``waits`` has no roles until members that know only earlier ones have ended.
     """
 
     host: str
     pid: int
     version: str
     process: str = ""
+    schema: int = 1
+    waits: bool = False
     roles: Mapping[str, str] = msgspec.field(default_factory=dict)
     addresses: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class MemberState(enum.StrEnum):
-    """``draining`` gives its roles up, ``lost`` gives no sign of life or was killed, ``ended`` left in order."""
+    """``draining`` gives its roles up, ``waiting`` has none until older members have ended, ``lost`` gives no sign of
+    life or was killed, ``ended`` left in order."""
 
     ALIVE = "alive"
     DRAINING = "draining"
+    WAITING = "waiting"
     LOST = "lost"
     ENDED = "ended"
 
@@ -63,6 +68,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
             return MemberState.LOST if self.lost else MemberState.ENDED
         if self.until < now:
             return MemberState.LOST
+        if self.details.waits:
+            return MemberState.WAITING
         return MemberState.DRAINING if self.draining else MemberState.ALIVE
 
 
@@ -127,8 +134,8 @@ class MembersStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def serving(self) -> Sequence[Member]:
-        """The members that serve the node now."""
-        return [one for one in self.members if one.state(self.at) in (MemberState.ALIVE, MemberState.DRAINING)]
+        """The members that serve the node now, or wait until they may."""
+        return [one for one in self.members if one.state(self.at) not in (MemberState.LOST, MemberState.ENDED)]
 
     @property
     def rows(self) -> Sequence[MemberRow]:

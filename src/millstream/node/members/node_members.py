@@ -12,10 +12,12 @@ from millstream import __version__
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
+from millstream.core.writers_lock import SCHEMA_VERSION
 from millstream.node.context import NodeContext
 from millstream.node.members.member_table import MemberTable
 from millstream.node.members.members_status import MemberDetails, MembersStatus
 from millstream.node.members.membership import Membership
+from millstream.node.members.upgrade import await_upgrade
 from millstream.stores.audit.holders import Holders
 
 
@@ -27,9 +29,10 @@ class NoMembersError(InputError):
 class NodeMembers:
     """Knows the members, and makes this process one."""
 
-    def __init__(self, context: NodeContext, engine: Callable[[], sa.Engine]) -> None:
+    def __init__(self, context: NodeContext, engine: Callable[[], sa.Engine], prepare: Callable[[], object]) -> None:
         self._context = context
         self._engine = engine
+        self._prepare = prepare
 
     @property
     def is_shared(self) -> bool:
@@ -66,7 +69,17 @@ class NodeMembers:
                 pid=os.getpid(),
                 version=__version__,
                 process=process,
+                schema=SCHEMA_VERSION,
                 roles=roles,
                 addresses=addresses,
             ),
         )
+
+    def await_upgrade(self, stopped: Callable[[], bool]) -> None:
+        """Open the tables of a node that :attr:`is_shared`; where older members need them as they are, wait for their
+        end.
+
+        Raises :class:`~millstream.node.members.upgrade.OlderMembersError` where this process is *stopped* before.
+        """
+        if self.is_shared:
+            await_upgrade(self._prepare, self.membership({}, {}), stopped)

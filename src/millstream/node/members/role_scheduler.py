@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from millstream.core.errors import BusyError
 from millstream.core.leases import Lease
 from millstream.core.sql import fenced
+from millstream.core.writers_lock import NewerSchemaError
 from millstream.node.members.assignment import assign
 from millstream.node.members.membership import RENEWALS, Membership
 
@@ -42,7 +43,8 @@ class RunningRole(Protocol):
 class RoleScheduler:
     """Runs, of the roles that *membership* offers, those that are assigned to it. *start* begins a role.
 
-    Within its block a thread calls :meth:`step` several times within a lease; *failed* gets what *start* raises.
+    Within its block a thread calls :meth:`step` several times within a lease; *failed* gets what *start* raises, with
+    the role, and, with an empty name, the error after which no role can begin any more.
     """
 
     def __init__(
@@ -161,6 +163,9 @@ class RoleScheduler:
         while not self._stopped:
             try:
                 self.step()
+            except NewerSchemaError as error:  # a newer program has the node: this one was stopped for long
+                self._failed("", error)
+                return
             except Exception as error:  # the database comes back
                 _log.warning("could not see which roles this process is to have: %s", error)
             with self._woken:

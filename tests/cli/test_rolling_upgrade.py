@@ -1,0 +1,110 @@
+"""A newer program beside older members of a node waits for their end, and an older one leaves newer tables alone.
+
+The version of the tables is a row, and the one that a member knows is in its row: so a program of another version is
+one that finds, or has written, another number there.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from serving_nodes import Serving, open_node
+
+from millstream.cli.main import run
+from millstream.core.writers_lock import SCHEMA_VERSION
+from millstream.node import Node
+from millstream.node.members.members_status import MemberDetails
+from millstream.node.members.membership import Membership
+from millstream.testing.waiting import Found, until
+from support.server_databases import new_database
+
+SETTINGS = """
+[node]
+database = "{database}"
+lease = "3s"
+[queue]
+broker = "amqp://127.0.0.1:1"
+"""
+
+
+@pytest.mark.served
+def test_a_newer_program_waits_for_older_members_and_an_older_one_ends_at_newer_tables(
+    tmp_path: Path, postgresql: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with new_database(postgresql, "node") as database:
+        folders = [tmp_path / "served", tmp_path / "tests"]
+        for folder in folders:
+            folder.mkdir()
+            (folder / "millstream.toml").write_text(SETTINGS.format(database=database), "utf-8")
+        here = ["--data", str(folders[1])]
+        with open_node(folders[1]) as node:
+            node.databases.prepare()
+            older = _member(node, "older", SCHEMA_VERSION - 1)
+            _set_version(node, SCHEMA_VERSION - 1)
+            with older:
+                waiting = Serving(folders[0])
+                soon(lambda: "waiting: this program would change" in " ".join(waiting.said), "a process that waits")
+                assert older.id in " ".join(waiting.said)
+                assert run(["node", "ls", "--json", *here]) == 0
+                states = [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()]
+                assert sorted(states) == ["alive", "waiting"]
+                assert run(["mill", "report", *here]) == 4, "a command of the newer version"
+                assert f"cannot use: stop {older.id}" in capsys.readouterr().err
+                assert run(["node", "move", "file", *here]) == 4
+                assert "must be stopped first" in capsys.readouterr().err
+                assert _version(node) == SCHEMA_VERSION - 1
+            with waiting:
+                assert _version(node) == SCHEMA_VERSION, "changed once the older member had left"
+                (member,) = node.databases.members.table.alive()
+                assert (member.details.waits, member.details.schema) == (False, SCHEMA_VERSION)
+                _member(node, "newer", SCHEMA_VERSION + 1)  # it is killed: the older process finds it lost
+                _set_version(node, SCHEMA_VERSION + 1)
+                assert waiting.process.wait(60) == 1, "it ends instead of writing to newer tables"
+                assert "install the version of millstream" in " ".join(waiting.said)
+        assert run(["node", "ls", *here]) == 1
+        error = capsys.readouterr().err
+        assert f"have version {SCHEMA_VERSION + 1}, and this program knows version {SCHEMA_VERSION}" in error
+
+
+@pytest.mark.served
+def test_a_process_that_waits_for_older_members_can_be_stopped(tmp_path: Path, postgresql: str) -> None:
+    with new_database(postgresql, "node") as database:
+        (tmp_path / "millstream.toml").write_text(SETTINGS.format(database=database), "utf-8")
+        with open_node(tmp_path) as node:
+            node.databases.prepare()
+            with _member(node, "older", SCHEMA_VERSION - 1):
+                _set_version(node, SCHEMA_VERSION - 1)
+                waiting = Serving(tmp_path)
+                soon(lambda: "waiting: " in " ".join(waiting.said), "a process that waits")
+                waiting.process.terminate()
+                waiting.process.communicate(timeout=60)
+                assert waiting.process.returncode == 4, waiting.said
+                soon(lambda: len(node.databases.members.table.alive()) == 1, "the older member alone")
+
+
+def soon(condition: Callable[[], Found], what: str) -> Found:
+    """:func:`until`, which looks a few times in a second: a look reads a file or asks a server."""
+    between = threading.Event()
+    return until(lambda: between.wait(0.2) or condition(), what, seconds=120)
+
+
+def _member(node: Node, host: str, schema: int) -> Membership:
+    """A process of another version, which is a member from now on; in its block it gives signs of life."""
+    member = Membership(node.databases.members.table, MemberDetails(host=host, pid=1, version="0", schema=schema))
+    member.join()
+    return member
+
+
+def _set_version(node: Node, version: int) -> None:
+    with node.databases.own.begin() as connection:
+        connection.execute(sa.text(f"UPDATE node_writers SET version = {version}"))
+
+
+def _version(node: Node) -> int:
+    with node.databases.own.connect() as connection:
+        return int(connection.scalar(sa.text("SELECT version FROM node_writers")) or 0)
