@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
+from serving_nodes import open_node
 
 from mill.test_tables_on_servers import SCRIPTS
 from millstream.cli.main import run
@@ -201,6 +202,14 @@ def test_the_command_moves_a_node_to_a_server_and_back(
         capsys.readouterr()
         return run(["mill", "check", "--data", str(folder)]), capsys.readouterr().out
 
+    def report_lines() -> tuple[int, str]:
+        """How many reports are in the chain, and the table of the last one."""
+        table = tmp_path / "lines.tsv"
+        assert run(["mill", "report", "second", "letters", "--tsv", str(table), "--data", str(folder)]) == 0
+        assert run(["mill", "report", "--verify", "--data", str(folder)]) == 0
+        with open_node(folder) as node:
+            return len(list(node.mill.reports.archive.stored("second", "letters"))), table.read_text()
+
     assert run(["mill", "duplicate", "--data", str(folder)]) == 0
     expected = check()
     assert "1 checked" in expected[1]
@@ -209,11 +218,17 @@ def test_the_command_moves_a_node_to_a_server_and_back(
         settings.write_text(f'[node]\ndatabase = "{url}"\n{stores}')
         shutil.move(folder / "node.db", tmp_path / "kept.db")
         assert "rows moved and verified" in capsys.readouterr().out
+        assert report_lines()[0] == 1
+        shutil.move(folder / "reports", tmp_path / "reports")
         assert check() == expected
-        assert not (folder / "node.db").exists()
+        before = report_lines()
+        assert before[0] == 2
+        assert not (folder / "node.db").exists() and not (folder / "reports").exists()
         assert run(["node", "move", "file", "--data", str(folder)]) == 0
         settings.write_text(stores)
+        assert report_lines() == before
         assert check() == expected
+        assert report_lines()[0] == 3
 
 
 _AT = "--host={host} --port={port} --user={user} {name}"

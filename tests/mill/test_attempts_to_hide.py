@@ -22,6 +22,7 @@ from millstream.mill.integrity.sweep import check_space
 from millstream.mill.integrity_decision import LAST_ATTEMPT, CheckVerdict, ManifestAction
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
+from millstream.mill.reports.archive import reports_of, verify_chain
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import IntegrityReport, ReportResult, SpaceTally, build_report
 from millstream.mill.tasks import BitCheck, BitReport, Duplicate
@@ -197,8 +198,8 @@ def test_p9_reports_that_are_kept_at_the_same_moment_are_both_kept_and_chained(t
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda report: ReportFolder(tmp_path).save(report, ["tsv"]), made))
     folder = ReportFolder(tmp_path)
-    assert folder.verify("1", "s") is not None
-    assert sorted(report.started_at for report in folder.reports("1", "s")) == [*range(40)]
+    assert verify_chain(folder, "1", "s") is not None
+    assert sorted(report.started_at for report in reports_of(folder, "1", "s")) == [*range(40)]
 
 
 def test_a_loop_is_due_again_once_a_clock_that_was_years_ahead_is_right(world: Any, tmp_path: Path) -> None:

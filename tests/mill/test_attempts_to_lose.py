@@ -25,6 +25,7 @@ from millstream.mill.policies.repository import Policies, PolicyRepository
 from millstream.mill.producers.producer_loop import LoopOutcome
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer, RepairProcessor
+from millstream.mill.reports.archive import reports_of
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.tasks import BitReport, Duplicate, Repair
 from millstream.mill.tombstones import NotDeletedError, record_deletions
@@ -295,7 +296,7 @@ def test_a_report_that_is_kept_again_after_its_worker_died_forgets_no_check_of_t
     world.clock.advance(60)
     processor.process(BitReport("1", "s", since, 1), 2)
     assert bit_log.count("1", "s") == 1
-    assert len(list(folder.reports("1", "s"))) == 1
+    assert len(list(reports_of(folder, "1", "s"))) == 1
 
 
 def _failed(result: CheckResult, at: int) -> CheckResult:

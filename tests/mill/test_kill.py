@@ -160,7 +160,7 @@ def test_p6_p9_processes_and_the_database_die_and_no_task_is_lost_and_no_success
                     ("SUCCESS", True) if intact else ("FAILURE", False)
                 )
                 assert row.sha256 == hashlib.sha256(bodies[name]).hexdigest()
-            report = node.mill.reports.folder.latest(store, "s")
+            report = node.mill.reports.archive.latest(store, "s")
             assert report is not None
             assert (report.listed, report.failed) == (count, 0 if store == "one" else DAMAGED)
             assert report.result.value == ("SUCCESS" if store == "one" else "FAILURE")

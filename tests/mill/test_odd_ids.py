@@ -21,6 +21,7 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.policy import Pair
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
+from millstream.mill.reports.archive import verify_chain
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import COLUMNS, ReportResult
 from millstream.mill.tasks import decode_task, encode_task
@@ -62,7 +63,7 @@ def test_items_of_odd_and_very_long_ids_are_copied_checked_reported_on_and_repai
     assert len(world.stores["2"].entries(QUARANTINE)) == len(IDS)
     assert {name: world.read(ItemRef("2", SPACE, name)) for name in IDS} == bodies
     assert checked(world, bit_log, folder).result == ReportResult.SUCCESS
-    assert folder.spaces() == [("2", SPACE)] and folder.verify("2", SPACE) is not None
+    assert folder.spaces() == [("2", SPACE)] and verify_chain(folder, "2", SPACE) is not None
 
 
 def duplicated(world: Any) -> set[str]:

@@ -15,6 +15,7 @@ from millstream.core.canonical import parse_canonical
 from millstream.mill.errors import ReportError
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
+from millstream.mill.reports.archive import reports_of, verify_chain
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.page import page
 from millstream.mill.reports.report import (
@@ -111,12 +112,12 @@ def unescape(text: str) -> str:
 def test_reports_of_a_space_are_chained(tmp_path: Path) -> None:
     folder = ReportFolder(tmp_path)
     assert folder.latest("1", "s") is None
-    assert folder.verify("1", "s") is None
+    assert verify_chain(folder, "1", "s") is None
     for verdict in (CheckVerdict.SUCCESS, CheckVerdict.FAILURE, CheckVerdict.SUCCESS):
         folder.save(report(verdict), ["tsv"])
-    first, second, third = folder.reports("1", "s")
+    first, second, third = reports_of(folder, "1", "s")
     assert (first.previous, second.previous, third.previous) == (None, first.sha256, second.sha256)
-    assert folder.verify("1", "s") == third.sha256
+    assert verify_chain(folder, "1", "s") == third.sha256
     assert folder.latest("1", "s") == third
     assert (tmp_path / "1" / "s" / "000001.tsv").read_bytes() == b"tsv"
 
@@ -133,13 +134,13 @@ def test_a_report_that_was_changed_or_taken_out_is_seen(tmp_path: Path) -> None:
     folder = three_reports(tmp_path)
     middle.write_bytes(middle.read_bytes().replace(b'"FAILURE":1', b'"FAILURE":0'))
     with pytest.raises(ReportError, match=r"000003\.json does not continue"):
-        folder.verify("1", "s")
+        verify_chain(folder, "1", "s")
     middle.unlink()
     with pytest.raises(ReportError, match=r"000003\.json does not continue"):
-        folder.verify("1", "s")
+        verify_chain(folder, "1", "s")
     middle.write_bytes(b'{ "not": "canonical" }')
     with pytest.raises(ReportError, match=r"000002\.json differs from the report"):
-        folder.verify("1", "s")
+        verify_chain(folder, "1", "s")
 
 
 def test_odd_names_stay_inside_the_folder(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
 from millstream.mill.item_ref import ItemRef
+from millstream.mill.reports.archive import reports_of
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.page import age_text, overview, page
 from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text
@@ -166,7 +167,7 @@ def test_a_report_that_was_kept_before_its_worker_died_is_not_kept_twice(desk: D
     desk.check(*"abc")
     first = desk.report()
     assert desk.report() == first
-    assert len(list(desk.folder.reports("1", "s"))) == 1
+    assert len(list(reports_of(desk.folder, "1", "s"))) == 1
     desk.since = desk.world.clock.now()
     desk.check(*"abc")
     assert desk.report().previous == first.sha256

@@ -16,6 +16,7 @@ import pytest
 from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.mill.manifest import ManifestEvent
+from millstream.mill.reports.archive import reports_of, verify_chain
 from millstream.node import Node
 from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError
@@ -161,8 +162,8 @@ def test_integrity_finds_damage_keeps_reports_and_says_so_in_the_exit_code(
     (kept,) = lines(capfd)
     assert kept["findings"] == broken["findings"]
     with Node.open(Settings(data=str(data)), create=True) as node:
-        assert len(list(node.mill.reports.folder.reports("primary", "docs"))) == 2
-        assert node.mill.reports.folder.verify("primary", "docs")
+        assert len(list(reports_of(node.mill.reports.archive, "primary", "docs"))) == 2
+        assert verify_chain(node.mill.reports.archive, "primary", "docs")
         (row,) = node.stores.manifest.replicas("docs", "readme")
         assert row.outcome == "FAILURE"
 

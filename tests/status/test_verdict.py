@@ -217,7 +217,7 @@ def test_an_item_without_a_copy_is_an_issue_after_an_hour(desk: FaultyNode) -> N
     event = ManifestEvent("one", "photos", "new", desk.clock.now(), hashlib.sha256(b"new").hexdigest(), 3)
     desk.node.stores.manifest.writer.record([event])
     desk.command("mill", "check")
-    report = desk.node.mill.reports.folder.latest("two", "photos")
+    report = desk.node.mill.reports.archive.latest("two", "photos")
     assert report is not None and (report.result, report.absent.count) == ("INCOMPLETE", 1)
     for minutes, kinds in ((1, []), (58, []), (2, ["space-not-well"])):
         desk.clock.advance(minutes * 60)

@@ -57,9 +57,11 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
     its tables; afterwards set node.database to the target.
     """
     from millstream.cli.node_tables import node_tables
+    from millstream.mill.reports.archive import copy_reports
     from millstream.node.databases import has_database, open_tables
     from millstream.node.errors import NodeNotFoundError
     from millstream.node.moving import MoveError, move_documents, move_tables
+    from millstream.node.reports import open_reports
     from millstream.status.serving_node import find_serving_node
 
     source_url, goal_url = settings.node.database, "" if target == FILE else target
@@ -79,19 +81,22 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
             if not as_json and sys.stderr.isatty():
                 echo_line(f"{table}: {counts[table]:,} rows", err=True)
 
-        copied = 0
+        copied, reports, both = 0, 0, ((source, source_url), (goal, goal_url))
 
         def documents() -> None:
-            nonlocal copied
+            nonlocal copied, reports
             copied = move_documents(_documents(settings, source, source_url), _documents(settings, goal, goal_url))
+            before, after = (open_reports(settings, engine if url else None) for engine, url in both)
+            reports = copy_reports(before, after)
 
         moved = move_tables(source, goal, node_tables(), str(settings.folder), told=told, at_end=documents)
     if as_json:
-        print_json({"tables": moved, "copied": counts, "documents": copied})
+        print_json({"tables": moved, "copied": counts, "documents": copied, "reports": reports})
         return
     for table in moved:
         echo_line(f"{table.name}  {table.rows:,} rows  {table.checksum}")
     echo_line(f"states of batching, producers and MQTT sessions  {copied:,}")
+    echo_line(f"integrity reports  {reports:,}")
     setting = "remove node.database from the settings" if target == FILE else "set node.database to it"
     echo_line(f"{sum(table.rows for table in moved):,} rows moved and verified; now {setting}")
 

@@ -120,7 +120,7 @@ def _protected_spaces(node: Node, verdict: Verdict, now: int) -> list[SpaceStatu
     work = OpenWork(
         holds=node.stores.change_guard.pending(), problems=_problems(verdict), dead_tasks=_dead_tasks(node.settings)
     )
-    return list(ProtectionStatus(node.databases.own, policies, work, node.mill.reports.folder.latest, now).spaces())
+    return list(ProtectionStatus(node.databases.own, policies, work, node.mill.reports.archive.latest, now).spaces())
 
 
 def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str]:

@@ -142,7 +142,7 @@ class MillPart:
 
     def prepare(self) -> None:
         """Open the tables of repairs and the folder of reports now."""
-        _ = self.repairs.log, self.reports.folder
+        _ = self.repairs.log, self.reports.archive
 
     def _processors(self) -> dict[type[Any], Processor]:
         providers, manifest, outbox = self._stores.providers, self._stores.manifest, self._stores.outbox

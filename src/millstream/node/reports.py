@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import urlsplit
 
+import sqlalchemy as sa
+
 from millstream.anchoring import LedgerEntry, LogLedger
 from millstream.anchoring.cut_manifest import anchor_string
 from millstream.core.cached import locked_cached_property
@@ -15,8 +17,11 @@ from millstream.mill.adoption.coverage import adopted_share
 from millstream.mill.integrity.source_comparison import SourceComparison
 from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
+from millstream.mill.reports.archive import ReportArchive
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import IntegrityReport, encode_report
+from millstream.mill.reports.table import ReportTable
+from millstream.node.anchoring import open_cas
 from millstream.node.checks import ChecksPart
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
@@ -24,6 +29,10 @@ from millstream.node.ledger_trees import LedgerTreesPart
 from millstream.node.logs import LogsPart
 from millstream.node.policies import PoliciesPart
 from millstream.node.stores import StoresPart
+from millstream.settings import Settings
+
+FOLDER = "reports"
+"""Where the reports are, within the folder of a node."""
 
 REPORT_LEDGER = "mill.ledger"
 """The log of the ledger of integrity reports."""
@@ -52,15 +61,17 @@ class ReportsPart:
         self._trees = trees
 
     @locked_cached_property
-    def folder(self) -> ReportFolder:
-        """The integrity reports, each chained to the one before."""
-        return ReportFolder(self._context.folder / "reports")
+    def archive(self) -> ReportArchive:
+        """The integrity reports, each chained to the one before: in the folder, or in the database on a server and
+        content-addressed storage."""
+        settings = self._context.settings
+        return open_reports(settings, self._databases.own if settings.node.database else None)
 
     @locked_cached_property
     def reporter(self) -> Reporter:
         """Makes reports, and writes down in a ledger that they were made."""
         return Reporter(
-            self.folder,
+            self.archive,
             self._checks.bit_log,
             account=self._context.settings.mill.account,
             anchor=self.anchor,
@@ -95,6 +106,13 @@ class ReportsPart:
         self.ledger.verify()
         anchored = {entry.anchor_string for entry in self.ledger.entries()}
         return lambda report: _anchor(report) in anchored
+
+
+def open_reports(settings: Settings, server: sa.Engine | None) -> ReportArchive:
+    """The reports of a node with *settings* whose tables are on *server*, or in its folder."""
+    if server is None:
+        return ReportFolder(settings.folder / FOLDER)
+    return ReportTable(server, lambda: open_cas(settings, create=True))
 
 
 def _anchor(report: IntegrityReport) -> str:

@@ -97,7 +97,7 @@ class StatusPoller:
         self._clock_watch = ClockWatch(view.clock, self._limits.clock_off)
         self._copies: CopiesStatus | None = None
         self._costs: dict[str, float] = {}
-        self.reports = LatestReports(view.node.mill.reports.folder)
+        self.reports = LatestReports(view.node.mill.reports.archive)
         self._ended_looks: dict[str, tuple[float, int, float]] = {}
         self._errors: dict[str, str] = {}
         self._started_at = 0.0

@@ -67,7 +67,7 @@ def _rebuild(node: Node, table: str, store: str, space: str) -> RebuildCounts | 
             return None
         log, outbox, lookup = node.mill.audit.log, node.stores.outbox, node.mill.audit.lookup
         return rebuild_audit_log(node.stores.providers, log, outbox, lookup, store=store, space=space)
-    latest = node.mill.reports.folder.latest(store, space)
+    latest = node.mill.reports.archive.latest(store, space)
     return rebuild_bit_log(
         node.stores.manifest, node.mill.checks.bit_log, store, space, since=latest.ended_at if latest else 0
     )

@@ -14,8 +14,10 @@ from millstream.cli.examples import example
 from millstream.cli.mill.space_options import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.core.amounts import counted, share_text, size_text
-from millstream.core.durable import write_durably
+from millstream.core.durable import replacing, write_durably
 from millstream.mill.adoption.adopted_store import find_adopted_store
+from millstream.mill.errors import ReportError
+from millstream.mill.reports.archive import reports_of, verify_chain
 from millstream.mill.reports.page import age_text, overview
 from millstream.mill.reports.report import IntegrityReport, ReportResult, report_lines
 from millstream.mill.reports.statistics import store_sizes
@@ -34,10 +36,20 @@ from millstream.settings import Settings
 @click.option(
     "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML page with one line per space."
 )
+@click.option(
+    "--tsv", type=click.Path(path_type=Path), metavar="FILE", help="Write the table of the report on SPACE in STORE."
+)
 @data_options
 @json_option
 def report(
-    settings: Settings, *, store: str | None, space: str | None, verify: bool, html: Path | None, as_json: bool
+    settings: Settings,
+    *,
+    store: str | None,
+    space: str | None,
+    verify: bool,
+    html: Path | None,
+    tsv: Path | None,
+    as_json: bool,
 ) -> int:
     """Print the latest report of every space, and its age.
 
@@ -45,11 +57,13 @@ def report(
     happened.
     """
     with Node.open(settings) as node:
-        places = chosen_spaces(node, store, space, known=node.mill.reports.folder.spaces(), asked=True)
-        latest = [node.mill.reports.folder.latest(*place) for place in places]
+        places = chosen_spaces(node, store, space, known=node.mill.reports.archive.spaces(), asked=True)
+        latest = [node.mill.reports.archive.latest(*place) for place in places]
         now = node.clock.now()
         if html is not None:
             write_durably(html, "".join(overview(places, latest, now)).encode())
+        if tsv is not None:
+            _write_lines(node, store, space, tsv)
         if verify:
             return _verify(node, places)
         for place, found in zip(places, latest, strict=True):
@@ -67,12 +81,23 @@ def _without_report(node: Node, store: str, space: str) -> str:
     return f"{line} (`millstream status` tells what `protect` read)" if is_protected else line
 
 
+def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -> None:
+    """Write the lines of the last report on *space* in *store* to *path*."""
+    if store is None or space is None:
+        raise click.UsageError("--tsv writes the table of one report: name its STORE and SPACE")
+    lines = node.mill.reports.archive.lines(store, space)
+    if lines is None:
+        raise ReportError(f"the last report on {space} in {store} has no table: run `millstream mill check` first")
+    with replacing(path) as file:
+        file.writelines(lines)
+
+
 def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
     """Exit code 1 where a report is not in the ledger."""
-    is_anchored, missing = node.mill.reports.is_anchored(), 0
+    archive, is_anchored, missing = node.mill.reports.archive, node.mill.reports.is_anchored(), 0
     for store, space in places:
-        head = node.mill.reports.folder.verify(store, space)
-        unknown = [one for one in node.mill.reports.folder.reports(store, space) if not is_anchored(one)]
+        head = verify_chain(archive, store, space)
+        unknown = [one for one in reports_of(archive, store, space) if not is_anchored(one)]
         missing += len(unknown)
         note = f"; {len(unknown):,} of its reports are not in the ledger" if unknown else ""
         click.echo(f"{store}/{space}: {head or 'no report yet'}{note}")

@@ -90,7 +90,7 @@ def show_space(call: PageRequest) -> Mapping[str, Any]:
     ask = call.ask(integrity.ItemsQuery)
     where = (ask.query.store, ask.query.space)
     facts: dict[str, Any] = {"store": where[0], "space": where[1], "after": ask.query.after}
-    report = call.app.node.mill.reports.folder.latest(*where)
+    report = call.app.node.mill.reports.archive.latest(*where)
     facts["vanished"] = integrity.vanished_by_space(call.app.poller.snapshot).get(where, 0)
     return {
         **facts,

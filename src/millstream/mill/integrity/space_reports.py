@@ -17,7 +17,7 @@ from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.manifest_table import last_check
 from millstream.mill.merge_join import outer_join
 from millstream.mill.notices.receivers import BadReport, NoticeReceiver
-from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.archive import ReportArchive
 from millstream.mill.reports.report import (
     AdoptedShare,
     IntegrityReport,
@@ -50,7 +50,7 @@ NEW = "– new"
 
 
 class Reporter:
-    """Keeps the reports of an *account* in *folder*, with the rows of *bit_log* as their table of text.
+    """Keeps the reports of an *account* in *archive*, with the rows of *bit_log* as their table of text.
 
     Each is handed to *anchor* once it is kept; a report that was kept and not anchored is anchored when its task comes
     again. *kinds* are the kinds of stores by id (``file``, ``s3``), for the table. A report on a copy says what
@@ -59,7 +59,7 @@ class Reporter:
 
     def __init__(
         self,
-        folder: ReportFolder,
+        archive: ReportArchive,
         bit_log: BitLog,
         *,
         account: str = "local",
@@ -68,7 +68,7 @@ class Reporter:
         comparison: SourceComparison | None = None,
         adopted: Callable[[str, str], AdoptedShare] | None = None,
     ) -> None:
-        self._folder, self._bit_log, self._account, self._anchor = folder, bit_log, account, anchor
+        self._archive, self._bit_log, self._account, self._anchor = archive, bit_log, account, anchor
         self._kinds, self._comparison, self._adopted = kinds or {}, comparison, adopted
 
     def make(self, tally: SpaceTally, store: str, space: str, *, since: int, until: int) -> IntegrityReport:
@@ -91,7 +91,7 @@ class Reporter:
             results = _merged(self._bit_log.results(store, space, since=since), more)
             kind = self._kinds.get(store, "")
             lines = tsv_lines(results, account=self._account, store_type=kind, strays=made.strays.first)
-            self._folder.save(made, lines)
+            self._archive.save(made, lines)
             report = self._kept(store, space, since) or made
         if self._anchor is not None:
             self._anchor(report)
@@ -99,7 +99,7 @@ class Reporter:
         return report
 
     def _kept(self, store: str, space: str, since: int) -> IntegrityReport | None:
-        latest = self._folder.latest(store, space)
+        latest = self._archive.latest(store, space)
         return latest if latest is not None and latest.started_at == since else None
 
 

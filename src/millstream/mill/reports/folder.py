@@ -9,81 +9,72 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from millstream.core.canonical import CanonicalError, parse_canonical
-from millstream.core.decoding import prepared
 from millstream.core.durable import file_lock, replacing, write_durably
-from millstream.mill.errors import ReportError
+from millstream.mill.reports.archive import StoredReport, decode_report
 from millstream.mill.reports.page import page
 from millstream.mill.reports.report import IntegrityReport, encode_report
 
 _NAME = re.compile(r"(\d{6})\.json")
+_PIECE = 1 << 20
 
 
 class ReportFolder:
-    """Reports in *root*: ``<store>/<space>/<number>.json``, ``.html`` for people, ``.tsv`` with one line an item.
-
-    Names are percent-encoded. Reports are only ever added.
+    """A :class:`~millstream.mill.reports.archive.ReportArchive` in *root*: ``<store>/<space>/<number>.json``, ``.html``
+    for people, ``.tsv`` with one line an item. Names are percent-encoded.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> Path:
-        """Keep *report* as the next of its space, chained to the last one; where it lies is returned.
-
-        *tsv* are the lines of its table, which are written as they come.
-        Its ``previous`` is set here. Raises :class:`ReportError` where the chain is broken already.
-        """
+        """As the archive says; where the report lies is returned."""
         folder = self.folder(report.store, report.space)
         folder.mkdir(parents=True, exist_ok=True)
         with file_lock(folder / ".lock"):  # two at a time would take the same number, and one report would be lost
-            return self._save(folder, report, tsv)
+            return self._save(report, tsv)
 
-    def _save(self, folder: Path, report: IntegrityReport, tsv: Iterable[str] | None) -> Path:
-        last = self._paths(report.store, report.space)[-1:]
-        previous = _read(last[0]).sha256 if last else None
-        path = folder / f"{len(self._paths(report.store, report.space)) + 1:06d}.json"
-        if tsv is not None:
-            with replacing(path.with_suffix(".tsv")) as file:
-                file.writelines(line.encode() for line in tsv)
-        chained = msgspec.structs.replace(report, previous=previous)
-        write_durably(path.with_suffix(".html"), "".join(page(chained)).encode())
-        write_durably(path, encode_report(chained))
+    def _save(self, report: IntegrityReport, tsv: Iterable[str] | None) -> Path:
+        paths = self._paths(report.store, report.space)
+        previous = decode_report(_stored(paths[-1])).sha256 if paths else None
+        path = self._path(report.store, report.space, len(paths) + 1)
+        data = encode_report(msgspec.structs.replace(report, previous=previous))
+        lines = None if tsv is None else (line.encode() for line in tsv)
+        _write(path, StoredReport(len(paths) + 1, data, str(path)), lines)
         return path
 
-    def reports(self, store: str, space: str) -> Iterator[IntegrityReport]:
-        """Every report of a space, the first one first."""
-        return map(_read, self._paths(store, space))
-
     def latest(self, store: str, space: str) -> IntegrityReport | None:
-        """The last report of a space, if there is one."""
         paths = self._paths(store, space)
-        return _read(paths[-1]) if paths else None
+        return decode_report(_stored(paths[-1])) if paths else None
 
     def spaces(self) -> Sequence[tuple[str, str]]:
-        """Every (store, space) that has a report, sorted."""
         folders = sorted({path.parent for path in self._root.glob("*/*/*.json") if _NAME.fullmatch(path.name)})
         return sorted((unquote(folder.parent.name), unquote(folder.name)) for folder in folders)
 
-    def verify(self, store: str, space: str) -> str | None:
-        """Walk the chain of a space; the SHA-256 of its last report, for pinning, or None where there is none.
+    def version(self, store: str, space: str) -> int | None:
+        try:
+            return self.folder(store, space).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
 
-        Raises :class:`ReportError` that names the first report that is missing or was changed.
-        """
-        previous = None
-        for number, path in enumerate(self._paths(store, space), start=1):
-            report = _read(path)
-            if path.stem != f"{number:06d}" or report.previous != previous:
-                raise ReportError(
-                    f"{path} does not continue the previous report: a report was changed or removed; "
-                    "restore it from a backup"
-                )
-            previous = report.sha256
-        return previous
+    def stored(self, store: str, space: str) -> Iterator[StoredReport]:
+        return map(_stored, self._paths(store, space))
+
+    def lines(self, store: str, space: str, number: int | None = None) -> Iterator[bytes] | None:
+        paths = self._paths(store, space)[-1:] if number is None else [self._path(store, space, number)]
+        tables = [path.with_suffix(".tsv") for path in paths]
+        return _pieces(tables[0]) if tables and tables[0].exists() else None
+
+    def add(self, store: str, space: str, report: StoredReport, lines: Iterable[bytes] | None) -> None:
+        path = self._path(store, space, report.number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, report, lines)
 
     def folder(self, store: str, space: str) -> Path:
         """Where the reports of a space lie, or will lie."""
         return self._root / encode_name(store) / encode_name(space)
+
+    def _path(self, store: str, space: str, number: int) -> Path:
+        return self.folder(store, space) / f"{number:06d}.json"
 
     def _paths(self, store: str, space: str) -> Sequence[Path]:
         folder = self.folder(store, space)
@@ -96,10 +87,20 @@ def encode_name(name: str) -> str:
     return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
 
 
-def _read(path: Path) -> IntegrityReport:
-    try:
-        return msgspec.convert(parse_canonical(path.read_bytes()), prepared(IntegrityReport))
-    except (CanonicalError, msgspec.ValidationError) as error:
-        raise ReportError(
-            f"{path} differs from the report that was written: {error}. Restore it from a backup or a copy"
-        ) from error
+def _stored(path: Path) -> StoredReport:
+    return StoredReport(int(path.stem), path.read_bytes(), str(path))
+
+
+def _write(path: Path, report: StoredReport, lines: Iterable[bytes] | None) -> None:
+    """Write *report* last: what is beside it belongs to a report that is there."""
+    if lines is not None:
+        with replacing(path.with_suffix(".tsv")) as file:
+            file.writelines(lines)
+    write_durably(path.with_suffix(".html"), "".join(page(decode_report(report))).encode())
+    write_durably(path, report.data)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece

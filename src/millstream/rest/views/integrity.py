@@ -242,8 +242,8 @@ def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Finding
 @endpoints.get("/integrity/reports", ReportsQuery)
 def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[ReportRow]:
     """List the last report of each space, by store and space."""
-    query, folder = request.query, app.node.mill.reports.folder
-    where, end = folder.spaces(), query.offset + query.limit
+    query, archive = request.query, app.node.mill.reports.archive
+    where, end = archive.spaces(), query.offset + query.limit
     shown = where if query.sort != "name" else where[query.offset : end]
     rows = [row for store, space in shown if (row := _report(app, store, space)) is not None]
     if query.sort != "name":
@@ -261,7 +261,7 @@ def copies(app: AppContext, request: ApiRequest[ItemQuery, Any]) -> Listing[Copy
 @endpoints.get("/integrity/report", SpaceQuery)
 def report(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> IntegrityReport:
     """Show the latest report on a space of a store."""
-    found = app.node.mill.reports.folder.latest(request.query.store, request.query.space)
+    found = app.node.mill.reports.archive.latest(request.query.store, request.query.space)
     if found is None:
         raise NoReportError
     return found

@@ -10,7 +10,7 @@ from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.adoption.status import OpenWork, ProtectionStatus, SpaceStatus
 from millstream.mill.errors import PolicyError, ReportError
 from millstream.mill.policies.repository import Policies, PolicyRepository
-from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.archive import ReportArchive
 from millstream.mill.reports.report import IntegrityReport
 from millstream.node import Node
 from millstream.stores.protocol import StoreError
@@ -36,22 +36,21 @@ class CopiesStatus(msgspec.Struct, frozen=True, kw_only=True):
 class LatestReports:
     """The last report of each space, read again only where one was added. Its lists of items are left out."""
 
-    def __init__(self, folder: ReportFolder) -> None:
-        self._folder = folder
+    def __init__(self, archive: ReportArchive) -> None:
+        self._archive = archive
         self._read: dict[tuple[str, str], tuple[int, IntegrityReport | None]] = {}
         self.troubles: dict[str, str] = {}
 
     def latest(self, store: str, space: str) -> IntegrityReport | None:
         """The last report on *space* in *store*; None where there is none, or where it cannot be read."""
-        try:
-            changed = self._folder.folder(store, space).stat().st_mtime_ns
-        except FileNotFoundError:
+        changed = self._archive.version(store, space)
+        if changed is None:
             return None
         known = self._read.get((store, space))
         if known is None or known[0] != changed:
             report = None
             try:
-                report = self._folder.latest(store, space)
+                report = self._archive.latest(store, space)
             except ReportError as error:
                 self.troubles[f"the report on {space} in {store}"] = str(error)
             else:
@@ -72,7 +71,7 @@ def look_at_copies(node: Node, reports: LatestReports, now: int) -> CopiesStatus
     work = OpenWork(holds=node.stores.change_guard.pending())
     spaces = list(ProtectionStatus(node.databases.own, policies, work, reports.latest, now).spaces())
     where = {(one.store, one.space) for one in spaces} | {(c.store, one.space) for one in spaces for c in one.copies}
-    found = {place: reports.latest(*place) for place in where | set(node.mill.reports.folder.spaces())}
+    found = {place: reports.latest(*place) for place in where | set(node.mill.reports.archive.spaces())}
     return CopiesStatus(
         policies=policies,
         spaces=spaces,

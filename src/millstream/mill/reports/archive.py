@@ -1,0 +1,106 @@
+"""Where the reports of a node are kept, each chained to the one before it: files in a folder, or rows in a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from millstream.core.canonical import CanonicalError, parse_canonical
+from millstream.core.decoding import prepared
+from millstream.mill.errors import ReportError
+from millstream.mill.reports.report import IntegrityReport
+
+
+class StoredReport(msgspec.Struct, frozen=True):
+    """A report as it is kept: its ``number`` in its space, from 1, and its canonical JSON. ``place`` is for errors."""
+
+    number: int
+    data: bytes
+    place: str
+
+
+class ReportArchive(Protocol):
+    """The reports on the spaces of stores. They are only ever added."""
+
+    def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> object:
+        """Keep *report* as the next of its space, chained to the last one: its ``previous`` is set here.
+
+        *tsv* are the lines of its table, which are written as they come. Raises :class:`ReportError` where the chain is
+        broken already.
+        """
+        ...
+
+    def latest(self, store: str, space: str) -> IntegrityReport | None:
+        """The last report of a space, if there is one. Raises :class:`ReportError` where it cannot be read."""
+        ...
+
+    def spaces(self) -> Sequence[tuple[str, str]]:
+        """Every (store, space) that has a report, sorted."""
+        ...
+
+    def version(self, store: str, space: str) -> int | None:
+        """A number that changes when a report on the space is added; None where there is none."""
+        ...
+
+    def stored(self, store: str, space: str) -> Iterator[StoredReport]:
+        """Every report of a space as it is kept, the first one first."""
+        ...
+
+    def lines(self, store: str, space: str, number: int | None = None) -> Iterator[bytes] | None:
+        """The table of the report *number*, by default of the last one, in pieces; None where it has none."""
+        ...
+
+    def add(self, store: str, space: str, report: StoredReport, lines: Iterable[bytes] | None) -> None:
+        """Keep what :meth:`stored` of another archive gave, under its number."""
+        ...
+
+
+def reports_of(archive: ReportArchive, store: str, space: str) -> Iterator[IntegrityReport]:
+    """Every report of a space in *archive*, the first one first. Raises :class:`ReportError`."""
+    return map(decode_report, archive.stored(store, space))
+
+
+def verify_chain(archive: ReportArchive, store: str, space: str) -> str | None:
+    """Walk the chain of a space; the SHA-256 of its last report, for pinning, or None where there is none.
+
+    Raises :class:`ReportError` that names the first report that is missing or was changed.
+    """
+    previous = None
+    for number, stored in enumerate(archive.stored(store, space), start=1):
+        report = decode_report(stored)
+        if stored.number != number or report.previous != previous:
+            raise ReportError(
+                f"{stored.place} does not continue the previous report: a report was changed or removed; "
+                "restore it from a backup"
+            )
+        previous = report.sha256
+    return previous
+
+
+def copy_reports(source: ReportArchive, target: ReportArchive) -> int:
+    """Put the reports of *source* that *target* lacks into it; how many those in *source* are.
+
+    Raises :class:`ReportError` where *target* has another report under a number.
+    """
+    count = 0
+    for store, space in source.spaces():
+        there = {one.number: one.data for one in target.stored(store, space)}
+        for one in source.stored(store, space):
+            count += 1
+            if one.number not in there:
+                target.add(store, space, one, source.lines(store, space, one.number))
+            elif there[one.number] != one.data:
+                raise ReportError(f"{one.place} differs from the report of the same number in the target: remove one")
+    return count
+
+
+def decode_report(stored: StoredReport) -> IntegrityReport:
+    """The report that is kept as *stored*. Raises :class:`ReportError` where it was changed."""
+    try:
+        return msgspec.convert(parse_canonical(stored.data), prepared(IntegrityReport))
+    except (CanonicalError, msgspec.ValidationError) as error:
+        raise ReportError(
+            f"{stored.place} differs from the report that was written: {error}. Restore it from a backup or a copy"
+        ) from error

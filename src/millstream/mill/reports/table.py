@@ -1,0 +1,149 @@
+"""Reports of a node whose database is on a server: rows that name content-addressed files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.cached import locked_cached_property
+from millstream.core.column_types import LONG_BYTES, NAME, exact_text
+from millstream.core.errors import MillstreamError
+from millstream.core.sql import make_tables, writing
+from millstream.mill.errors import ReportError
+from millstream.mill.reports.archive import StoredReport, decode_report
+from millstream.mill.reports.report import IntegrityReport, encode_report
+
+metadata = sa.MetaData()
+
+_reports = sa.Table(
+    "mill_reports",
+    metadata,
+    sa.Column("store", NAME, primary_key=True),
+    sa.Column("space", NAME, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("cid", exact_text(100), nullable=False),
+    sa.Column("lines", LONG_BYTES),
+    sqlite_with_rowid=False,
+)
+"""The reports: the CID of the canonical JSON, which the ledger of reports names too, and those of the parts of the
+table, one a line."""
+
+_PART = 8 << 20
+"""Bytes of a part of a table of lines."""
+
+_MOST_BYTES = 1 << 30
+"""The most bytes of a report that is read."""
+
+
+class Blobs(Protocol):
+    """Content-addressed storage."""
+
+    def put(self, data: bytes) -> str:
+        """Store *data* durably and return its CID."""
+        ...
+
+    def get(self, cid: str, limit: int) -> bytes:
+        """The bytes of *cid*, checked against it; at most *limit* of them."""
+        ...
+
+
+class ReportTable:
+    """A :class:`~millstream.mill.reports.archive.ReportArchive`: rows in the database of *engine*, content in what
+    *open_blobs* opens when it is first needed, and whose errors are raised. Several processes may add reports.
+    """
+
+    def __init__(self, engine: sa.Engine, open_blobs: Callable[[], Blobs]) -> None:
+        make_tables(engine, metadata)
+        self._engine, self._open_blobs = engine, open_blobs
+
+    @locked_cached_property
+    def _blobs(self) -> Blobs:
+        return self._open_blobs()
+
+    def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> None:
+        parts = None if tsv is None else self._put_lines(line.encode() for line in tsv)
+        while True:  # until no other process has added one meanwhile
+            last = self._last(report.store, report.space)
+            previous = None if last is None else decode_report(self._read(*last)).sha256
+            data = encode_report(msgspec.structs.replace(report, previous=previous))
+            row = {"store": report.store, "space": report.space, "number": 1 if last is None else last[2] + 1}
+            if self._insert({**row, "cid": self._blobs.put(data), "lines": parts}):
+                return
+
+    def latest(self, store: str, space: str) -> IntegrityReport | None:
+        last = self._last(store, space)
+        return None if last is None else decode_report(self._read(*last))
+
+    def spaces(self) -> Sequence[tuple[str, str]]:
+        query = sa.select(_reports.c.store, _reports.c.space).distinct()
+        with self._engine.connect() as connection:
+            return sorted((row.store, row.space) for row in connection.execute(query))
+
+    def version(self, store: str, space: str) -> int | None:
+        last = self._last(store, space)
+        return None if last is None else last[2]
+
+    def stored(self, store: str, space: str) -> Iterator[StoredReport]:
+        query = sa.select(_reports.c.number, _reports.c.cid).where(_of(store, space)).order_by(_reports.c.number)
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return (self._read(store, space, row.number, row.cid) for row in rows)
+
+    def lines(self, store: str, space: str, number: int | None = None) -> Iterator[bytes] | None:
+        query = sa.select(_reports.c.lines).where(_of(store, space))
+        if number is not None:
+            query = query.where(_reports.c.number == number)
+        with self._engine.connect() as connection:
+            parts = connection.scalar(query.order_by(_reports.c.number.desc()).limit(1))
+        if parts is None:
+            return None
+        return (self._blobs.get(cid, _PART * 2) for cid in bytes(parts).decode().split())
+
+    def add(self, store: str, space: str, report: StoredReport, lines: Iterable[bytes] | None) -> None:
+        parts = None if lines is None else self._put_lines(lines)
+        row = {"store": store, "space": space, "number": report.number}
+        with writing(self._engine) as connection:
+            connection.execute(sa.insert(_reports).values(row | {"cid": self._blobs.put(report.data), "lines": parts}))
+
+    def _insert(self, row: dict[str, object]) -> bool:
+        """Insert *row*; False where its number is taken."""
+        same = sa.and_(*(_reports.c[name] == row[name] for name in ("store", "space", "number")))
+        with writing(self._engine) as connection:
+            if connection.scalar(sa.select(_reports.c.number).where(same)) is not None:
+                return False
+            connection.execute(sa.insert(_reports).values(row))
+        return True
+
+    def _last(self, store: str, space: str) -> tuple[str, str, int, str] | None:
+        query = sa.select(_reports.c.number, _reports.c.cid).where(_of(store, space))
+        with self._engine.connect() as connection:
+            row = connection.execute(query.order_by(_reports.c.number.desc()).limit(1)).first()
+        return None if row is None else (store, space, row.number, row.cid)
+
+    def _read(self, store: str, space: str, number: int, cid: str) -> StoredReport:
+        place = f"report {number} on {space} in {store}"
+        try:
+            return StoredReport(number, self._blobs.get(cid, _MOST_BYTES), place)
+        except MillstreamError as error:
+            if error.transient:
+                raise
+            raise ReportError(f"{place} cannot be read: {error}") from error
+
+    def _put_lines(self, lines: Iterable[bytes]) -> bytes:
+        """The CIDs of the parts of *lines*, one a line."""
+        cids, part = list[str](), bytearray()
+        for line in lines:
+            part += line
+            if len(part) >= _PART:
+                cids.append(self._blobs.put(bytes(part)))
+                part.clear()
+        if part:
+            cids.append(self._blobs.put(bytes(part)))
+        return "\n".join(cids).encode()
+
+
+def _of(store: str, space: str) -> sa.ColumnElement[bool]:
+    return sa.and_(_reports.c.store == store, _reports.c.space == space)

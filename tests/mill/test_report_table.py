@@ -1,0 +1,102 @@
+"""Reports of a node whose database is on a server: rows and content-addressed files, for several processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.anchoring.cas import MemoryCas
+from millstream.core.cid import cid_of
+from millstream.mill.errors import ReportError
+from millstream.mill.integrity_decision import CheckVerdict
+from millstream.mill.reports import table
+from millstream.mill.reports.archive import copy_reports, reports_of, verify_chain
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.report import IntegrityReport, SpaceTally, build_report, encode_report
+from millstream.mill.reports.table import ReportTable
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}", connect_args={"timeout": 30})
+    yield engine
+    engine.dispose()
+
+
+def report(number: int, space: str = "photos") -> IntegrityReport:
+    tally = SpaceTally()
+    tally.count(CheckVerdict.SUCCESS, "B0 same", number=number, size=10 * number)
+    return build_report(tally, "second", space, started_at=number, ended_at=number + 1)
+
+
+def test_reports_are_chained_and_their_files_are_named_by_their_content(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "_PART", 20)
+    blobs = MemoryCas()
+    archive = ReportTable(engine, lambda: blobs)
+    assert (archive.latest("second", "photos"), archive.version("second", "photos"), archive.spaces()) == (
+        None,
+        None,
+        [],
+    )
+    assert archive.lines("second", "photos") is None and verify_chain(archive, "second", "photos") is None
+    lines = [f"line {number}\n" for number in range(10)]
+    archive.save(report(1), lines)
+    archive.save(report(2))
+    archive.save(report(3, "letters"), [])
+    first, second = reports_of(archive, "second", "photos")
+    assert (first.previous, second.previous) == (None, first.sha256)
+    assert archive.latest("second", "photos") == second and blobs.has(cid_of(encode_report(second)))
+    assert verify_chain(archive, "second", "photos") == second.sha256
+    assert archive.spaces() == [("second", "letters"), ("second", "photos")]
+    assert archive.version("second", "photos") == 2
+    pieces = list(archive.lines("second", "photos", 1) or ())
+    assert len(pieces) > 2 and b"".join(pieces).decode() == "".join(lines)
+    assert archive.lines("second", "photos") is None, "the last report has no table"
+    assert list(archive.lines("second", "letters") or "x") == [], "an empty one"
+    blobs.overwrite(cid_of(encode_report(first)), None)
+    with pytest.raises(ReportError, match="report 1 on photos in second cannot be read"):
+        verify_chain(archive, "second", "photos")
+
+
+def test_two_processes_that_add_reports_make_one_chain(engine: sa.Engine) -> None:
+    blobs = MemoryCas()
+    archives = [ReportTable(engine, lambda: blobs) for _ in range(2)]
+
+    def add(archive: ReportTable, first: int) -> None:
+        for number in range(first, first + 10):
+            archive.save(report(number))
+
+    threads = [threading.Thread(target=add, args=(archive, 1 + 10 * n)) for n, archive in enumerate(archives)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert verify_chain(archives[0], "second", "photos") is not None
+    assert sorted(one.started_at for one in reports_of(archives[0], "second", "photos")) == list(range(1, 21))
+
+
+def test_reports_are_moved_to_a_database_and_back(engine: sa.Engine, tmp_path: Path) -> None:
+    here, archive = ReportFolder(tmp_path / "here"), ReportTable(engine, MemoryCas)
+    for number in range(1, 4):
+        here.save(report(number), [f"{number}\n"] if number != 2 else None)
+    here.save(report(9, "a/ö"))
+    assert copy_reports(here, archive) == copy_reports(here, archive) == 4
+    assert verify_chain(archive, "second", "photos") == verify_chain(here, "second", "photos")
+    archive.save(report(4), ["4\n"])
+    back = ReportFolder(tmp_path / "back")
+    assert copy_reports(archive, back) == 5 and copy_reports(archive, here) == 5
+    for folder in (here, back):
+        found = folder.folder("second", "photos")
+        assert sorted(path.name for path in found.glob("*.tsv")) == [f"00000{number}.tsv" for number in (1, 3, 4)]
+        assert (found / "000004.tsv").read_text() == "4\n" and (found / "000004.html").exists()
+        assert verify_chain(folder, "second", "photos") == verify_chain(archive, "second", "photos")
+    other = ReportFolder(tmp_path / "other")
+    other.save(report(7))
+    with pytest.raises(ReportError, match="differs from the report of the same number"):
+        copy_reports(other, archive)
