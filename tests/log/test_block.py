@@ -17,7 +17,7 @@ from millstream.core.message import MESSAGE_SCHEMA, Message, decode_line, from_a
 from millstream.log import LogInputError, LogSpec, MessageTooLargeError
 from millstream.log.block import BODY, Block, encode_block
 from millstream.log.block_header import HEADER, BlockError, BlockOrigin, name_hash, read_header
-from millstream.log.encoding.columns import Columns, concat, from_messages, from_record_batch
+from millstream.log.encoding.columns import MESSAGE_BYTES, Columns, concat, from_messages, from_record_batch
 from millstream.log.encoding.compression import LZ4, ZSTD, compress, decompress
 from millstream.log.encoding.sections import BYTES, ENTRY, MAX_ITEMS
 from millstream.log.writing.append_request import encode_requests, make_request
@@ -180,6 +180,13 @@ def test_packs_are_joined_and_cut_without_losing_or_moving_a_message(packs: list
 def test_a_message_that_is_too_large_is_refused_with_advice() -> None:
     with pytest.raises(MessageTooLargeError, match="store it as a content item"):
         make_request([bytes((64 << 20) + 1)])
+
+
+def test_the_key_counts_for_the_largest_size_of_a_message() -> None:
+    largest = bytes((64 << 20) - MESSAGE_BYTES - 3)
+    assert make_request([Message(largest, "key")]).count == 1
+    with pytest.raises(MessageTooLargeError, match="store it as a content item"):
+        make_request([Message(b"small"), Message(largest + b"x", "key")])
 
 
 def test_a_list_that_its_owner_changes_later_is_stored_as_it_was() -> None:

@@ -71,6 +71,12 @@ class Columns(msgspec.Struct, frozen=True):
             event = np.where(self.undated, received, event)
         return msgspec.structs.replace(self, received_at=received, event_time=event, unstamped=None, undated=None)
 
+    @property
+    def memory_bytes(self) -> int:
+        """About the bytes of all messages, without a look at each: what Arrow has for them."""
+        sizes = [int(each.nbytes) for each in (self.body, self.source, self.key, self.headers) if each is not None]
+        return MESSAGE_BYTES * len(self) + sum(sizes)
+
     def sizes(self) -> npt.NDArray[np.int64]:
         """The bytes of each message that a block has to hold: an array of *n*."""
         sizes = lengths_of(self.body) + MESSAGE_BYTES
@@ -151,7 +157,8 @@ def concat(parts: Sequence[Columns]) -> Columns:
 
 def lengths_of(array: Any) -> npt.NDArray[np.int64]:
     """The length of each value of a binary, string or list array, as int64."""
-    return np.diff(offsets_of(array)).astype(np.int64)
+    offsets = offsets_of(array)
+    return (offsets[1:] - offsets[:-1]).astype(np.int64)  # np.diff takes four times as long for a few values
 
 
 def offsets_of(array: Any) -> npt.NDArray[np.int32]:

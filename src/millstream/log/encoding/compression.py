@@ -24,11 +24,13 @@ def compress(data: Any, compression: Compression, value_bytes: float = 0) -> tup
     What compresses to next to nothing is stored under LZ4 in any case, which is read in half the time. Returns the
     codec's number and the bytes to store.
     """
+    size = memoryview(data).nbytes
+    if size < _LEAST:
+        return PLAIN, data
     if compression == "auto":
         compression = "lz4" if value_bytes >= _LARGE else "zstd"
     codec = _NUMBERS[compression]
-    size = memoryview(data).nbytes
-    if codec == PLAIN or size < _LEAST:
+    if codec == PLAIN:
         return PLAIN, data
     packed = _lz4(data) if codec == LZ4 else pa.Codec("zstd", compression_level=1).compress(data)
     left = memoryview(packed).nbytes

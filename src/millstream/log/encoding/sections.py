@@ -28,9 +28,12 @@ MAX_ITEMS = 1 << 25
 
 _UNSIGNED: dict[int, Any] = {U8: np.uint8, U16: np.uint16, U32: np.uint32}
 _DELTAS: dict[int, Any] = {D8: np.int8, D16: np.int16, D32: np.int32}
+_DELTA_BITS = {D8: 8, D16: 16, D32: 32}
 _I64 = struct.Struct("<q")
 
 Numbers = npt.NDArray[np.int64]
+
+_SAMPLE = 256  # values
 
 _COUNTING = np.arange(65_536, dtype=np.int64)
 
@@ -209,9 +212,11 @@ def _pack_times(values: Numbers, least: int, most: int) -> tuple[int, Any]:
     if least == most:
         return CONSTANT, b""
     flat = _narrowest(most - least) if most - least < 2**32 else I64
-    steps = np.diff(values, prepend=np.int64(least))
+    steps = np.empty(len(values), np.int64)
+    np.subtract(values[:1], least, out=steps[:1])
+    np.subtract(values[1:], values[:-1], out=steps[1:])
     step = _narrowest_delta(int(steps.min()), int(steps.max()))
-    if step is not None and np.dtype(_DELTAS[step]).itemsize < (1 << flat - 1):
+    if step is not None and _DELTA_BITS[step] < 8 << flat - 1:
         return step, steps.astype(_DELTAS[step]).view(np.uint8)
     if flat == I64:
         return I64, np.ascontiguousarray(values).view(np.uint8)
@@ -223,9 +228,8 @@ def _narrowest(most: int) -> int:
 
 
 def _narrowest_delta(least: int, most: int) -> int | None:
-    for encoding, kind in _DELTAS.items():
-        bounds = np.iinfo(kind)
-        if bounds.min <= least and most <= bounds.max:
+    for encoding, bits in _DELTA_BITS.items():
+        if -1 << bits - 1 <= least and most < 1 << bits - 1:
             return encoding
     return None
 
@@ -233,7 +237,7 @@ def _narrowest_delta(least: int, most: int) -> int | None:
 def _dictionary(array: Any) -> Any:
     """The dictionary form of *array* where it is likely to be smaller: judged by a sample, then by the result."""
     count = len(array)
-    if count < 8 or len(array[:256].unique()) > min(count, 256) // 2:
+    if count < 8 or (count > _SAMPLE and len(array[:_SAMPLE].unique()) > _SAMPLE // 2):
         return None
     dictionary = array.dictionary_encode()
     return dictionary if len(dictionary.dictionary) <= count // 2 else None

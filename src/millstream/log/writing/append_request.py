@@ -134,6 +134,9 @@ def _request_of_columns(columns: Columns, sequence: int | None) -> AppendRequest
         return AppendRequest(columns, 0, 0, sequence)
     if columns.is_bare:
         return AppendRequest(columns.body, len(columns), _checked_array(columns.body), sequence)
+    size = columns.memory_bytes
+    if size <= MAX_MESSAGE_BYTES:  # then no message is too large
+        return AppendRequest(columns, len(columns), size, sequence)
     sizes = columns.sizes()
     return AppendRequest(columns, len(columns), _checked(int(sizes.sum()), int(sizes.max())), sequence)
 

@@ -9,7 +9,10 @@ from crc32c import crc32c
 
 from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
+from millstream.log.backends.segments.files import read_part
 from millstream.log.errors import DamagedLogError
+
+_MOST_BYTES = 16 << 10  # of the file
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):
@@ -29,7 +32,7 @@ def write_lease(path: Path, lease: LeaseRecord) -> None:
 
 def read_lease(path: Path) -> LeaseRecord:
     """The lease at *path*. Raises :class:`DamagedLogError`, FileNotFoundError."""
-    checksum, _, data = path.read_bytes().rstrip(b"\n").partition(b" ")
+    checksum, _, data = read_part(path, 0, _MOST_BYTES).rstrip(b"\n").partition(b" ")
     if checksum != b"%08x" % crc32c(data):
         raise DamagedLogError(f"{path} is damaged: its CRC32C does not match. Restore it from a backup")
     return msgspec.json.decode(data, type=prepared(LeaseRecord))
