@@ -325,11 +325,13 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
         "a store not mounted", "a store read-only", "the disk of a store full", "the disk of the node full",
     }  # fmt: skip
     by_servers = {"a store that hangs", "the MQTT broker stopped"}
+    by_members = {"a member lost", "a role without an owner", "members of different versions"}
     by_witness = {"a witness that does not answer", "a ledger that was forked"}
     elsewhere = (
         by_mounts
         | by_servers
         | by_witness
+        | by_members
         | {"a disk that fills", "an alarm that is not delivered", "messages not batched"}
     )
     late = ("the clock, ", "the injected clock", "a batch", "a batch service")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from in_process import AskedInProcess
 
 from millstream.core.clock import VirtualClock
 from millstream.node import Node
+from millstream.node.databases import DatabasesPart
 from millstream.node.members.membership import Membership
 from millstream.node.members.node_members import NodeMembers
 from millstream.settings import Settings
@@ -25,8 +27,9 @@ class Desk:
 
     def member(self, *roles: str) -> Membership:
         """A member that offers *roles* and owns each that is free."""
-        membership = self.node.databases.members.membership({role: role for role in roles})
-        membership.listens("console", "http://127.0.0.1:8460")
+        membership = self.node.databases.members.membership(
+            {role: role for role in roles}, {"console": "http://127.0.0.1:8460"}
+        )
         membership.join()
         for role in roles:
             if (lease := membership.leases.acquire(role, acquired=lambda now: now)) is not None:
@@ -38,6 +41,7 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.setattr(NodeMembers, "is_shared", True)
+    monkeypatch.setattr(DatabasesPart, "_server", property(lambda databases: databases.own))
     clock = VirtualClock()
     with Node.open(Settings(data=str(tmp_path)), clock, create=True) as node:
         yield Desk(node, clock)
@@ -66,7 +70,7 @@ def test_the_page_shows_who_serves_the_node_who_ended_and_which_role_nobody_owns
 
 def test_programs_get_the_same(desk: Desk) -> None:
     one = desk.member("upkeep")
-    one.details = desk.node.databases.members.membership({"upkeep": "", "producers": ""}).details
+    one.details = desk.node.databases.members.membership({"upkeep": "", "producers": ""}, {}).details
     one.renew()
     (row,) = desk.console.api("/members")["items"]
     assert (row["id"], row["state"], row["offers"]) == (one.id, "alive", ["producers", "upkeep"])
@@ -77,6 +81,17 @@ def test_programs_get_the_same(desk: Desk) -> None:
     status, text = desk.console.ask("GET", "/api/v1/members?format=csv")
     assert status == 200 and text.startswith("id,state,host,pid,version,") and one.id in text
     assert desk.console.ask("POST", "/api/v1/members/nobody/drain", {})[0] == 404
+
+
+def test_metrics_count_the_members_by_state_and_the_roles_without_an_owner(desk: Desk) -> None:
+    desk.member("upkeep")
+    desk.clock.advance(20)
+    desk.member("upkeep", "producers").details = desk.node.databases.members.membership({}, {}).details
+    text = desk.console.ask("GET", "/metrics")[1]
+    counts = dict(re.findall(r'^millstream_members{state="(.+)"} (.+)$', text, re.MULTILINE))
+    assert {state for state, count in counts.items() if float(count) == 1} == {"alive", "lost"}
+    assert float(re.search(r"^millstream_members_unowned_roles (.+)$", text, re.MULTILINE)[1]) == 0
+    assert re.search(r'^millstream_verdict_issues{kind="member-lost"} 1', text, re.MULTILINE)
 
 
 def test_an_operator_drains_a_member_and_lets_it_take_roles_again(desk: Desk) -> None:

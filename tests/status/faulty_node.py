@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from copy_faults import (
     deleted,
@@ -32,6 +33,7 @@ from copy_faults import (
 from ledger_faults import ledger_key_lost, ledger_stuck
 from witness_faults import ledger_forked, witness_away
 
+from millstream import __version__
 from millstream.anchoring.batch_records import decode_message
 from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, SystemClock, VirtualClock
@@ -42,6 +44,9 @@ from millstream.messaging.broker.storage.topic import Topic, TopicSpec
 from millstream.mill.policies.policy import policy_file
 from millstream.mill.tasks import BitError, Duplicate, encode_task
 from millstream.node import Node
+from millstream.node.databases import DatabasesPart
+from millstream.node.members.membership import Membership
+from millstream.node.members.node_members import NodeMembers
 from millstream.queue import LogWorkQueue, queue_log
 from millstream.settings import load_settings
 from millstream.status.node_view import NodeView
@@ -412,6 +417,43 @@ def written_elsewhere(desk: FaultyNode, ask: Callable[[], object] | None = None)
         other.communicate()
 
 
+def join(desk: FaultyNode, *roles: str, version: str = __version__) -> Membership:
+    """A member of the node that offers *roles*; its signs of life are calls of its table."""
+    desk._patch.setattr(NodeMembers, "is_shared", True)
+    desk._patch.setattr(DatabasesPart, "_server", property(lambda databases: databases.own))
+    membership = desk.node.databases.members.membership({role: role for role in roles}, {})
+    membership.details = msgspec.structs.replace(membership.details, version=version)
+    membership.join()
+    return membership
+
+
+@contextlib.contextmanager
+def member_lost(desk: FaultyNode) -> Iterator[None]:
+    join(desk)
+    desk.clock.advance(16)
+    yield
+    desk.clock.advance(HOUR)
+
+
+@contextlib.contextmanager
+def role_unowned(desk: FaultyNode) -> Iterator[None]:
+    member = join(desk, "upkeep")
+    desk.clock.advance(31)
+    member.table.renew(member.id, member.details, [])
+    yield
+    lease = member.leases.acquire("upkeep")
+    assert lease is not None
+    member.leases.write(lease, unowned_since=lambda _: None)
+    member.table.renew(member.id, member.details, ["upkeep"])
+
+
+@contextlib.contextmanager
+def member_versions(desk: FaultyNode) -> Iterator[None]:
+    _, other = join(desk), join(desk, version="0.0.9")
+    yield
+    other.table.leave(other.id)
+
+
 @contextlib.contextmanager
 def clock_off(desk: FaultyNode) -> Iterator[None]:
     desk.clock.jump(-2 * HOUR)
@@ -458,5 +500,8 @@ FAULTS: dict[str, Fault] = {
     "an alarm that is not delivered": alarm_undelivered,
     "a second process that serves the folder": served_twice,
     "a log that another process writes": written_elsewhere,
+    "a member lost": member_lost,
+    "a role without an owner": role_unowned,
+    "members of different versions": member_versions,
 }
 """How each row of the table in ``docs/explanation/verdict.md`` is caused, and mended at the end of its block."""

@@ -16,7 +16,7 @@ class VerdictSettings(Section, frozen=True):
     ``least_free`` bytes, and is about to be full if that takes less than ``disk_full_within`` at the rate of the last
     day. The clock is wrong if the node has recorded a time later than now by ``clock_off``, or if the
     clock was set by more than that while the node runs. A certificate is about to expire ``certificate_left`` before
-    its end. Kinds of issues in ``ignore`` are not reported.
+    its end. A member that was lost is an issue for ``lost_member_age``. Kinds of issues in ``ignore`` are not reported.
     """
 
     store_every: Duration = parse_duration("15s")
@@ -29,9 +29,11 @@ class VerdictSettings(Section, frozen=True):
     disk_full_within: Duration = parse_duration("24h")
     clock_off: Duration = parse_duration("60s")
     certificate_left: Duration = parse_duration("14d")
+    lost_member_age: Duration = parse_duration("1h")
     ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_time(
-            self, "store_every", "store_timeout", "report_age", "consumer_age", "ledger_age", "copy_age", "clock_off"
-        )
+            self, "store_every", "store_timeout", "report_age", "consumer_age", "ledger_age", "copy_age", "clock_off",
+            "lost_member_age",
+        )  # fmt: skip

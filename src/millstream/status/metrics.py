@@ -10,6 +10,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.metrics.collector import MetricsSnapshot
 from millstream.core.metrics.prometheus import MetricFamily, counter, families_of, gauge
 from millstream.log import DATA_KINDS
+from millstream.node.members.members_status import MembersStatus, MemberState
 from millstream.status.models import Overview
 from millstream.status.poller import StatusPoller
 from millstream.status.snapshot import StatusSnapshot
@@ -31,6 +32,8 @@ def status_metrics(poller: StatusPoller, figures: MetricsSnapshot) -> Iterator[M
     unstamped = [({"ledger": each.ledger}, each.unstamped) for each in snapshot.stamping]
     yield gauge("ledger_unstamped_entries", "entries of each ledger without a time stamp", unstamped)
     yield from _cosigning_metrics(snapshot, overview.at)
+    if snapshot.members is not None:
+        yield from _member_metrics(snapshot.members)
     if snapshot.following is not None:
         yield from _following_metrics(snapshot.following, overview.at)
     yield gauge("copies", "copies on all stores", overview.copies.copies)
@@ -85,6 +88,13 @@ def _cosigning_metrics(snapshot: StatusSnapshot, now: int) -> Iterator[MetricFam
     yield gauge("ledger_cosigned_age_seconds", "time since the newest cosigned checkpoint had its quorum", ages)
     failing = [(labels | {"witness": name}, bad) for labels, each in ledgers for name, bad in each.failing.items()]
     yield gauge("witness_failing", "1 if a witness did not cosign when it was asked last", failing)
+
+
+def _member_metrics(status: MembersStatus) -> Iterator[MetricFamily]:
+    states = Counter(member.state(status.at) for member in status.members)
+    text = "members of the node by state, those that ended in the last day too"
+    yield gauge("members", text, [({"state": state.value}, states[state]) for state in MemberState])
+    yield gauge("members_unowned_roles", "roles that members offer and none of them runs", len(status.unowned))
 
 
 def _following_metrics(state: FollowState, now: int) -> Iterator[MetricFamily]:

@@ -23,6 +23,7 @@ from millstream.mill.duplication.held_items import HeldCount
 from millstream.mill.manifest import ManifestRow
 from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
 from millstream.mill.tasks import QueueName
+from millstream.node.members.members_status import MembersStatus
 from millstream.queue import DeadLetterGroup, queue_name
 from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger, cosigning_ledgers, unsigned_ledgers
 from millstream.status.ledger_timestamps import StampedLedger, stamped_ledgers
@@ -100,7 +101,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     first anchor was made that is not verified,
     ``waiting_since`` the end of the first batch that waits for a cut (event time, microseconds). ``unsigned`` are
     ledgers whose last entries have no checkpoint that is given out, ``cosigning`` those that witnesses cosign, and
-    ``stamping`` those that authorities stamp.
+    ``stamping`` those that authorities stamp. ``members`` is None for a node whose database is a file.
     """
 
     at: int
@@ -132,6 +133,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     unsigned: Sequence[UnsignedLedger] = ()
     cosigning: Sequence[CosigningLedger] = ()
     stamping: Sequence[StampedLedger] = ()
+    members: MembersStatus | None = None
 
     @cached_property
     def space_names(self) -> Sequence[str]:
@@ -240,6 +242,7 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
         unsigned=look("signed ledgers", partial(unsigned_ledgers, view), ()),
         cosigning=look("cosignatures", partial(cosigning_ledgers, view), ()),
         stamping=look("time stamps", partial(stamped_ledgers, view), ()),
+        members=look("members", node.databases.members.status, None),
     )
     return msgspec.structs.replace(snapshot, seconds=view.clock.monotonic() - began)
 

@@ -62,6 +62,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     owns: Mapping[str, int] = msgspec.field(default_factory=dict)
     lost: bool = False
 
+    @property
+    def end(self) -> int:
+        """When it ended, or will be lost without another sign of life."""
+        return self.until if self.ended is None else self.ended
+
     def state(self, now: int) -> MemberState:
         """How it is at the time *now* of the database."""
         if self.ended is not None:
@@ -142,7 +147,7 @@ class MembersStatus(msgspec.Struct, frozen=True, kw_only=True):
         """The members as they are shown: first those that serve the node, then the others, the latest first."""
         serving = self.serving
         others = [one for one in self.members if one not in serving]
-        others.sort(key=lambda one: one.until if one.ended is None else one.ended, reverse=True)
+        others.sort(key=lambda one: one.end, reverse=True)
         return [member_row(one, self.at) for one in (*serving, *others)]
 
 

@@ -13,6 +13,7 @@ from millstream.core.timestamps import format_timestamp
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.judge_copies import check_issues, copy_issues
 from millstream.status.verdict.judge_machine import machine_issues
+from millstream.status.verdict.judge_members import member_issues
 from millstream.status.verdict.judge_messages import anchor_issues, batch_issues, consumer_issues, queue_issues
 from millstream.status.verdict.judge_stores import store_issues
 from millstream.status.verdict.kinds import BAD, KINDS
@@ -30,6 +31,7 @@ def judge(facts: Facts) -> Verdict:
         *queue_issues(facts),
         *consumer_issues(facts),
         *machine_issues(facts),
+        *member_issues(facts),
     ]
     order = list(KINDS)
     issues = [issue for issue in found if issue.kind not in facts.limits.ignore]

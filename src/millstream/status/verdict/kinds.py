@@ -269,6 +269,27 @@ KINDS: Mapping[str, IssueKind] = {
         "Both send alarms, and each refuses what only the other can write: a log has one writer.",
         "stop one of them",
     ),
+    "role-unowned": IssueKind(
+        "node",
+        BAD,
+        "What this role does is not done until a member runs it.",
+        "see the logs of the members that offer it (page Members); let one that drains take roles again with "
+        "`millstream node drain ID --cancel`, or start another member",
+    ),
+    "member-lost": IssueKind(
+        "node",
+        WARN,
+        "Its process was killed or stopped, or did not reach the database for `node.lease`. Other members take its "
+        "roles over.",
+        "see the logs of the process and of its host; if it does not run, start `millstream serve` there again. The "
+        "issue ends `verdict.lost_member_age` after the loss",
+    ),
+    "member-versions": IssueKind(
+        "node",
+        WARN,
+        "What only the newer version does is done by some members and not by others.",
+        "upgrade the other members, one after the other: `millstream node drain ID`, then restart the process",
+    ),
     "disk": IssueKind(
         "node",
         BAD,

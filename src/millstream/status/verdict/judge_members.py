@@ -1,0 +1,62 @@
+"""Issues of the members of a node: who was lost, what nobody does, and who has another version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millstream.core.amounts import counted
+from millstream.mill.reports.page import age_text
+from millstream.node.members.members_status import Member, MembersStatus, MemberState, UnownedRole
+from millstream.status.verdict.facts import Facts
+from millstream.status.verdict.issues import make_issue
+from millstream.status.verdict.models import Issue
+
+_UNOWNED_LEASES = 2
+"""A role that changes its owner has none for up to a lease."""
+
+
+def member_issues(facts: Facts) -> Iterator[Issue]:
+    """What is wrong with the members of the node, if it can have several."""
+    status = facts.snapshot.members
+    if status is None:
+        return
+    lost: dict[str, list[Member]] = {}
+    for member in status.members:
+        if member.state(status.at) == MemberState.LOST and status.at - member.end <= facts.limits.lost_member_age:
+            lost.setdefault(member.details.host, []).append(member)
+    for host, members in lost.items():
+        yield _lost(host, sorted(members, key=lambda member: member.end), status.at)
+    for role in status.unowned:
+        if status.at - role.since > _UNOWNED_LEASES * status.lease:
+            yield _unowned(role, status)
+    yield from _versions(status)
+
+
+def _lost(host: str, members: list[Member], now: int) -> Issue:
+    last, count = members[-1], len(members)
+    which = f"the member {last.id} was lost"
+    text = which if count == 1 else f"{count:,} members on {host} were lost; {which}"
+    text += f" {age_text(now - last.end)} ago: process {last.details.pid} on {host}"
+    return make_issue("member-lost", host, text, "/members", since=members[0].end, count=count)
+
+
+def _unowned(role: UnownedRole, status: MembersStatus) -> Issue:
+    text = (
+        f"no member runs the role {role.role}, which {counted(len(role.offered_by), 'member offers', 'members offer')}"
+    )
+    draining = {member.id for member in status.members if member.draining}
+    if role.claimed_by is not None:
+        text += f"; {role.claimed_by} tries to begin it"
+    elif draining.issuperset(role.offered_by):
+        text += "; all of them drain"
+    return make_issue("role-unowned", role.role, text, "/members", since=role.since)
+
+
+def _versions(status: MembersStatus) -> Iterator[Issue]:
+    by_version: dict[str, list[str]] = {}
+    for member in status.serving:
+        by_version.setdefault(member.details.version, []).append(member.id)
+    if len(by_version) > 1:
+        versions = "; ".join(f"{version} ({', '.join(ids)})" for version, ids in sorted(by_version.items()))
+        text = f"members of different versions serve the node: {versions}"
+        yield make_issue("member-versions", "members", text, "/members", count=len(by_version))
