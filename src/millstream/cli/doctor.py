@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.doctor_database import check_database
 from millstream.cli.doctor_ledgers import check_ledgers
 from millstream.cli.doctor_machine import Check, check_machine
 from millstream.cli.doctor_node import check_node, needed_extras
@@ -25,7 +26,8 @@ def doctor(settings: Settings, as_json: bool) -> int:
 
     Anything missing that the settings do not require is optional, with its purpose. The command writes to folders and
     connects to the servers of the settings; for a log store on a database server it compares the server's settings with
-    the recommended ones, and in a bucket it tries out whether one of many creators of a name wins.
+    the recommended ones, and in a bucket it tries out whether one of many creators of a name wins. For tables on a
+    server it names files in the data folder that are not read any more.
     """
     checks = list(run_checks(settings))
     for check in checks:
@@ -45,6 +47,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     """Every check, in the order of the road."""
     yield from check_machine(settings)
     yield from check_node(settings)
+    yield from check_database(settings)
     yield from check_ledgers(settings)
     yield from check_packages(needed_extras(settings, os.environ), settings.pipeline.java)
     yield from check_programs()

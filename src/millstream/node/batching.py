@@ -72,7 +72,10 @@ class BatchingPart:
 
     @contextlib.contextmanager
     def state_file(self, output: str) -> Iterator[Path]:
-        """:meth:`state` as a file, for a job on Spark: what the block writes into it is kept at the end."""
+        """:meth:`state` as a file, for a job on Spark: what the block writes into it is kept at the end.
+
+        Where the states are in a database, the file is removed at the end, once the database has what it contains.
+        """
         document = self.state(output)
         if isinstance(document, FileDocument):
             document.path.parent.mkdir(exist_ok=True)
@@ -90,6 +93,7 @@ class BatchingPart:
             after = file.read()
             if after is not None and after != before:
                 document.write(after)
+            file.path.unlink(missing_ok=True)
 
     @property
     def _documents(self) -> Documents:

@@ -54,6 +54,12 @@ def require_finished(engine: sa.Engine) -> None:
         )
 
 
+def was_moved(engine: sa.Engine) -> bool:
+    """Whether the tables of a node were moved into the database of *engine*."""
+    move = _read_move(engine)
+    return move is not None and bool(move.is_finished)
+
+
 def move_tables(
     source: sa.Engine,
     target: sa.Engine,

@@ -1,0 +1,78 @@
+"""The doctor on a node whose database is on a server: what the server takes, and what is left in the folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.doctor_database import _packet, left_over_states
+from millstream.cli.main import run
+from millstream.node import Node
+from millstream.settings import Settings, load_settings
+from support.server_databases import new_database
+
+
+def settings_of(folder: Path, text: str) -> Settings:
+    (folder / "millstream.toml").write_text(text, "utf-8")
+    return load_settings(flags={"data": str(folder)}, environment={})[0]
+
+
+def test_a_packet_is_compared_with_the_largest_anchor_that_the_settings_allow(tmp_path: Path) -> None:
+    unbounded = _packet(settings_of(tmp_path, ""), 64 << 20)
+    assert (unbounded.ok, unbounded.optional) == (False, True), "a batch may have any number of messages"
+    assert "an anchor of 3,355,443 messages fits" in unbounded.found and "= 1024M" in unbounded.fix
+    assert _packet(settings_of(tmp_path, ""), 1 << 30).ok
+    bounded = settings_of(tmp_path, "[batching]\nmax_count = 1_000\n")
+    fits, small = _packet(bounded, 256 << 20), _packet(bounded, 64 << 20)
+    assert fits.ok and not small.ok and not small.optional
+    assert small.fix.startswith("max_allowed_packet = 191M in the server's configuration")
+
+
+def test_states_in_the_folder_that_no_process_reads_are_found(tmp_path: Path) -> None:
+    for name in (
+        "node.db",
+        "log.db",
+        "batching/a.state",
+        "batching/a.lock",
+        "producers/bits.json",
+        "keys/anchors.json",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    settings = settings_of(tmp_path, "[node]\ndatabase = 'postgresql://a@b/c'\n")
+    names = ["node.db", "batching/a.state", "producers/bits.json"]
+    assert left_over_states(settings) == [tmp_path / name for name in names]
+    settings = settings_of(tmp_path, "[node]\ndatabase = 'postgresql://a@b/c'\n[log]\nstore = 'postgresql://a@b/d'\n")
+    assert left_over_states(settings) == [tmp_path / name for name in (*names, "log.db")]
+
+
+@pytest.mark.served
+def test_the_doctor_asks_the_server_and_names_what_a_move_has_left(
+    tmp_path: Path, mariadb: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def doctor() -> dict[str, dict[str, object]]:
+        capfdbinary.readouterr()
+        run(["doctor", "--json", "--data", str(tmp_path)])
+        return {row["name"]: row for row in map(json.loads, capfdbinary.readouterr().out.splitlines())}
+
+    with Node.open(settings_of(tmp_path, ""), create=True) as node:
+        node.batching.state("a.batches").write(b"{}")
+        assert node.databases.own is not None
+    assert "left-over states" not in doctor()
+    with new_database(mariadb, "doctor") as database, new_database(mariadb, "empty") as empty:
+        assert run(["node", "move", database, "--data", str(tmp_path)]) == 0
+        settings = settings_of(tmp_path, f"[node]\ndatabase = '{database}'\n[batching]\nmax_count = 10\n")
+        checks = doctor()
+        assert checks["database packets"]["ok"], checks["database packets"]
+        assert checks["left-over states"]["found"] == "node.db, batching/a.batches.state: no process reads them"
+        assert "as old as the move" in str(checks["left-over states"]["fix"])
+        with Node.open(settings) as node, node.batching.state_file("a.batches") as path:
+            assert path.read_bytes() == b"{}"
+            path.write_bytes(b"[]")
+        with Node.open(settings) as node:
+            assert node.batching.state("a.batches").read() == b"[]"
+        assert doctor()["left-over states"]["found"] == "node.db: no process reads them"
+        settings_of(tmp_path, f"[node]\ndatabase = '{empty}'\n")
+        assert "was not filled from them" in str(doctor()["left-over states"]["fix"])
