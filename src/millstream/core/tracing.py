@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +25,7 @@ MOST_LINKS = 128
 """Traces that one span is linked to: OpenTelemetry keeps no more by default."""
 
 _NAME = "millstream"
+_NO_SPAN = contextlib.nullcontext()
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -55,18 +56,21 @@ def current() -> tuple[str, str] | None:
     return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else None
 
 
-@contextlib.contextmanager
 def span(
     name: str, *, parent: str | None = None, links: Iterable[str] = (), began: int | None = None, **facts: Any
-) -> Iterator[str | None]:
+) -> contextlib.AbstractContextManager[str | None]:
     """A span of this *name* for the length of the block, which gets its ``traceparent``; None without tracing.
 
     It continues the trace *parent*, or that of the block around it, and is linked to the traces *links*. *began* is
     when it began, if not now (microseconds since the epoch); *facts* are its attributes, under ``millstream.``.
     """
-    if not is_on():
-        yield None
-        return
+    return _span(name, parent, links, began, facts) if is_on() else _NO_SPAN
+
+
+@contextlib.contextmanager
+def _span(
+    name: str, parent: str | None, links: Iterable[str], began: int | None, facts: Mapping[str, Any]
+) -> Iterator[str | None]:
     from opentelemetry import trace
 
     contexts = [found for found in map(_span_context, list(links)[:MOST_LINKS]) if found is not None]

@@ -92,7 +92,7 @@ class BrokerService:
         response = v2.SendMessageResponse()
         for receipt in receipts:
             entry = response.entries.add(message_id=receipt.message_id, offset=receipt.offset)
-            entry.status.code, entry.status.message = receipt.code, receipt.text  # type: ignore[assignment]
+            _set_status(entry.status, receipt.code, receipt.text)
             if receipt.transaction_id or receipt.recall_handle:
                 entry.transaction_id, entry.recall_handle = receipt.transaction_id, receipt.recall_handle
         _set_summary(response.status, [(receipt.code, receipt.text) for receipt in receipts])
@@ -154,9 +154,9 @@ class BrokerService:
             result = response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
             try:
                 held.append(self._core.check_handle(group, topic, entry.receipt_handle))
-                result.status.code, result.status.message = v2.OK, "OK"
+                _set_status(result.status, v2.OK, "OK")
             except StatusError as refused:
-                result.status.code, result.status.message = refused.code, str(refused)  # type: ignore[assignment]
+                _set_status(result.status, refused.code, str(refused))
         if held:
             await self._core.finish(group, topic, held)
         results = [(entry.status.code, entry.status.message) for entry in response.entries]
@@ -298,5 +298,8 @@ def _ok() -> v2.Status:
 
 
 def _set_summary(status: v2.Status, parts: Sequence[tuple[int, str]]) -> None:
-    code, status.message = combined_status(parts)
-    status.code = code  # type: ignore[assignment]
+    _set_status(status, *combined_status(parts))
+
+
+def _set_status(status: v2.Status, code: int, text: str) -> None:
+    status.code, status.message = code, text  # type: ignore[assignment]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -50,25 +49,26 @@ class SendHandler:
         """
         check_topic_name(name)
         topic = self._core.topic(name)
-        with self._reserve_bytes(sum(len(message.body) for message in messages)):
+        size = self._reserve_bytes(sum([len(message.body) for message in messages]))
+        try:
             return await self._send(topic, messages)
+        finally:
+            self._bytes -= size
 
     async def _send(self, topic: Topic, messages: Sequence[v2.Message]) -> list[SendResult]:
-        receipts: list[SendResult | None] = []
+        refused: dict[int, SendResult] = {}
         stored: list[Message] = []
-        for message in messages:
+        names: list[str] = []
+        for row, message in enumerate(messages):
             try:
                 stored.append(self._read(topic, message))
-                receipts.append(None)
-            except StatusError as refused:
-                receipts.append(SendResult(refused.code, str(refused)))
-        names = [
-            message.system_properties.message_id
-            for message, receipt in zip(messages, receipts, strict=True)
-            if not receipt
-        ]
-        made = iter(await self._store(topic, stored, names))
-        return [receipt or next(made) for receipt in receipts]
+                names.append(message.system_properties.message_id)
+            except StatusError as error:
+                refused[row] = SendResult(error.code, str(error))
+        results = await self._store(topic, stored, names)
+        for row, result in refused.items():  # ascending
+            results.insert(row, result)
+        return results
 
     async def send_batch(self, name: str, batch: SendBatchRequest) -> SendBatchResponse:
         """Like :meth:`send`, of a batch of one of our clients."""
@@ -82,20 +82,19 @@ class SendHandler:
         if topic.spec.queues > 1:
             queues = [topic.assign_queue(batch.group) or 0] * count if batch.group else topic.assign_queues(count)
         names = [each.encode() for each in batch.ids]
-        with self._reserve_bytes(sum(map(len, batch.bodies))):
+        size = self._reserve_bytes(sum(map(len, batch.bodies)))
+        try:
             ids = await self._core.publish_columns(name, names, to_columns(batch, names, queues))
+        finally:
+            self._bytes -= size
         return SendBatchResponse(v2.OK, "OK", [number - 1 for number in ids])
 
-    @contextlib.contextmanager
-    def _reserve_bytes(self, size: int) -> Iterator[None]:
-        """*size* bytes are being stored meanwhile. Raises TOO_MANY_REQUESTS where that is too much on top of others."""
+    def _reserve_bytes(self, size: int) -> int:
+        """*size*, which counts as being stored from now on. Raises TOO_MANY_REQUESTS on top of too much by others."""
         if self._bytes and self._bytes + size > self._core.limits.max_pending_bytes:
             raise StatusError(v2.TOO_MANY_REQUESTS, "too many messages are in flight: send the message again later")
         self._bytes += size
-        try:
-            yield
-        finally:
-            self._bytes -= size
+        return size
 
     def _read(self, topic: Topic, message: v2.Message) -> Message:
         kind = check_message(message, topic.spec)
