@@ -16,6 +16,7 @@ from millstream.core.documents import (
     DocumentBusyError,
     Documents,
     FolderDocuments,
+    _lock_of,
     copy_documents,
 )
 from support.server_databases import new_database
@@ -99,4 +100,17 @@ def test_one_process_at_a_time_uses_a_document_on_a_server(server: str, request:
         with other.alone():
             other.write(b"1")
         for engine in engines:
+            engine.dispose()
+
+
+@pytest.mark.served
+def test_a_document_is_kept_for_longer_than_the_server_keeps_idle_connections(request: pytest.FixtureRequest) -> None:
+    with new_database(str(request.getfixturevalue("mariadb")), "documents") as url:
+        one, other = open_server(url), open_server(url)
+        sa.event.listen(one, "connect", lambda connection, _: connection.cursor().execute("SET wait_timeout = 1"))
+        document = DatabaseDocuments(one).document("producers/bits.json")
+        with document.alone(), other.connect() as connection:
+            lock, _ = _lock_of(connection, "producers/bits.json")
+            assert connection.scalar(sa.text(str(lock).replace(", 0)", ", 3)"))) == 0, "it waits for three seconds"
+        for engine in (one, other):
             engine.dispose()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from millstream.cli.queue_draining import drain_queues
+from millstream.core.documents import DocumentBusyError
 from millstream.core.errors import BusyError
 from millstream.mill.adoption.adopted_store import adopted_store
 from millstream.mill.adoption.adoption_run import AdoptionTarget
@@ -42,12 +42,12 @@ class ProtectBusyError(BusyError):
 @contextlib.contextmanager
 def alone(node: Node) -> Iterator[None]:
     """Keep other runs on *node* off while the block runs. Raises :class:`ProtectBusyError` where there is one."""
-    with (node.folder / "protect.lock").open("ab") as lock:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            stack.enter_context(node.databases.documents.document("protect").alone())
+        except DocumentBusyError:
             raise ProtectBusyError(
-                f"another `millstream protect` is running on {node.folder}: wait until it ends"
+                f"another `millstream protect` is running on the node in {node.folder}: wait until it ends"
             ) from None
         yield
 

@@ -19,6 +19,8 @@ from millstream.core.sql import make_tables, writing
 
 metadata = sa.MetaData()
 
+_LONGEST_WAIT = 31_536_000  # seconds: the most that MariaDB and MySQL take
+
 _documents = sa.Table(
     "node_documents",
     metadata,
@@ -142,6 +144,9 @@ class DatabaseDocument:
     def alone(self) -> Iterator[None]:
         """The lock is the connection's: the server releases it when this process ends or cannot be reached."""
         with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.detach()  # nobody else gets it: it may be idle for days
+            if connection.dialect.name != "postgresql":
+                connection.exec_driver_sql(f"SET SESSION wait_timeout = {_LONGEST_WAIT}")
             lock, release = _lock_of(connection, self._name)
             if not connection.scalar(lock):
                 raise DocumentBusyError(f"another process is using {self}: wait for it, or stop it")
