@@ -3,13 +3,15 @@
 ``PYTHONPATH=tests/acceptance:tests python several_nodes.py FOLDER DATABASE SECONDS SEED`` starts three processes of
 ``millstream serve``, each with a folder that holds nothing but the same settings, and servers of their own: DATABASE
 (``postgresql`` or ``mariadb``) for tables and logs, Swift for batch files and copies, RabbitMQ for tasks. Messages are
-appended and items put all the time. Every few seconds something random happens: ``kill -9`` of a process (which starts
-again with an empty folder), SIGSTOP beyond its lease, the end of a server. Afterwards all work is finished, and
-:func:`check` compares what is there with what was confirmed. A summary is printed as JSON.
+appended to a log, sent to a topic of the broker and received from it, and items put all the time. Every few seconds
+something random happens: ``kill -9`` of a process (which starts again with an empty folder), SIGSTOP beyond its lease,
+the end of a server. Afterwards all work is finished, and :func:`check` compares what is there with what was confirmed.
+A summary is printed as JSON.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -22,25 +24,36 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from millstream.anchoring.journal_reader import JournalReader
 from millstream.batching.service import BatchService
 from millstream.cli.main import run
+from millstream.core.address import parse_address
 from millstream.core.clock import SystemClock
 from millstream.core.documents import FileDocument
 from millstream.core.errors import MillstreamError
 from millstream.core.message import Message
 from millstream.log import Log, LogSpec, open_store
+from millstream.messaging.admin_client import call_broker
+from millstream.messaging.broker.admin import CREATE_TOPIC
+from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.client import ClientError, Producer, PushConsumer, Received
+from millstream.messaging.client import Message as OutgoingMessage
+from millstream.messaging.errors import BrokerError
 from millstream.mill.policies.policy import policy_file
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing import services
+from millstream.testing.rabbitmq import free_ports
 from millstream.testing.s3 import S3Server
 
-NODES, LEASE = 3, 4.0
-LOG, OUTPUT, SPACE = "readings", "readings.batches", "letters"
+Client = TypeVar("Client", Producer, PushConsumer)
+
+NODES, LEASE, GROUPS = 3, 4.0, 3
+LOG, TOPIC, SPACE = "readings", "orders", "letters"
+OUTPUTS = {LOG: f"{LOG}.batches", TOPIC: f"{TOPIC}.batches"}
 SETTINGS = """
 [node]
 database = "{database}/node"
@@ -59,9 +72,9 @@ broker = "{queue}"
 [mill]
 policies = "{policies}"
 [mill.produce]
-duplication_frequency = "1m"
+duplication_frequency = "{frequency}s"
 duplication_every = "10s"
-bits_frequency = "1m"
+bits_frequency = "{frequency}s"
 bits_every = "10s"
 [batching]
 window = "20s"
@@ -71,14 +84,13 @@ workers = ["all"]
 producers = true
 anchor_every = "3s"
 [serve.batching]
-{log} = "{output}"
 """
 
 
 class Cluster:
     """The servers, the processes and the folders."""
 
-    def __init__(self, folder: Path, database: str, stack: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, database: str, seconds: float, stack: contextlib.ExitStack) -> None:
         self.folder, self.clock = folder, SystemClock()
         folder.mkdir(parents=True)
         names = {"database": database, "s3": "swift", "queue": "rabbitmq"}
@@ -92,8 +104,11 @@ class Cluster:
         (policies / policy_file("local")).write_text(json.dumps({"spaceDuplicationStorePolicies": {SPACE: pairs}}))
         self.text = SETTINGS.format(
             database=base, logs=base, lease=int(LEASE), cas=s3.new_url(), keys=folder / "keys", primary=s3.new_url(),
-            second=s3.new_url(), queue=self.servers["queue"].url, policies=policies, log=LOG, output=OUTPUT,
+            second=s3.new_url(), queue=self.servers["queue"].url, policies=policies,
+            frequency=max(60, int(seconds / 4)),
         )  # fmt: skip
+        self.text += "".join(f'{log} = "{output}"\n' for log, output in OUTPUTS.items())
+        self.brokers = [f"127.0.0.1:{port}" for port in free_ports(NODES)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._starts = 0
         stack.callback(self.end)
@@ -116,10 +131,19 @@ class Cluster:
         """Start the process *number* with an empty folder."""
         self._starts += 1
         data = self.new_folder(f"node-{number}-{self._starts}")
-        command = [sys.executable, "-m", "millstream", "serve", "--data", str(data), "--no-broker"]
-        command += ["--console", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "millstream", "serve", "--data", str(data), "--console", "127.0.0.1:0"]
+        command += ["--broker", self.brokers[number], "--no-broker-tls"]
         with (self.folder / f"serve-{number}.log").open("ab") as log:
             self.processes[number] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def create_topic(self) -> None:
+        """Create the topic, at the process that has the broker."""
+        while True:
+            for broker in self.brokers:
+                with contextlib.suppress(BrokerError):
+                    call_broker(parse_address(broker), CREATE_TOPIC, TopicSpec(TOPIC, "FIFO", 4))
+                    return
+            self.clock.sleep(1.0)
 
     def keep_running(self) -> int:
         """Start again what has ended by itself; returns how many processes that were."""
@@ -145,12 +169,15 @@ class Cluster:
 class Load:
     """Appends messages and puts items until it is told to end; keeps what was confirmed."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, deadline: float) -> None:
         self.messages: list[bytes] = []
         self.items: dict[str, bytes] = {}
+        self.sent: list[bytes] = []
+        self.received: list[bytes] = []
         self.failures = 0
-        self._cluster, self._ended = cluster, threading.Event()
+        self._cluster, self._deadline, self._ended = cluster, deadline, threading.Event()
         self._threads = [threading.Thread(target=self._again, args=(work,)) for work in (self._append, self._put)]
+        self._threads.append(threading.Thread(target=lambda: asyncio.run(self._send())))
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -194,6 +221,49 @@ class Load:
             self.items[name] = data
             self._ended.wait(0.3)
 
+    async def _send(self) -> None:
+        """Send to the topic, in three groups, and receive from it until all has come."""
+
+        async def listen(message: Received) -> None:
+            self.received.append(message.body)
+
+        access_point = ";".join(self._cluster.brokers)
+        async with (
+            await _started(lambda: Producer(access_point, [TOPIC])) as producer,
+            await _started(lambda: PushConsumer(access_point, "readers", {TOPIC: "*"}, listen)),
+        ):
+            while not self._ended.is_set():
+                body = f"{len(self.sent)} {os.urandom(4).hex()}".encode()
+                await self._send_one(
+                    producer, OutgoingMessage(TOPIC, body, message_group=f"g{len(self.sent) % GROUPS}")
+                )
+                self.sent.append(body)
+                await asyncio.sleep(0.05)
+            while set(self.received) < set(self.sent) and self._cluster.clock.monotonic() < self._deadline:
+                await asyncio.sleep(0.5)
+
+    async def _send_one(self, producer: Producer, message: OutgoingMessage) -> None:
+        while True:
+            try:
+                await producer.send(message)
+            except ClientError:
+                self.failures += 1
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+
+async def _started(make: Callable[[], Client]) -> Client:
+    """A client that has started, once a broker is there."""
+    while True:
+        client = make()
+        try:
+            await client.start()
+        except ClientError:
+            await asyncio.sleep(0.5)
+        else:
+            return client
+
 
 def disturb(cluster: Cluster, seconds: float, seed: int, every: float) -> Mapping[str, int]:
     """Let something go wrong every so many seconds; how often each thing did."""
@@ -227,13 +297,14 @@ def finish(cluster: Cluster, load: Load, seconds: float = 900.0) -> list[str]:
     not done by then."""
     names, deadline = sorted(load.items), cluster.clock.monotonic() + seconds
     with cluster.opened("watch") as node:
-        source, output = node.logs.store.log(LogSpec(LOG)), node.logs.store.log(LogSpec(OUTPUT, kind="batches"))
         reader = JournalReader(node.databases.own)
         while True:
             cluster.keep_running()
             left = []
-            if output.sequence("batching") < source.last_id:
-                left.append(f"messages from {output.sequence('batching')} on are not batched")
+            for log in OUTPUTS:
+                source, output = _logs(node, log)
+                if output.sequence("batching") < source.last_id:
+                    left.append(f"messages of {log} from {output.sequence('batching')} on are not batched")
             if reader.first_waiting() is not None or reader.last_number() == 0:
                 left.append("batches are not anchored")
             copies = {name: node.stores.manifest.replicas(SPACE, name) for name in names}
@@ -254,13 +325,11 @@ def check(cluster: Cluster, load: Load) -> Mapping[str, Any]:
     """Compare what is there with what was confirmed."""
     folder = cluster.new_folder("check")
     codes = {line: run([*line.split(), "--data", str(folder)]) for line in ("anchor replay", "anchor verify")}
-    with cluster.opened("check") as node, open_store(f"sqlite:///{folder / 'alone.db'}") as alone:
-        source, output = node.logs.store.log(LogSpec(LOG)), node.logs.store.log(LogSpec(OUTPUT, kind="batches"))
-        again = alone.log(LogSpec("again", kind="batches"))
-        with contextlib.closing(BatchService(source, again, node.batching.rules, FileDocument(folder / "x"))) as one:
-            one.step()
-        confirmed, bodies = set(load.messages), _bodies(source)
-        written = [row["batch"] for row in map(json.loads, _bodies(output)) if "batch" in row]
+    with cluster.opened("check") as node:
+        bodies = {log: _bodies(_logs(node, log)[0]) for log in OUTPUTS}
+        written = [
+            row["batch"] for log in OUTPUTS for row in map(json.loads, _bodies(_logs(node, log)[1])) if "batch" in row
+        ]
         anchored = [name for _, names in JournalReader(node.databases.own).names() for name in names]
         dead = {str(name): depth.dead for name in QueueName if (depth := node.queues.open(name).depth()).dead}
         store = node.stores.providers["second"]
@@ -268,21 +337,51 @@ def check(cluster: Cluster, load: Load) -> Mapping[str, Any]:
         for name, data in load.items.items():
             with store.open(SPACE, name) as file:
                 wrong += file.read() != data
+        confirmed = set(load.messages)
         return {
             "messages": len(load.messages),
             "items": len(load.items),
+            "sent to the topic": len(load.sent),
             "failures of the load": load.failures,
-            "lost": len(confirmed - set(bodies)),
-            "in order and once": [body for body in bodies if body in confirmed] == load.messages,
+            "lost": len(confirmed - set(bodies[LOG])) + len(set(load.sent) - set(bodies[TOPIC])),
+            "in order and once": [body for body in bodies[LOG] if body in confirmed] == load.messages,
+            "not received": len(set(load.sent) - set(load.received)),
+            "received again": len(load.received) - len(set(load.received)),
+            "order of groups": _groups(load.sent)
+            == _groups(bodies[TOPIC], load.sent)
+            == _groups(load.received, load.sent),
             "batches": len(written),
             "batches twice": len(written) - len(set(written)),
-            "as on one embedded node": _bodies(again) == _bodies(output),
+            "as on one embedded node": all(_is_as_alone(node, log, folder) for log in OUTPUTS),
             "not anchored": len(set(written) - set(anchored)),
             "anchored twice": len(anchored) - len(set(anchored)),
             "wrong copies": wrong,
             "dead tasks": dead,
             "codes": codes,
         }
+
+
+def _is_as_alone(node: Node, name: str, folder: Path) -> bool:
+    """Whether one embedded node batches the log *name* to the byte as the processes did."""
+    source, output = _logs(node, name)
+    with open_store(f"sqlite:///{folder / name}.db") as alone:
+        again = alone.log(LogSpec("again", kind="batches"))
+        state = FileDocument(folder / f"{name}.state")
+        with contextlib.closing(BatchService(source, again, node.batching.rules, state)) as one:
+            one.step()
+        return _bodies(again) == _bodies(output)
+
+
+def _groups(bodies: list[bytes], confirmed: list[bytes] | None = None) -> list[list[bytes]]:
+    """The bodies sent in each group, each where it comes first; of those that were *confirmed*, if that is given."""
+    kept = set(bodies if confirmed is None else confirmed)
+    first = [body for body in dict.fromkeys(bodies) if body in kept]
+    return [[body for body in first if int(body.split()[0]) % GROUPS == group] for group in range(GROUPS)]
+
+
+def _logs(node: Node, name: str) -> tuple[Log, Log]:
+    """The log *name*, and that of its batches."""
+    return node.logs.store.log(LogSpec(name)), node.logs.store.log(LogSpec(OUTPUTS[name], kind="batches"))
 
 
 def _bodies(log: Log) -> list[bytes]:
@@ -292,10 +391,11 @@ def _bodies(log: Log) -> list[bytes]:
 def walk(folder: Path, database: str, seconds: float, seed: int, every: float = 15.0) -> Mapping[str, Any]:
     """Everything: the summary."""
     with contextlib.ExitStack() as stack:
-        cluster = Cluster(folder, database, stack)
+        cluster = Cluster(folder, database, seconds, stack)
         for number in range(NODES):
             cluster.start(number)
-        with Load(cluster) as load:
+        cluster.create_topic()
+        with Load(cluster, cluster.clock.monotonic() + seconds + 300) as load:
             done = disturb(cluster, seconds, seed, every)
         left = finish(cluster, load)
         given = {"database": database, "seconds": seconds, "seed": seed, "disturbed": done, "not done": left}
