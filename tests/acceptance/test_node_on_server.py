@@ -26,8 +26,9 @@ ROAD = [
 ]
 
 
-def _walked(folder: Path, files: Path, database: str) -> dict[str, object]:
-    """What a node in *folder* has after the whole road, with its tables in *database*."""
+def make_node(folder: Path, files: Path, database: str = "") -> dict[str, int]:
+    """Make a node in *folder* with its tables in *database*, and let it walk the whole road with messages and *files*;
+    the exit code of each command."""
     (folder / "policies").mkdir(parents=True)
     stores = [f'[stores.{name}]\nurl = "file://{{data}}/{name}"\n' for name in ("primary", "second")]
     own = f'[node]\ndatabase = "{database}"\n' if database else ""
@@ -39,6 +40,19 @@ def _walked(folder: Path, files: Path, database: str) -> dict[str, object]:
     for line in ROAD:
         words = [str(files / word.lower()) if word.isupper() else word for word in line.split()]
         codes[line] = run([*words, "--data", str(folder)])
+    return codes
+
+
+def write_letters(files: Path, count: int) -> None:
+    """Write *count* small files for the road into a new folder *files*."""
+    (files / "letters").mkdir(parents=True)
+    for number in range(count):
+        (files / "letters" / f"letter {number}.txt").write_text(f"letter {number}")
+
+
+def _walked(folder: Path, files: Path, database: str) -> dict[str, object]:
+    """What a node in *folder* has after the whole road, with its tables in *database*."""
+    codes = make_node(folder, files, database)
     with Node.open(load_settings({"data": str(folder)})[0]) as node:
         journal = node.anchoring.journal
         return {
@@ -76,9 +90,7 @@ def test_a_node_on_a_server_makes_the_batches_anchors_and_copies_of_one_with_a_f
     request: pytest.FixtureRequest, tmp_path: Path, server: str
 ) -> None:
     files = tmp_path / "files"
-    (files / "letters").mkdir(parents=True)
-    for number in range(5):
-        (files / "letters" / f"letter {number}.txt").write_text(f"letter {number}")
+    write_letters(files, 5)
     expected = _walked(tmp_path / "file", files, "")
     assert len(expected["batches"]) > 3 and set(expected["codes"].values()) == {0}  # type: ignore[arg-type, attr-defined]
     with new_database(str(request.getfixturevalue(server)), "road") as url:

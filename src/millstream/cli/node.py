@@ -37,6 +37,19 @@ def node() -> None:
     """Move the tables of a node, and list its processes."""
 
 
+class _RowCounter:
+    """Counts the rows of tables with which something was *done*, and shows them on a terminal."""
+
+    def __init__(self, done: str) -> None:
+        self.rows = dict[str, int]()
+        self._done = done
+
+    def add(self, table: str, rows: int) -> None:
+        self.rows[table] = self.rows.get(table, 0) + rows
+        if sys.stderr.isatty():
+            echo_line(f"{table}: {self.rows[table]:,} rows {self._done}", err=True)
+
+
 def _documents(settings: Settings, engine: sa.Engine, url: str) -> Documents:
     """The documents of the node whose tables are in the database of *engine*, at *url* where that is on a server."""
     from millstream.core.documents import DatabaseDocuments, FolderDocuments
@@ -74,12 +87,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
     if source_url:
         _require_no_members(settings)
     with open_tables(settings, source_url) as source, open_tables(settings, goal_url) as goal:
-        counts = dict[str, int]()
-
-        def told(table: str, rows: int) -> None:
-            counts[table] = counts.get(table, 0) + rows
-            if not as_json and sys.stderr.isatty():
-                echo_line(f"{table}: {counts[table]:,} rows", err=True)
+        copied_rows, compared_rows = _RowCounter("copied"), _RowCounter("compared")
 
         copied, reports, both = 0, 0, ((source, source_url), (goal, goal_url))
 
@@ -89,9 +97,12 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
             before, after = (open_reports(settings, engine if url else None) for engine, url in both)
             reports = copy_reports(before, after)
 
-        moved = move_tables(source, goal, node_tables(), str(settings.folder), told=told, at_end=documents)
+        moved = move_tables(
+            source, goal, node_tables(), str(settings.folder),
+            told=copied_rows.add, compared=compared_rows.add, at_end=documents,
+        )  # fmt: skip
     if as_json:
-        print_json({"tables": moved, "copied": counts, "documents": copied, "reports": reports})
+        print_json({"tables": moved, "copied": copied_rows.rows, "documents": copied, "reports": reports})
         return
     for table in moved:
         echo_line(f"{table.name}  {table.rows:,} rows  {table.checksum}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -67,14 +68,15 @@ def move_tables(
     node: str,
     *,
     told: Callable[[str, int], object] = lambda _table, _rows: None,
+    compared: Callable[[str, int], object] = lambda _table, _rows: None,
     at_end: Callable[[], object] = lambda: None,
 ) -> list[MovedTable]:
     """Copy *tables*, those that the database of *source* has, to that of *target*, and compare them.
 
     Nobody else writes to *source* meanwhile, which keeps what it has. What an interrupted move of the same *node* has
-    copied is not copied again. *told* hears how many rows of a table were copied now; *at_end* is called when the
-    copies are equal, before the move counts as finished. Raises :class:`MoveError` where
-    *target* holds something else, or where the copies differ.
+    copied is not copied again. *told* hears how many rows of a table were copied now, *compared* how many were
+    compared; *at_end* is called when the copies are equal, before the move counts as finished. Raises
+    :class:`MoveError` where *target* holds something else, or where the copies differ.
     """
     with writing(source) as reading:
         present = [table for table in tables if reading.dialect.has_table(reading, table.name)]
@@ -82,19 +84,11 @@ def move_tables(
         _make(target, present)
         for table in present:
             for count in _copy(reading, target, table):
-                told(table.name, count)
+                told(str(table.name), count)
         for table in present:
             _keep_numbers(reading, target, table)
-        moved = [MovedTable(table.name, *_summed(reading, table)) for table in present]
         with target.connect() as connection:
-            for expected in moved:
-                table = next(one for one in present if one.name == expected.name)
-                if (found := MovedTable(table.name, *_summed(connection, table))) != expected:
-                    rows = f"{found.rows:,} rows, {expected.rows:,} expected"
-                    raise MoveError(
-                        f"the copy of the table {table.name} differs ({rows}): the source is unchanged; empty the "
-                        "target and move again"
-                    )
+            moved = [_compare(reading, connection, table, compared) for table in present]
         at_end()
         with target.begin() as connection:
             put_row(connection, _moves, {"id": 1, "node": node, "is_finished": True})
@@ -160,22 +154,46 @@ def _pages(connection: sa.Connection, table: sa.Table, after: Sequence[Any] | No
     large = any(isinstance(column.type, sa.LargeBinary) for column in table.columns)
     size, key = _LARGE_ROWS if large else _ROWS, _key(table)
     places = [list(table.columns).index(column) for column in key]
+    changing = [place for place, column in enumerate(table.columns) if isinstance(column.type, sa.Boolean | sa.JSON)]
     while True:
-        query = sa.select(table).order_by(*key).limit(size)
-        rows = connection.execute(query if after is None else query.where(_above(key, after))).all()
+        rows = _rows_above(connection, table, after, size)
         if rows:
-            yield [tuple(map(_plain, row)) for row in rows]
+            yield [_plain_row(row, changing) for row in rows]
             after = [rows[-1][place] for place in places]
         if len(rows) < size:
             return
 
 
-def _above(key: Sequence[sa.Column[Any]], after: Sequence[Any]) -> sa.ColumnElement[bool]:
-    """Whether *key* comes after *after*, so that MariaDB finds the range in its index as well."""
-    first, value, rest = key[0], after[0], key[1:]
-    if not rest:
-        return sa.and_(first > value)
-    return sa.and_(first >= value, sa.or_(first > value, _above(rest, after[1:])))
+def _rows_above(
+    connection: sa.Connection, table: sa.Table, after: Sequence[Any] | None, size: int
+) -> Sequence[sa.Row[Any]]:
+    """At most *size* rows of *table* with keys above *after*, in the order of the keys.
+
+    A query for each number of columns in which a key may be the same as *after*: each is one range of the index on
+    every server. For one comparison of whole keys some of them would read all that comes before *after*.
+    """
+    key, query = _key(table), sa.select(table)
+    if after is None:
+        return connection.execute(query.order_by(*key).limit(size)).all()
+    rows = list[sa.Row[Any]]()
+    for place in reversed(range(len(key))):
+        same = [column == value for column, value in zip(key[:place], after, strict=False)]
+        above = query.where(*same, key[place] > after[place]).order_by(*key[place:])
+        rows += connection.execute(above.limit(size - len(rows))).all()
+        if len(rows) == size:
+            break
+    return rows
+
+
+def _plain_row(row: Sequence[Any], changing: Sequence[int]) -> Sequence[Any]:
+    """*row* as the driver of any database takes it, and as the same bytes from each: they differ in what they give for
+    truth values and JSON, which are at the places *changing*."""
+    if not changing:
+        return tuple(row)
+    values = list(row)
+    for place in changing:
+        values[place] = _plain(values[place])
+    return tuple(values)
 
 
 def _plain(value: Any) -> Any:
@@ -198,13 +216,39 @@ def _copy(reading: sa.Connection, target: sa.Engine, table: sa.Table) -> Iterato
         yield len(rows)
 
 
-def _summed(connection: sa.Connection, table: sa.Table) -> tuple[int, str]:
+def _compare(
+    reading: sa.Connection, target: sa.Connection, table: sa.Table, compared: Callable[[str, int], object]
+) -> MovedTable:
+    """What both databases have in *table*. Raises :class:`MoveError` where they differ."""
+    expected, found = _TableSum(), _TableSum()
+    pages = itertools.zip_longest(_pages(reading, table, None), _pages(target, table, None), fillvalue=())
+    for page, copy in pages:
+        expected.add(page)
+        found.add(copy)
+        compared(str(table.name), len(page))
+    if found.checksum != expected.checksum:
+        raise MoveError(
+            f"the copy of the table {table.name} differs ({found.rows:,} rows, {expected.rows:,} expected): the source "
+            "is unchanged; empty the target and move again"
+        )
+    return MovedTable(str(table.name), expected.rows, expected.checksum)
+
+
+class _TableSum:
     """The number of rows, and a checksum over all of them in the order of their keys."""
-    count, digest = 0, hashlib.blake2b(digest_size=16)
-    for rows in _pages(connection, table, None):
-        count += len(rows)
-        digest.update(msgspec.msgpack.encode(rows))
-    return count, digest.hexdigest()
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def add(self, rows: Sequence[Sequence[Any]]) -> None:
+        self.rows += len(rows)
+        for row in rows:
+            self._digest.update(msgspec.msgpack.encode(row))
+
+    @property
+    def checksum(self) -> str:
+        return self._digest.hexdigest()
 
 
 def _keep_numbers(reading: sa.Connection, target: sa.Engine, table: sa.Table) -> None:
