@@ -57,7 +57,7 @@ def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def plan(url: str) -> TorturePlan:
     """How many processes are killed."""
-    few = 8 if is_nerve(url) else 20
+    few = 6 if is_nerve(url) else 12
     return TorturePlan(kills=sized(quick=5, ci=few, long=1000), seed=2)
 
 
@@ -78,7 +78,7 @@ def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, plan: To
 @pytest.mark.parametrize("url", ["sqlite", "segments"], indirect=True)
 def test_p2_durability_what_was_confirmed_survives_kill_9_with_more_under_way(url: str) -> None:
     """Writers do not wait for each pack: ``append_nowait``, and ``durable`` for those of a while ago."""
-    plan = TorturePlan(kills=sized(quick=5, ci=20, long=400), seed=16, ahead=20)
+    plan = TorturePlan(kills=sized(quick=5, ci=12, long=400), seed=16, ahead=20)
     report = torture(ScratchStore(url, url, lambda: None), plan)
     assert report.problems == ()
     assert report.packs_confirmed > report.writers_killed

@@ -84,7 +84,7 @@ def helpers(pid: int) -> list[int]:
 def test_p6_every_copy_is_made_proven_and_audited_once_whoever_of_the_processes_is_killed(
     new_world: Callable[..., Any], tmp_path: Path, hunting: bool
 ) -> None:
-    count, draw = sized(ci=2_500, long=20_000), random.Random(7)
+    count, draw = sized(ci=1_200, long=20_000), random.Random(7)
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}", connect_args={"timeout": 60})
     outbox, log = AuditOutbox(engine, VirtualClock()), AuditLog(engine)
     with BulkProcesses(3, worth=1) as processes:

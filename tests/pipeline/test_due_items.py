@@ -23,6 +23,7 @@ from millstream.pipeline.planning.due_items import HOUR, SOLE, DueRule, read_def
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
 from suite.engines import open_engine
+from suite.sizes import sized
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +101,7 @@ class Kept:
         return sweep, run_report(spark, jobs, sweep)
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=sized(ci=[1], long=[1, 2]))
 def kept(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kept]:
     return Kept(tmp_path, request.param)
 
@@ -110,6 +111,7 @@ def read_by(sweep: Sweep) -> list[Name]:
     return [(row["store"], row["content_id"]) for row in rows]
 
 
+@pytest.mark.long
 def test_what_is_due_is_what_a_plain_model_says(spark: SparkSession, kept: Kept) -> None:
     rule = DueRule(older_than=30 * DAY)
     sweep, judged = kept.sweep(spark, "run", rule)
@@ -124,6 +126,7 @@ def test_what_is_due_is_what_a_plain_model_says(spark: SparkSession, kept: Kept)
         assert (report.coverage, report.failed > 0) == (1.0, any(place in kept.contradicted for place in own))
 
 
+@pytest.mark.long
 def test_a_budget_takes_the_most_urgent_first(spark: SparkSession, kept: Kept) -> None:
     rule = DueRule(older_than=20 * DAY, budget=30_000)
     sweep, judged = kept.sweep(spark, "run", rule)
