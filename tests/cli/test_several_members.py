@@ -16,7 +16,7 @@ from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
-from millstream.node.members.members_status import Member
+from millstream.node.members.members_status import Member, MemberState
 from millstream.testing.waiting import Found, until
 from support.server_databases import new_database
 
@@ -69,6 +69,11 @@ def test_who_was_stopped_or_killed_is_replaced_and_every_message_is_in_one_batch
             _append(node, 100)
             soon(lambda: _anchored(node) == 300, "the messages anchored by the one that is left")
             (left,) = (each for each in (one, two) if each is not killed)
+            status = node.databases.members.status()
+            assert status is not None and status.unowned == []
+            states = [(member.details.pid, member.state(status.at)) for member in status.members]
+            assert states.count((killed.process.pid, MemberState.LOST)) >= 1
+            assert [pid for pid, state in states if state == MemberState.ALIVE] == [left.process.pid]
             left.drain()
             assert _given(node) == _expected(node)
             totals = node.anchoring.observer.index.totals()

@@ -46,7 +46,7 @@ def write_row(row: Row, words: str, seconds: Mapping[str, float]) -> None:
     if SIZE != "long":
         return
     plain = re.sub(r"(?<![\w:/.])/\S+/", "…/", words)
-    plain = plain.replace(f" on {socket.gethostname()} ", " on … ")
+    plain = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "…", plain)
     plain = re.sub(r"\(?\d{4}-\d\d-\d\d[T ][\d:.]+Z?\)?", "…", plain)[:240].replace("|", "/")
     figures = [f"{seconds[name]:.1f}" for name in ("overview", "metrics", "status", "gone")]
     with file_lock(Path(tempfile.gettempdir()) / f"millstream-fault-table-{os.getuid()}.lock"):

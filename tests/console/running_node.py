@@ -1,8 +1,8 @@
 """Nodes that are served for the fault table, and how each fault is caused on them.
 
-There are four: ``plain`` and ``mounts`` on a clock that the test moves, the latter in a mount namespace, where its data
-folder and second store are file systems of their own, ``witnessed``, whose ledgers a witness cosigns, and ``servers``,
-whose log, queues, messages and third store need servers.
+There are five: ``plain`` and ``mounts`` on a clock that the test moves, the latter in a mount namespace, where its data
+folder and second store are file systems of their own, ``witnessed``, whose ledgers a witness cosigns, ``servers``,
+whose log, queues, messages and third store need servers, and ``shared``, which several processes serve.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import http.server
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,7 +175,28 @@ def witnessed_node(folder: Path) -> Iterator[Callable[[], RunningNode]]:
     witness.kill()
 
 
-NODES = {"witnessed": witnessed_node, "plain": plain_node, "mounts": mounted_node, "servers": node_on_servers}
+@contextlib.contextmanager
+def shared_node(folder: Path) -> Iterator[Callable[[], RunningNode]]:
+    """A node whose tables and logs are in PostgreSQL, so that other processes can serve it too."""
+    with contextlib.ExitStack() as stack:
+        postgresql, rabbitmq = (stack.enter_context(services.private(name)) for name in ("postgresql", "rabbitmq"))
+        text = (
+            f'{PLAIN}[node]\ndatabase = "{postgresql.url}node"\nlease = "4s"\n'
+            f'[log]\nstore = "{postgresql.url}logs"\n[queue]\nbroker = "{rabbitmq.url}"\n'
+            f'[anchoring]\ncas = "file://{folder}/cas"\n[verdict]\nlost_member_age = "20s"\n'
+        )
+        node = make_node(folder / "node", text)
+        served = stack.enter_context(serving(node))
+        yield lambda: RunningNode(node, served, ShiftedClock(folder / "clock"), {})
+
+
+NODES = {
+    "witnessed": witnessed_node,
+    "plain": plain_node,
+    "mounts": mounted_node,
+    "servers": node_on_servers,
+    "shared": shared_node,
+}
 
 
 class Row(NamedTuple):
@@ -273,6 +295,41 @@ def _ledger_forked(desk: RunningNode) -> Iterator[None]:
     desk.parts["witness"].start(anew=True)
 
 
+def another_member(desk: RunningNode, *program: str) -> Served:
+    """A second process that serves the node, from a folder of its own."""
+    folder = desk.folder.with_name("another")
+    folder.mkdir(exist_ok=True)
+    shutil.copy(desk.folder / "millstream.toml", folder)
+    return Served(folder, program=program or (sys.executable, "-m", "millstream"))
+
+
+@contextlib.contextmanager
+def _member_killed(desk: RunningNode) -> Iterator[None]:
+    other = another_member(desk)
+    other.process.kill()
+    yield
+    other.end()
+
+
+@contextlib.contextmanager
+def _role_unowned(desk: RunningNode) -> Iterator[None]:
+    (member,) = desk.node.databases.members.table.alive()
+    desk.command("node", "drain", member.id)
+    yield
+    desk.command("node", "drain", member.id, "--cancel")
+
+
+@contextlib.contextmanager
+def _member_versions(desk: RunningNode) -> Iterator[None]:
+    code = (
+        "import sys, millstream\nmillstream.__version__ = '0.0.9'\n"
+        "from millstream.cli.main import run\nsys.exit(run(sys.argv[1:]))"
+    )
+    other = another_member(desk, sys.executable, "-c", code)
+    yield
+    assert other.end() == 0
+
+
 def _stopped(name: str) -> Callable[[RunningNode], contextlib.AbstractContextManager[None]]:
     @contextlib.contextmanager
     def cause(desk: RunningNode) -> Iterator[None]:
@@ -364,6 +421,12 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
             documented["a witness that does not answer"][2], _witness_killed, "witnessed"),
         Row("a ledger that was forked", documented["a ledger that was forked"][0], "ledger-forked",
             documented["a ledger that was forked"][2], _ledger_forked, "witnessed"),
+        Row("a member lost", "`kill -9` of a second `millstream serve`", "member-lost", documented["a member lost"][2],
+            _member_killed, "shared"),
+        Row("members of different versions", "a second `millstream serve` of another version", "member-versions",
+            documented["members of different versions"][2], _member_versions, "shared"),
+        Row("a role without an owner", "draining the only member", "role-unowned",
+            "no member runs the role upkeep, which 1 member offers; all of them drain", _role_unowned, "shared"),
         Row("the database stopped", "`kill -9` of MariaDB, which has the log", "database",
             "the database of logs cannot be reached: ",
             _stopped("mariadb"), "servers"),
