@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from official.clients import Drivers, OfficialClient
 from official.known import NEWEST
+from official.moving_broker import MovingBroker
 from official.relay import Wire
 from official.traffic import TOPICS, Traffic
 
@@ -58,7 +59,11 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @contextlib.contextmanager
 def flowing(
-    broker: BrokerProcess, drivers: Drivers, *clients: OfficialClient, place: object = None, pause: float = 0.02
+    broker: BrokerProcess | MovingBroker,
+    drivers: Drivers,
+    *clients: OfficialClient,
+    place: object = None,
+    pause: float = 0.02,
 ) -> Iterator[Traffic]:
     with contextlib.ExitStack() as stack:
         found = [(client, stack.enter_context(drivers.start(client, place or broker.place))) for client in clients]
@@ -178,6 +183,24 @@ def fill(ballast: Path) -> None:
             with contextlib.suppress(OSError):
                 while file.write(bytes(size)) == size:
                     pass
+
+
+@pytest.mark.parametrize("client", NEWEST, ids=lambda client: client.language)
+def test_p2_p4_a_broker_that_moves_to_another_process(client: OfficialClient, drivers: Drivers, tmp_path: Path) -> None:
+    """The client knows the address of a process on standby alone, and follows the routes that this one tells."""
+    with contextlib.ExitStack() as stack:
+        broker = MovingBroker(f"segments:///{tmp_path / 'logs'}", LIMITS, tmp_path, stack)
+        broker.move(kill=False)
+        for topic, kind in TOPICS.items():
+            broker.create_topic(topic, kind)
+        traffic = stack.enter_context(flowing(broker, drivers, client, place=broker.standby))
+        for turn in range(sized(ci=2, long=6)):
+            more(traffic, 10)
+            broker.move(kill=turn % 2 == 0)
+        more(traffic, 10)
+        traffic.settle()
+        broker.end()
+        traffic.check()
 
 
 def test_p2_p4_mixed_clients_for_an_hour_with_a_kill_every_two_minutes(broker: BrokerProcess, drivers: Drivers) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from official.clients import SECONDS, ClientError, Driver, OfficialClient
+from official.moving_broker import MovingBroker
 
 from millstream.log import LogSpec, open_store
 from millstream.messaging.admin_client import call_broker
@@ -33,7 +34,11 @@ class Traffic:
     """
 
     def __init__(
-        self, broker: BrokerProcess, clients: Sequence[tuple[OfficialClient, Driver]], *, pause: float = 0.02
+        self,
+        broker: BrokerProcess | MovingBroker,
+        clients: Sequence[tuple[OfficialClient, Driver]],
+        *,
+        pause: float = 0.02,
     ) -> None:
         self._pause = pause
         self._broker, self._clients = broker, clients
