@@ -15,6 +15,7 @@ from millstream.batching.message_events import make_tick
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogError, LogSpec
 from millstream.log import Message as Stored
+from millstream.messaging.broker.handlers.batch_codec import to_columns, to_log_messages
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
 from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer
 from millstream.messaging.client.batch_codec import from_batch, to_batch
@@ -35,6 +36,18 @@ def stamp(message_id: str = "", kind: int = v2.NORMAL) -> MessageStamp:
 
 def batch_of(messages: list[Message], kind: int = v2.NORMAL) -> SendBatchRequest:
     return to_batch(messages, [f"id-{number}" for number in range(len(messages))], stamp(kind=kind))
+
+
+@pytest.mark.parametrize("queues", [None, [1, 0]])
+@pytest.mark.parametrize("fields", [{}, {"tag": "ß", "keys": ("a",)}, {"message_group": "g"}])
+def test_a_few_messages_as_objects_are_the_same_as_in_columns(fields: Any, queues: list[int] | None) -> None:
+    batch = batch_of([Message("t", body, **fields) for body in (b"1", b"2")], v2.FIFO if fields else v2.NORMAL)
+    columns = to_columns(batch, [b"id-0", b"id-1"], queues)
+    found = to_log_messages(batch, [b"id-0", b"id-1"], queues)
+    headers = [[(pair["name"], pair["value"]) for pair in row["headers"]] for row in columns.to_pylist()]
+    assert [list(message.headers) for message in found] == headers
+    for name in ("body", "event_time", "source", "key"):
+        assert [getattr(message, name) for message in found] == columns.column(name).to_pylist()
 
 
 def receive_request(group: str, topic: str, count: int = 1000) -> v2.ReceiveMessageRequest:

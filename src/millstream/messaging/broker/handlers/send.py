@@ -9,12 +9,12 @@ import msgspec
 
 from millstream.log import Message
 from millstream.messaging.broker.core import BrokerCore
-from millstream.messaging.broker.handlers.batch_codec import is_uniform, to_columns, to_messages
+from millstream.messaging.broker.handlers.batch_codec import is_uniform, to_columns, to_log_messages, to_messages
 from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
 from millstream.messaging.broker.handlers.validation import check_delivery_time, check_message, check_topic_name
 from millstream.messaging.broker.names import write_recall, write_transaction
 from millstream.messaging.broker.storage.delayed_messages import delayed_message, half_message
-from millstream.messaging.broker.storage.topic import Topic
+from millstream.messaging.broker.storage.topic import MIN_COLUMNS, Topic
 from millstream.messaging.broker.storage.wire_codec import to_log
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -84,7 +84,10 @@ class SendHandler:
         names = [each.encode() for each in batch.ids]
         size = self._reserve_bytes(sum(map(len, batch.bodies)))
         try:
-            ids = await self._core.publish_columns(name, names, to_columns(batch, names, queues))
+            if count < MIN_COLUMNS:
+                ids = await self._core.publish(name, to_log_messages(batch, names, queues))
+            else:
+                ids = await self._core.publish_columns(name, names, to_columns(batch, names, queues))
         finally:
             self._bytes -= size
         return SendBatchResponse(v2.OK, "OK", [number - 1 for number in ids])

@@ -27,7 +27,8 @@ MAX_QUEUES: Final = 256
 DEDUPLICATION_WINDOW: Final = 65_536
 """At least so many of a topic's last messages are remembered by id: one that is sent again is not stored again."""
 
-_GATHERED: Final = 64  # calls with fewer messages go together
+MIN_COLUMNS: Final = 64
+"""Calls with fewer messages go together, and cost less as objects than as columns."""
 
 _KINDS: Final[dict[str, int]] = {name: v2.MessageType.Value(name) for name in TYPES}
 _NAME: Final = re.compile(r"[%a-zA-Z0-9_][%a-zA-Z0-9_-]{0,126}")
@@ -114,7 +115,7 @@ class Topic:
         messages that come while others are being stored are appended together. Raises the log's errors; after a commit
         that failed the same messages may be published again.
         """
-        if len(messages) >= _GATHERED:
+        if len(messages) >= MIN_COLUMNS:
             return await self.publish_columns([_name(message) for message in messages], messages)
         return await self._batcher.submit(messages)
 
