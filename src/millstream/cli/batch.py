@@ -103,7 +103,7 @@ def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: A
 
 
 def _refuse_cut(mode: str) -> None:
-    """The replayed algorithm knows one cut only; a user who asks for another one expects something else."""
+    """The replayed algorithm has only one rule for cuts, so options for another rule are refused."""
     source = click.get_current_context().get_parameter_source("conflict_cut")
     if mode == "faithful" and source is not click.core.ParameterSource.DEFAULT:
         raise click.UsageError("--mode faithful does not support --cut: omit one of them")

@@ -25,7 +25,7 @@ _FACTORS = (1, 2, 4)
 _WIDTH, _HEIGHT = 60, 12
 
 Points = dict[tuple[int, int], str]
-"""What stands at a column and row of the chart."""
+"""The mark at a column and row of the chart."""
 
 
 @example("millstream batch advise weather --windows 5m,30m")

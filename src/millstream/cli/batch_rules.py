@@ -57,7 +57,7 @@ def cap_options(command: Command) -> Command:
 
 
 def late_options(command: Command) -> Command:
-    """Give *command* what becomes of late events, and other rules for some sources and keys."""
+    """Add to *command* the options for late events and for rules of single sources and keys."""
     options = [
         click.option(
             "--late",

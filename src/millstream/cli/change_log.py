@@ -26,7 +26,7 @@ def os_user() -> str:
 def record_change(node: Node, action: str, target: str, **facts: Any) -> None:
     """Record that the account of this process did *action* to *target*; durable when this returns.
 
-    Under sudo the name of who called it is a fact, ``sudo_user``.
+    Under sudo, the event has the calling user as the fact ``sudo_user``.
     """
     from millstream.rest.operator_audit_log import OperatorAuditLog
 

@@ -1,4 +1,4 @@
-"""``millstream config``: what a node is told, and by whom."""
+"""``millstream config``: the settings of a node and the source of each."""
 
 from __future__ import annotations
 

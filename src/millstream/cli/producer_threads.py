@@ -123,5 +123,5 @@ def _one_run(producer: _Producer, stopping: Callable[[], bool]) -> Iterator[str]
     try:
         for line in producer.run(stopping):
             yield f"producer of {producer.name}: {line}"
-    except Exception as error:  # of whatever kind: the next run may do better, and an ended thread would tell nobody
+    except Exception as error:  # of any type: the next run may succeed, and the end of this thread would be unnoticed
         yield f"producer of {producer.name}: {describe_error(error)}"

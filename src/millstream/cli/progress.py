@@ -14,6 +14,6 @@ def progress_bar() -> Progress:
 
 
 def drawn(*columns: ProgressColumn) -> Progress:
-    """*columns* (Rich's own, without any) on standard error, since results may go elsewhere; nothing where nobody
-    watches, and nothing is left of it when its block is left."""
+    """*columns* (default: Rich's own) on standard error; nothing if that is not a terminal. Removed when its block
+    ends."""
     return Progress(*columns, console=Console(stderr=True), disable=not is_terminal(), transient=True)

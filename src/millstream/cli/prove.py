@@ -162,7 +162,7 @@ def verify(
 
 
 def _print_trust(verified: VerifiedProof, ledger_head: str | None) -> None:
-    """Print who vouches for the ledger of the proof."""
+    """Print which trusted signatures confirm the ledger of the proof."""
     checkpoint = verified.checkpoint
     if ledger_head is not None:
         echo_line(f"The pinned ledger head {ledger_head} covers it.")
@@ -227,8 +227,8 @@ def trust_policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy 
 def _key_lines(key: str) -> list[str]:
     """The verifier keys of the option *key*: itself, or the lines of the file that it names.
 
-    Where it has the form of a key no file is looked for: whoever wrote into the working folder could make one of that
-    name.
+    A text in the form of a key is never taken for a file's name: otherwise a program that can write to the working
+    folder could substitute a key.
     """
     from millstream.anchoring.transparency.signed_note import looks_like_key
 

@@ -28,7 +28,7 @@ def commands() -> str:
         "# Commands\n\n"
         "What `--help` says of every command. All of them end with the same [exit codes](../exit-codes.md);\n"
         "`--json` prints one object per line, and `millstream --debug …` the traceback of an error. Shells\n"
-        "complete commands and options once they were told how (`millstream completion bash`, `zsh`, `fish`).\n\n"
+        "complete commands and options after a setup (`millstream completion bash`, `zsh`, `fish`).\n\n"
     )
     return head + "\n".join(_sections(millstream, "millstream", 1))
 
@@ -100,7 +100,7 @@ def http() -> str:
     head = (
         "# HTTP for programs\n\n"
         "A node that serves its [console](../../console.md) answers programs under `/api/v1`. Without users everybody\n"
-        "on the same machine may do everything; else a program says who it is by HTTP Basic over TLS. Errors are\n"
+        "on the same machine may do everything; else a program authenticates by HTTP Basic over TLS. Errors are\n"
         '`{"code", "message"}`; lists have `items`, and `next` where there are more; every table can be exported as\n'
         "CSV (`?format=csv`). `/metrics` is for Prometheus, `/healthz` and `/readyz` are for supervisors.\n\n"
         "The whole description: [openapi.json](../openapi.json), which the node serves as `/api/v1/openapi.json`.\n\n"

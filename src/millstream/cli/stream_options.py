@@ -1,4 +1,4 @@
-"""What the commands that batch a log as a Spark stream are told of it."""
+"""Options of the commands that batch a log as a Spark stream."""
 
 from __future__ import annotations
 

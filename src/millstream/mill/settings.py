@@ -45,7 +45,7 @@ class AlarmSettings(Section, frozen=True):
 
     @property
     def tells_somebody(self) -> bool:
-        """Whether anybody is told."""
+        """Whether a receiver is configured."""
         return bool(self.webhook or self.command or self.mail_to)
 
 

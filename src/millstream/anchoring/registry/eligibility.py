@@ -1,6 +1,6 @@
-"""Which operations may still have an effect on their DID: the others are refused at the door, or at the cut.
+"""Which operations can have an effect on their DID: the others are refused when they arrive, or at the cut.
 
-Anybody can sign an operation on any DID with a key of their own. Taken and anchored it would do nothing, and the
+Any client can sign an operation on any DID with its own key. Accepted and anchored, it would have no effect, and the
 owner's operations would wait behind it.
 """
 
@@ -20,15 +20,15 @@ from millstream.anchoring.sidetree.operations import stored_operation
 from millstream.core.errors import MillstreamError
 
 MAX_HELD: Final = 5
-"""How many operations on one DID may be under way whose key is not known here."""
+"""Maximum number of open operations on one DID whose key is not known here."""
 
 _REMEMBERED: Final = 50_000
 
 
 class OperationRefusal(msgspec.Struct, frozen=True):
-    """Why an operation is not taken: a ``code`` for programs, a ``text`` for people.
+    """Why an operation is refused: a ``code`` for programs, a ``text`` for people.
 
-    With ``may_change`` it may be taken after what this registry has not seen yet.
+    With ``may_change`` it may be accepted after ledger entries that this registry has not observed yet.
     """
 
     code: str
@@ -37,7 +37,7 @@ class OperationRefusal(msgspec.Struct, frozen=True):
 
 
 class _Commitments(msgspec.Struct, frozen=True):
-    """The commitments that an operation opens and makes. ``update`` says of which kind the opened one is."""
+    """The commitments that an operation opens and makes. ``update`` says whether the opened one is for updates."""
 
     update: bool
     opens: str | None
@@ -46,7 +46,7 @@ class _Commitments(msgspec.Struct, frozen=True):
 
 
 class _OpenOperations:
-    """What is open of one DID: the commitments that may be opened, and how many operations are on their way."""
+    """The open operations of one DID: the commitments that can be opened, and how many operations are open."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
@@ -63,7 +63,7 @@ class _OpenOperations:
         return opened and made != links.opens and not self._chain.was_opened(made)
 
     def add(self, links: _Commitments) -> None:
-        """One more operation is on its way, or was observed just now."""
+        """Add an operation that is open or was just observed."""
         if links.opens is not None and self._chain.was_opened(links.opens):
             return
         self.open += 1
@@ -84,11 +84,11 @@ class _OpenOperations:
 
 
 class Eligibility:
-    """Judges operations by the *chains* of what was observed, and by what is open in *store*.
+    """Judges operations by the *chains* of observed operations, and by the open operations in *store*.
 
-    *is_ahead* says whether the ledger has entries that were not observed yet: then an operation whose key is not known
-    may be the next one for a state that this registry has not seen, and is held until its batch is cut. No more than
-    *most_open* operations on one DID may be under way.
+    *is_ahead* says whether the ledger has entries that were not observed yet: then an operation with an unknown key
+    may follow a state that this registry has not seen, and is held until its batch is cut. A DID has at most
+    *most_open* open operations.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Eligibility:
         self._remembered: OrderedDict[str, _Commitments] = OrderedDict()
 
     def refusals(self, operations: Sequence[Operation]) -> Sequence[OperationRefusal | None]:
-        """Why each of *operations*, one after the other, is not taken; None where it is. Not thread-safe."""
+        """For each of *operations*, in order, why it is refused; None if it is accepted. Not thread-safe."""
         asked = dict.fromkeys(each.suffix for each in operations if each.type != OperationType.CREATE)
         waiting = self._waiting(list(asked)) if asked else {}
         found = list[OperationRefusal | None]()
@@ -128,16 +128,16 @@ class Eligibility:
     def _may_be_ahead(self) -> bool:
         try:
             return self._is_ahead()
-        except MillstreamError:  # of a ledger that cannot be read nobody knows
+        except MillstreamError:  # the ledger cannot be read: it may have more entries
             return True
 
     def verdicts(self, operations: Sequence[Operation]) -> Sequence[str | None]:
-        """Why each of *operations*, the first open ones of their DIDs, would have no effect now; None where it has."""
+        """For each of *operations*, each the first open one of its DID, why it would have no effect; None if it has one."""
         chains = self._chains.of([operation.suffix for operation in operations])
         return [_verdict(operation, chains[operation.suffix]) for operation in operations]
 
     def _waiting(self, suffixes: Sequence[str]) -> Mapping[str, _OpenOperations]:
-        rows = self._store.open_ids(suffixes)  # read first: what is observed meanwhile is in one of the two
+        rows = self._store.open_ids(suffixes)  # read first: an operation observed meanwhile is then in one of the two
         found = {suffix: _OpenOperations(chain) for suffix, chain in self._chains.of(suffixes).items()}
         unknown = [name for _, name in rows if name not in self._remembered]
         for name, suffix, request in self._store.requests(unknown):

@@ -1,4 +1,4 @@
-"""Instances: who is alive, and what becomes of the operations of one that is not (seed document, "Recovery")."""
+"""Instances: which are alive, and the takeover of operations of dead ones (seed document, "Recovery")."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Instances:
         self._settings = settings
 
     def heartbeat(self) -> None:
-        """Say that this instance is alive. A new process has a new name, so an old entry is never revived."""
+        """Record that this instance is alive. A new process has a new name, so an old entry is never revived."""
 
         def transaction(connection: sa.Connection, now: int) -> None:
             mine = sa.update(t.instances).where(t.instances.c.instance == self.instance).values(updated_at=now)
@@ -33,16 +33,16 @@ class Instances:
         self._store.database.write(transaction)
 
     def leave(self) -> None:
-        """This instance ends in order: its entry goes, its operations were handed back."""
+        """Remove the entry of this instance, which has released its operations and ends."""
         self._forget(self.instance)
 
     def known(self) -> Sequence[str]:
-        """All instances that have not left, including dead ones that are not detected yet."""
+        """All instances with an entry, including dead ones that are not detected yet."""
         query = sa.select(t.instances.c.instance).order_by(t.instances.c.instance)
         return [row.instance for row in self._store.database.rows(query)]
 
     def dead(self) -> Sequence[str]:
-        """The other instances that have given no sign for longer than the task expiration."""
+        """The other instances that have sent no heartbeat for longer than the task expiration."""
         seconds = self._settings.task_expiration
 
         def query(connection: sa.Connection, now: int) -> Sequence[str]:
@@ -53,9 +53,9 @@ class Instances:
         return self._store.database.read(query)
 
     def take_over_dead(self) -> int:
-        """The monitor's task: repost the operations of dead instances, at most ``max_repost``; returns how many.
+        """Requeue the operations of dead instances, at most ``max_repost``; returns how many.
 
-        Open cuts of a dead instance are inherited by this one. An entry goes when nothing is left of it.
+        Open cuts of a dead instance are assigned to this one. Its entry is removed when it has no operations left.
         """
         reposted = 0
         for name in self.dead():

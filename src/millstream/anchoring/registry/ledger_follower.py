@@ -25,20 +25,19 @@ from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.core.errors import MillstreamError
 
 SAVE_SECONDS = 5.0
-"""How often, at most, a long run notes how far it is."""
+"""Minimum seconds between two saves of the progress."""
 
 MAX_ATTEMPTS = 3
-"""How often an entry is read while no place answers for its files, before it is passed over."""
+"""Attempts to read an entry whose files no source answers for, before it is skipped."""
 
 _CHUNK = 5_000
 
 
 class FollowerProgress(msgspec.Struct, frozen=True):
-    """What was read: ``entries`` with their ``operations``, and how many of the entries have a fault.
+    """What was read: counts of ``entries``, of their ``operations``, and of entries with ``faults``.
 
-    ``position`` is the last entry that is recorded, ``behind`` how many come after it, ``waiting`` how many before it
-    wait for files that nobody has, and ``chain`` whether the ledger's entries are sealed by hashes (None where nothing
-    was read).
+    ``position`` is the last recorded entry, ``behind`` counts the entries after it, ``waiting`` the earlier ones whose
+    files no source has, and ``chain`` says whether the ledger's entries form a hash chain (None if nothing was read).
     """
 
     entries: int = 0
@@ -51,9 +50,9 @@ class FollowerProgress(msgspec.Struct, frozen=True):
 
 
 class LedgerFollower:
-    """Brings the registry in *database* up to *ledger*, whose files are in *cas*. Not thread-safe.
+    """Brings the registry in *database* up to date with *ledger*, whose files are in *cas*. Not thread-safe.
 
-    *told* hears of every entry that is recorded. ``total`` is what was done since this was made, whatever failed.
+    *told* is called with every recorded entry. ``total`` is the progress since this object was created.
     """
 
     def __init__(
@@ -75,9 +74,9 @@ class LedgerFollower:
         self.total = FollowerProgress(position=self.history.position()[0])
 
     def begin(self) -> None:
-        """Note what is followed. With its first entry the registry takes no operations any more.
+        """Record which ledger is followed. From its first entry on, the registry accepts no operations.
 
-        Raises :class:`~millstream.anchoring.registry.FollowError` where it has operations of its own.
+        Raises :class:`~millstream.anchoring.registry.FollowError` if it has operations of its own.
         """
         self._begin(claim=False)
 
@@ -92,12 +91,12 @@ class LedgerFollower:
         self._claimed = claim
 
     def catch_up(self, stopping: Callable[[], bool] = lambda: False, *, patient: bool = False) -> FollowerProgress:
-        """Record all entries that are new, until *stopping*; what was done now.
+        """Record all new entries, until *stopping*; returns the progress of this call.
 
-        An entry whose files no place has is passed over, and read again with the next call, or with *patient* after a
-        pause that grows. Raises :class:`~millstream.anchoring.ObservationBlockedError` where no place answers, or the
-        first entry cannot be read, and :class:`LedgerError` where the ledger does not continue what was observed; all
-        entries before that are kept.
+        An entry whose files no source has is skipped and read again by the next call, or with *patient* after a
+        growing pause. Raises :class:`~millstream.anchoring.ObservationBlockedError` if no source answers or the first
+        entry cannot be read, and :class:`LedgerError` if the ledger does not continue the observed one; earlier
+        entries are kept.
         """
         before = self.total
         self.begin()
@@ -114,7 +113,7 @@ class LedgerFollower:
         return msgspec.structs.replace(self.total, **done)
 
     def waiting_for(self, entry: LedgerEntry) -> str:
-        """Why *entry*, which was passed over, was not read, and how many such entries there are."""
+        """Why *entry*, which was skipped, was not read, and how many such entries there are."""
         record = self.history.anchor(entry.number)
         count = self.total.waiting
         more = f", and {count - 1:,} more entries wait for their files" if count > 1 else ""
@@ -187,29 +186,29 @@ class LedgerFollower:
             self._save(None)
 
     def _postponing(self, entry: LedgerEntry) -> tuple[type[CasError], ...]:
-        """For which errors *entry* is passed over.
+        """The types of errors for which *entry* is skipped.
 
-        None while nothing was read: the places may be the wrong ones. After some attempts all: a gateway does not
-        answer for a file that nobody has.
+        None before the first recorded entry, since the configured sources may be wrong. All after some attempts, since
+        a gateway does not answer for a file that no peer has.
         """
         if self.history.position()[0] == 0:
             return ()
         return (CasError,) if self._blocked >= (entry.number, MAX_ATTEMPTS) else UNAVAILABLE_ERRORS
 
     def _note_rest(self) -> None:
-        """How many entries are left; counting them must hide no error that came before."""
+        """Count the remaining entries; a failure to count must not hide an earlier error."""
         position = self.history.position()[0]
         try:
             behind = self._ledger.remaining()
         except MillstreamError:
             behind = self.total.behind
-        waiting = self._reached > position  # the entry at which it stopped was taken, and not recorded
+        waiting = self._reached > position  # the last entry was read, but not recorded
         self.total = msgspec.structs.replace(
             self.total, position=position, behind=behind + waiting, chain=self._ledger.is_chain
         )
 
     def _changed(self, number: int) -> str:
-        """What is said of a ledger in which *number*, or an entry before it, is not what was observed."""
+        """The error text for a ledger whose entry *number*, or an earlier one, is not the observed one."""
         position, _ = self.history.position()
         recorded = _RecordedHashes(self._database)
         with self._ledger.reading(1) as entries:
@@ -232,7 +231,7 @@ class LedgerFollower:
 
 
 class _ChangedError(Exception):
-    """Entry ``number`` is not what was observed, or does not follow it."""
+    """Entry ``number`` is not the observed one, or does not follow it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -240,7 +239,7 @@ class _ChangedError(Exception):
 
 
 class _RecordedHashes:
-    """The hashes of the entries that were observed, asked for in order."""
+    """The hashes of the observed entries; call it in ascending order."""
 
     def __init__(self, database: RegistryDatabase) -> None:
         self._database = database

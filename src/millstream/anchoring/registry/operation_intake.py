@@ -1,4 +1,4 @@
-"""Acceptance: what clients send is checked and made durable, many at a time, before anybody is told so."""
+"""Acceptance: requests of clients are checked and made durable, many per transaction, before they are answered."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import stored_operation, time_window_fault
 
 COUNT_SECONDS = 1.0
-"""How old the count of operations under way may be when back-pressure is judged."""
+"""Maximum age in seconds of the count of open operations that back-pressure uses."""
 
 
 class EligibilityCheck(Protocol):
     """Says which operations may have an effect (:class:`millstream.anchoring.registry.eligibility.Eligibility`)."""
 
     def refusals(self, operations: Sequence[Operation]) -> Sequence[OperationRefusal | None]:
-        """Why each of *operations*, one after the other, is not taken; None where it is."""
+        """For each of *operations*, in order, why it is refused; None if it is accepted."""
         ...
 
 
@@ -49,8 +49,8 @@ class SubmissionResult(msgspec.Struct, frozen=True):
 class OperationIntake:
     """Takes requests into *store*, under the protocol version of the day. Thread-safe.
 
-    Requests of many callers share a transaction: while one is committed, the next one fills. Where *limit* operations
-    are under way, no more are taken. *notify* is told the ids of what was accepted, after the commit.
+    Requests of many callers share a transaction: while one is committed, the next one fills. If *limit* operations
+    are open, further ones are refused. *notify* gets the ids of the accepted operations after the commit.
     """
 
     def __init__(
@@ -226,4 +226,4 @@ class _PendingSubmissions:
     def __init__(self, items: Sequence[_Checked | SubmissionResult]) -> None:
         self.items = items
         self.future: Future[Sequence[SubmissionResult]] = Future()
-        self.future.set_running_or_notify_cancel()  # a caller who leaves must not undo what is being committed
+        self.future.set_running_or_notify_cancel()  # a caller that gives up must not cancel a running commit

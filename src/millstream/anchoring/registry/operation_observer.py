@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnreadableAnchorError(CasError):
-    """The files of an anchor led to an error that is not a verdict."""
+    """Reading the files of an anchor failed with an error that is not a verdict."""
 
 
 UNAVAILABLE_ERRORS = (CasNotFoundError, CasDamagedError, CasOverlongError, UnreadableAnchorError)
@@ -33,7 +33,7 @@ UNAVAILABLE_ERRORS = (CasNotFoundError, CasDamagedError, CasOverlongError, Unrea
 
 
 class OperationObserver:
-    """Applies the entries of *ledger* to *history*, once each and in order, even if others do so too. Thread-safe."""
+    """Applies each entry of *ledger* to *history* once, in order, even if other processes do the same. Thread-safe."""
 
     def __init__(self, history: OperationHistory, cas: CasReader, ledger: Ledger, versions: ProtocolVersions) -> None:
         self.history = history
@@ -75,14 +75,14 @@ def observe_operations(
     postpone: tuple[type[CasError], ...] = UNAVAILABLE_ERRORS,
     judged: Callable[[], object] = lambda: None,
 ) -> AnchorRecord:
-    """Judge *entry* by all reader rules and record the verdict in *history*, which has all entries before it.
+    """Judge *entry* by all reader rules and record the verdict in *history*, which has all earlier entries.
 
-    One whose files cannot be had for an error of the kinds *postpone* is passed over, and read again later: else
-    anybody who writes to the ledger could stop all who read it. *judged* is called in between: everything was read,
-    and nothing is recorded.
+    An entry whose files cannot be read because of an error of the types *postpone* is skipped and read again later:
+    otherwise any writer to the ledger could block all its readers. *judged* is called after everything was read and
+    before anything is recorded.
 
-    Raises :class:`ObservationBlockedError` where its files cannot be had, and :class:`LedgerError` where another
-    process has recorded another entry of this number meanwhile.
+    Raises :class:`ObservationBlockedError` if its files cannot be read for another reason, and :class:`LedgerError` if
+    another process has recorded a different entry of this number.
     """
     try:
         batch, fault = read_entry(cas.get, versions, entry)
@@ -127,7 +127,7 @@ def read_entry(
         return None, str(error)
     except CasError:
         raise
-    except Exception as error:  # a fault of ours must not stop everybody at a stranger's file
+    except Exception as error:  # a bug of ours must not block all readers at one file
         _log.exception("anchor %d could not be judged", entry.number)
         raise UnreadableAnchorError(f"cannot verify the anchor: {type(error).__name__}: {error}") from error
     return batch, batch.fault

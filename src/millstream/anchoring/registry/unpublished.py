@@ -1,7 +1,7 @@
-"""Operations that were accepted and are not anchored yet, and what a DID would be with them.
+"""Operations that are accepted and not anchored yet, and the state of a DID after them.
 
-They are this registry's word, and nobody else's: other nodes see nothing of them, and an operation may still be
-rejected. So they count only where the settings say so, and only for a while.
+Only this registry knows them: other nodes do not see them, and an operation may still be rejected. So they count only
+if the settings say so, and only for a limited time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnpublishedOperation(msgspec.Struct, frozen=True):
-    """An operation that is on its way to the ledger, with what was recorded of it."""
+    """An operation that is not anchored yet, with its row in the queue."""
 
     queued: QueuedOperation
     operation: Operation
@@ -53,8 +53,8 @@ class UnpublishedOperation(msgspec.Struct, frozen=True):
 def unpublished_operations(
     queued: Sequence[QueuedOperation], profile: Profile, now: int
 ) -> Sequence[UnpublishedOperation]:
-    """Those of *queued* that may be anchored *now* (microseconds). One that cannot be read is passed over: it must not
-    keep its DID from being resolved."""
+    """Those of *queued* that may be anchored at *now* (microseconds). An unreadable one is skipped, so that its DID can
+    still be resolved."""
     found = list[UnpublishedOperation]()
     for each in queued:
         try:
@@ -70,7 +70,7 @@ def unpublished_operations(
 def without(
     anchored: Sequence[AnchoredOperation], unpublished: Sequence[UnpublishedOperation]
 ) -> Sequence[UnpublishedOperation]:
-    """Those of *unpublished* that are not among *anchored*: others may have been observed since they were read."""
+    """Those of *unpublished* that are not among *anchored*: some may have been observed since they were read."""
     known = (
         {operation_id(each.operation, canonical(each.operation.request)) for each in anchored}
         if unpublished
@@ -88,9 +88,9 @@ def follow(
 ) -> tuple[DidState | None, Sequence[UnpublishedOperation]]:
     """The state that comes after *state*, and which of *unpublished* lead to it; its ``number`` stays that of *state*.
 
-    They are taken in the order of acceptance, in which they will be anchored. Anybody can send an operation on any DID
-    that is signed with a key of their own: what is not valid for the state it meets is passed over. A DID of which no
-    create is anchored or accepted begins with *create*, which its long form carries.
+    They are applied in the order of acceptance, in which they will be anchored. Any client can send an operation on any
+    DID, signed with its own key: an operation that is invalid for the current state is skipped. A DID without an
+    anchored or accepted create begins with *create*, which is part of its long form.
     """
     if state is None and create is not None and all(o.operation.type != OperationType.CREATE for o in unpublished):
         state = resolve([AnchoredOperation(-1, 0, create)], profile)

@@ -174,7 +174,7 @@ def _run(
     *,
     as_json: bool,
 ) -> bool:
-    """Look each *seconds* (None: once) until SIGTERM, or a finding that nobody else is told; whether all was well."""
+    """Check every *seconds* (None: once) until SIGTERM, or the first finding without *alarms*; whether all was well."""
     stop, before, failed = stop_on_signals(), None, 0
     while not stop():
         try:
@@ -211,7 +211,7 @@ def _pause(clock: Clock, seconds: float, stop: Callable[[], bool]) -> None:
 
 
 class _AlarmSender:
-    """Posts findings to a webhook as the alarms of a node: when each begins, every hour, and when it is over."""
+    """Posts findings to a webhook like the alarms of a node: when each begins, every hour, and when it is resolved."""
 
     def __init__(self, url: str, clock: Clock) -> None:
         from millstream.mill.notices.alarms import Alarms

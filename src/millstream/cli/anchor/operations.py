@@ -96,7 +96,7 @@ def cut_operations(registry: DidRegistry, *, force: bool) -> Sequence[LedgerEntr
 
 
 def print_status(status: OperationStatus, *, as_json: bool) -> None:
-    """Print where one operation stands."""
+    """Print the state of one operation."""
     if as_json:
         print_json(status)
         return

@@ -81,7 +81,7 @@ def _torture_beside(url: str, plan: TorturePlan, server: Server | None, keep: bo
 
 @contextlib.contextmanager
 def _progress(plan: TorturePlan) -> Iterator[Callable[[int], None]]:
-    """A bar for people who watch; it counts kills."""
+    """A progress bar that counts kills."""
     if not is_terminal():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""``millstream mill approve`` and ``reject``: what the change guard holds, and what becomes of it."""
+"""``millstream mill approve`` and ``reject``: decide about changes that the change guard holds."""
 
 from __future__ import annotations
 

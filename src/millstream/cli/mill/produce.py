@@ -30,7 +30,7 @@ EXIT_CODES = {LoopOutcome.FAILED: 1, LoopOutcome.QUEUE_FULL: 10, LoopOutcome.NOT
 
 
 def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give *command* what all producers are told."""
+    """Add to *command* the options of all producers."""
     path = click.Path(path_type=Path, dir_okay=False)
     for option in (
         click.option("--once", is_flag=True, help="Make one run, for cron."),

@@ -78,7 +78,7 @@ def report(
 def _without_report(node: Node, store: str, space: str) -> str:
     line = f"{store}/{space}: no report yet; run `millstream mill check {store} {space}`"
     is_protected = store in node.stores.providers and find_adopted_store(node.stores.providers[store]) is not None
-    return f"{line} (`millstream status` tells what `protect` read)" if is_protected else line
+    return f"{line} (`millstream status` shows what `protect` read)" if is_protected else line
 
 
 def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -> None:

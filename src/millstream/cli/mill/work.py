@@ -94,9 +94,9 @@ def work(
 
 
 def monitor_of(node: Node, names: Sequence[QueueName], *, stays: bool = True) -> QueueMonitor:
-    """Watches the queues *names*; where the settings name who is told of alarms, and no console runs, the node too.
+    """Monitors the queues *names*; also the node, if the settings have receivers of alarms and no console runs.
 
-    A process that does not stay tells of its queues only: it cannot know what was told before.
+    A process that does not stay reports only its queues: it cannot know earlier alarms of the node.
     """
     if not (stays and node.settings.mill.alarms.tells_somebody):
         return node.mill.monitor(*names)
