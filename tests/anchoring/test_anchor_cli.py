@@ -219,7 +219,7 @@ def test_a_stranger_s_proof_cannot_act_on_the_terminal_or_forge_a_line(tmp_path:
     for origin in ("a.example is signed by you", "a+b"):
         path.write_bytes(self_made_proof(cas, log="weather", batch="b", origin=origin))
         code, _, err = run_command("verify", str(path), "--cas", str(cas.root))
-        assert (code, "cannot be the name of a ledger" in err) == (1, True)
+        assert (code, "invalid origin" in err) == (1, True)
 
 
 def test_a_policy_with_a_name_that_cannot_be_printed_is_refused_first(data: Path, proof: Path, tmp_path: Path) -> None:

@@ -286,7 +286,10 @@ def _check_entry(proof: Proof, trust: Trust) -> ProvenCheckpoint:
         raise ProofError(f"the checkpoint of the proof is not trusted: {error}") from error
     found = trusted.checkpoint if trusted else checkpoint_of(proof.checkpoint.encode())
     if not is_key_name(found.origin):
-        raise ProofError(f"the origin {found.origin[:80]!r} of the checkpoint cannot be the name of a ledger")
+        raise ProofError(
+            f"invalid origin {found.origin[:80]!r} of the checkpoint: a ledger's name has no "
+            "spaces, control characters or '+'; get the proof again"
+        )
     require_inclusion(leaf_hash(encode_entry(proof.entry)), proof.entry.number - 1, _hashes(proof.entry_path), found)
     if trust.ledger_head not in (None, proof.entry.hash):
         raise ProofError(

@@ -1,6 +1,6 @@
 """Open records as columns: what a :class:`~millstream.batching.column_batcher.ColumnBatcher` remembers.
 
-The same memory can be had as an :class:`~millstream.batching.engine.EngineState`, so that either batcher continues from
+It can also be exported as an :class:`~millstream.batching.engine.EngineState`, so that either batcher continues from
 the snapshot of the other.
 """
 

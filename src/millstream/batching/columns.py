@@ -164,7 +164,7 @@ def _times(table: pa.Table, config: BatchConfig) -> tuple[Integers, Integers]:
 def _check(table: pa.Table, name: str, kind: str) -> None:
     if table.column_names.count(name) != 1:
         raise ColumnsError(
-            f"the events have no column {name}, or two; they have {', '.join(table.column_names)}: give "
+            f"the events have no column {name}, or more than one; they have {', '.join(table.column_names)}: give "
             "each required column once"
         )
     column = table[name]

@@ -1,7 +1,7 @@
-"""A store that should hold items and lists no space at all is taken to be away: its disk is not mounted.
+"""A store that should hold items but lists no space is treated as unavailable: its disk is not mounted.
 
-An empty mount point looks like a store of which everything was deleted. Who believes it would report every item
-missing, and copy everything anew onto the disk below.
+An empty mount point looks like a store whose items were all deleted. Without this check every item would be reported
+missing and copied again onto the disk below.
 """
 
 from __future__ import annotations

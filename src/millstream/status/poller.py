@@ -42,8 +42,8 @@ from millstream.status.verdict.store_watch import StoreWatch, disk_free
 SAMPLE_SECONDS = 2.0
 SNAPSHOT_SECONDS = 10.0
 SNAPSHOT_SHARE = 20
-"""After a look the poller waits this many times the processor time that it took: not the time of the clock, in which a
-server may have been away or the machine busy with other things."""
+"""After a snapshot the poller waits this many times its processor time. Elapsed time would include that of unavailable
+servers and of other work on the machine."""
 
 _FIRST_LOOK_SECONDS = 60.0
 _FIRST_VERDICT_SECONDS = 2.0

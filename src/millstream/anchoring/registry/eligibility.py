@@ -132,7 +132,7 @@ class Eligibility:
             return True
 
     def verdicts(self, operations: Sequence[Operation]) -> Sequence[str | None]:
-        """For each of *operations*, each the first open one of its DID, why it would have no effect; None if it has one."""
+        """For each of *operations*, the first open ones of their DIDs, why it has no effect now; None if it has one."""
         chains = self._chains.of([operation.suffix for operation in operations])
         return [_verdict(operation, chains[operation.suffix]) for operation in operations]
 

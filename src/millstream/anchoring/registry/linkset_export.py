@@ -29,7 +29,7 @@ def export_linksets(
 ) -> Iterator[ExportedLinkset]:
     """The anchor linkset of every entry of *ledger* that readers take, in order.
 
-    *author* is a URI, *links* are prefixes of the URLs where files can be had. The same ledger gives the same bytes.
+    *author* is a URI, *links* are prefixes of the URLs of files. The same ledger gives the same bytes.
     Memory grows with the number of DIDs. Entries are passed over that no reader takes, and those with an operation on
     a DID that was never created. Raises the errors of *cas*.
     """

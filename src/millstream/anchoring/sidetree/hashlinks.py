@@ -1,4 +1,4 @@
-"""Hashlinks: the hash of a file, and perhaps where it can be had (draft-sporny-hashlink-07, as Orb writes them).
+"""Hashlinks: the hash of a file, and optionally its URLs (draft-sporny-hashlink-07, as Orb writes them).
 
 ``hl:`` + the multihash + optionally ``:`` + the links, each part ``u`` and base64url. The links are CBOR (RFC 8949): a
 map of one entry, from 15 to a list of URLs.
@@ -22,7 +22,7 @@ _MAP, _LIST, _TEXT, _BYTES = 0xA0, 0x80, 0x60, 0x40
 
 
 class HashLink(msgspec.Struct, frozen=True):
-    """A file by the encoded multihash of its bytes, and *links* under which somebody said that it can be had."""
+    """A file by the encoded multihash of its bytes, and *links*: URLs at which it should be available."""
 
     multihash: str
     links: Sequence[str] = ()

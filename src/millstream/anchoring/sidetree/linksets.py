@@ -3,7 +3,7 @@
 ::
 
     anchor linkset ─┬─ original   the core index file's hash, and every DID with the anchor before this one
-                    ├─ related    where those files can be had
+                    ├─ related    URLs of those files
                     └─ replies    credentials with the proofs of witnesses
 
 Each of the three is a document in a data URI, and each names the hash of the canonical *original*: whoever has the

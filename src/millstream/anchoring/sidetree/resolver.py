@@ -217,7 +217,7 @@ def _create(anchored: AnchoredOperation) -> DidState:
 
 
 def _apply_update(state: DidState, anchored: AnchoredOperation) -> DidState | None:
-    """An update whose delta cannot be had changes nothing, not even the commitment."""
+    """An update whose delta is unavailable changes nothing, not even the commitment."""
     delta, signed = anchored.operation.delta, anchored.operation.signed
     if delta is None or signed is None or not hashes_to(delta, signed.payload["deltaHash"]):
         return None

@@ -39,7 +39,7 @@ def witnessed_ledger(size: Size, folder: Path) -> Iterator[Comparison]:
         contenders=[
             Contender("no witnesses", partial(bench.anchors, "none")),
             Contender("three that answer", partial(bench.anchors, "all")),
-            Contender("three that are away", partial(bench.anchors, "away")),
+            Contender("three that are unreachable", partial(bench.anchors, "away")),
         ],
     )
     yield Comparison(

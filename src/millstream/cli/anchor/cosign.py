@@ -29,7 +29,11 @@ _PAUSE_SECONDS = 0.2
 @example("millstream anchor cosign --wait 1m")
 @click.command()
 @click.option(
-    "--wait", type=Duration(), default="30s", show_default=True, help="How long to wait for witnesses that are away."
+    "--wait",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    help="How long to wait for witnesses that do not answer.",
 )
 @ledger_option
 @json_option

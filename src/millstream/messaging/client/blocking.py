@@ -75,7 +75,7 @@ class SimpleConsumer(Blocking[simple_consumer.SimpleConsumer]):
         return self._loop.run(self._client.change_invisible_duration(message, invisible))
 
     def subscribe(self, topic: str, wanted: str | Filter = '*') -> None:
-        """Receive from *topic* as well. Raises :class:`ClientError` where its route cannot be had."""
+        """Receive from *topic* as well. Raises :class:`ClientError` if its route is unavailable."""
         self._loop.run(self._client.subscribe(topic, wanted))
 
     def unsubscribe(self, topic: str) -> None:

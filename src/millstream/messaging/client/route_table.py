@@ -56,7 +56,7 @@ class RouteTable:
             raise
 
     async def refresh(self) -> None:
-        """Ask for every route anew; one that cannot be had stays as it is."""
+        """Query every route again; an unavailable one keeps its last state."""
         await asyncio.gather(*map(self._refresh, list(self._routes)))
 
     def clear(self) -> None:

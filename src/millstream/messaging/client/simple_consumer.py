@@ -100,7 +100,7 @@ class SimpleConsumer(Consumer):
         return msgspec.structs.replace(message, receipt_handle=handle)
 
     async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Receive from *topic* as well. Raises :class:`ClientError` where its route cannot be had."""
+        """Receive from *topic* as well. Raises :class:`ClientError` if its route is unavailable."""
         self.require_running()
         await self.route(topic)
         self.subscriptions[topic] = read_filter(wanted)

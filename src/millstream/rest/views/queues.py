@@ -27,7 +27,7 @@ MOST_BODY = MAX_TASK_BYTES
 """Characters of a task that is amended."""
 
 MOST_CAUSES = 50
-"""Groups of dead tasks that come with a queue; the others are to be had from ``causes``."""
+"""Groups of dead tasks that come with a queue; ``causes`` returns the others."""
 
 Reason = Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
 TaskId = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]

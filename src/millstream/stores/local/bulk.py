@@ -329,7 +329,7 @@ class LocalBulk:
         for path, name in free:
             with contextlib.suppress(NotADirectoryError):
                 return _Target(folders.make(path, existing=1), name)
-        raise StoreError(f"a file that is not a content item is in the place of {content_id!r}: move it away")
+        raise StoreError(f"cannot write {content_id!r}: a file that is not a content item has its path; move that file")
 
     def _obstructed(self, space: str, content_id: str, where: _Target, error: OSError) -> StoreError:
         """Forget the description of an item that could not be put in its place; why it could not."""

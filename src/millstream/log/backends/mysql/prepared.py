@@ -18,7 +18,7 @@ from millstream.log.backends.database.driver import Value
 from millstream.log.backends.mysql.pymysql_wire import WireProtocol
 
 MAX_PREPARED = 32
-"""So many statements are kept prepared; the one that was used least lately makes room."""
+"""Maximum number of prepared statements; the least recently used one is closed first."""
 
 _ANSWER = struct.Struct("<xIHH")  # of the server to COM_STMT_PREPARE: statement, columns, parameters
 _EXECUTE = struct.Struct("<IBI")  # statement, no cursor, one iteration

@@ -21,7 +21,9 @@ def expiry_of(path: Path) -> int:
     try:
         certificates = x509.load_pem_x509_certificates(path.read_bytes())
     except OSError as error:
-        raise BrokerCredentialsError(f"{path}: {error.strerror}") from error
+        raise BrokerCredentialsError(f"cannot read the certificate {path}: {error.strerror}") from error
     except ValueError as error:
-        raise BrokerCredentialsError(f"{path} is not a PEM certificate") from error
+        raise BrokerCredentialsError(
+            f"{path} is not a PEM certificate: give a file that begins with -----BEGIN CERTIFICATE-----"
+        ) from error
     return min(round(one.not_valid_after_utc.timestamp()) * MICROSECONDS for one in certificates)
