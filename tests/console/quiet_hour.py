@@ -26,22 +26,12 @@ from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import load_settings
+from support.busy_settings import BUSY_SETTINGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-WORK = """
-[serve]
-workers = ["all"]
-producers = true
-registry = true
-anchor_every = "20s"
-[serve.batching]
-readings = "readings.batches"
-[batching]
-window = "30s"
-max_delay = "5s"
-[mill.produce]
+WORK = f"""{BUSY_SETTINGS}[mill.produce]
 duplication_frequency = "2m"
 duplication_every = "30s"
 bits_frequency = "5m"

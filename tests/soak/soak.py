@@ -31,6 +31,7 @@ from millstream.core.passwords import hash_password
 from millstream.mill.policies.policy import policy_file
 from millstream.node import Node
 from millstream.settings import load_settings
+from support.busy_settings import BUSY_SETTINGS
 
 SHARE = 0.6
 """Of the rates at which the node answered when all parts asked as fast as they could."""
@@ -44,16 +45,6 @@ SETTINGS = """
 url = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
 [stores.second]
 url = "file://{data}/stores/second"
-[serve]
-workers = ["all"]
-producers = true
-registry = true
-anchor_every = "20s"
-[serve.batching]
-readings = "readings.batches"
-[batching]
-window = "30s"
-max_delay = "5s"
 [[log.rules]]
 log = "*"
 max_bytes = "256MiB"
@@ -75,7 +66,7 @@ def make_node(folder: Path) -> str:
     if not secret.exists():
         folder.mkdir(parents=True, exist_ok=True)
         password = secrets.token_urlsafe(16)
-        text = SETTINGS + f'password = "{hash_password(password)}"\n'
+        text = BUSY_SETTINGS + SETTINGS + f'password = "{hash_password(password)}"\n'
         (folder / "millstream.toml").write_text(text, "utf-8")
         with opened(folder) as node:
             node.stores.providers["primary"].create_space(SPACE)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError
+from millstream.core.postgresql_refusals import is_refused_connection
 from millstream.core.retry import RetryPolicy
 from millstream.core.secrets import read_password
 from millstream.core.sql import ANSWERS, SqlBusyError, SqlInputError
@@ -186,12 +187,11 @@ def _adapt_postgresql(connection: Any) -> None:
 
 
 def _refused_by_postgresql(error: Any) -> bool:
-    """Whether it is by its SQLSTATE; while connecting there is none, only the server's words."""
+    """Whether it is by its SQLSTATE or, while connecting, by its text."""
     state = getattr(error, "sqlstate", None) or ""
     if state:
         return state == "42501" or state.startswith("28")
-    words = r'role ".*" (does not exist|is not permitted)|password|pg_hba\.conf|permission denied'
-    return re.search(words, str(error)) is not None
+    return is_refused_connection(str(error))
 
 
 _MYSQL = _ServerKind(

@@ -97,7 +97,13 @@ def open_backend(
 def store_files(url: str) -> Path | None:
     """Where the log store at *url* has its files on this host; None for one in memory or on a server."""
     scheme, _, rest = url.partition("://")
-    return Path(split_durability(rest)[0][1:]).absolute() if scheme in _FILES else None
+    in_files = scheme in _FILES and rest.startswith("/")
+    return Path(split_durability(rest)[0][1:]).absolute() if in_files else None
+
+
+def is_database_store(url: str) -> bool:
+    """Whether the log store at *url* is a database on a server."""
+    return url.partition("://")[0] in _DATABASES
 
 
 def _check_durability(scheme: str, durability: Durability) -> None:

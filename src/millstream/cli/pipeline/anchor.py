@@ -8,10 +8,10 @@ import click
 import msgspec
 
 from millstream.anchoring.feed import AnchorSchedule
-from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
+from millstream.cli.pipeline.log_stream import run_log_stream
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
 from millstream.cli.stop_signals import stop_on_signals
@@ -118,12 +118,9 @@ def _stream(
     every: int,
     **_: Any,
 ) -> FeedProgress:
-    from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
-
     stop = stop_on_signals()
     feed = node.anchoring.feed(log, output)
     anchoring = AnchorSchedule(feed, node.clock, every)
-    source = node.logs.store.log(LogSpec(log), create=False)
 
     def anchor_trigger(_: Trigger) -> None:
         feed.step()
@@ -132,28 +129,17 @@ def _stream(
         anchoring.when_due()
         return stop()
 
-    with (
-        node.batching.state_file(output) as state,
-        node.spark.session() as spark,
-        shown(spark, "anchor"),
-    ):
-        plan = StreamPlan(
-            store_url=node.settings.log_url,
-            log=log,
-            output=output,
-            rules=node.batching.rules,
-            state=state,
-            shards=shards,
-            per_trigger=per_trigger,
-        )
-        run_stream(
-            spark,
-            plan,
-            available_now=available_now,
-            stopped=stopped,
-            on_trigger=anchor_trigger,
-            ticks=idle_log_ticker(source, node.clock) if ticks and not available_now else None,
-            clock=node.clock,
-        )
+    run_log_stream(
+        node,
+        log,
+        output,
+        available_now=available_now,
+        per_trigger=per_trigger,
+        shards=shards,
+        ticks=ticks,
+        stopped=stopped,
+        on_trigger=anchor_trigger,
+        shown_as="anchor",
+    )
     feed.step(force=True)
     return feed.total

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.common import json_option, metrics_option, print_json, store_options
 from millstream.cli.examples import example
+from millstream.cli.pipeline.log_stream import run_log_stream
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
 from millstream.cli.stop_signals import stop_on_signals
@@ -101,8 +101,6 @@ def _stream(
     as_json: bool,
     **_: Any,
 ) -> None:
-    from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
-
     stop, figures = stop_on_signals(), MetricsCollector()
 
     def tell(trigger: Trigger) -> None:
@@ -110,30 +108,18 @@ def _stream(
             write_prometheus(metrics_file, figures.figures())
         print_json(trigger) if as_json else _print_trigger(trigger)
 
-    with (
-        Node.open(settings) as node,
-        node.batching.state_file(output) as state,
-        node.spark.session() as spark,
-    ):
-        plan = StreamPlan(
-            store_url=settings.log_url,
-            log=log,
-            output=output,
-            rules=node.batching.rules,
-            state=state,
-            shards=shards,
-            per_trigger=per_trigger,
-        )
-        source = node.logs.store.log(LogSpec(log), create=False)
-        done = run_stream(
-            spark,
-            plan,
+    with Node.open(settings) as node:
+        done = run_log_stream(
+            node,
+            log,
+            output,
             available_now=available_now,
+            per_trigger=per_trigger,
+            shards=shards,
+            ticks=ticks,
             stopped=stop,
             on_trigger=tell,
-            ticks=idle_log_ticker(source, node.clock) if ticks and not available_now else None,
             figures=figures,
-            clock=node.clock,
         )
     if as_json:
         print_json(done)

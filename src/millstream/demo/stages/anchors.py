@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
 from millstream.demo.errors import DemoError
 from millstream.demo.hourly_counts import HourlyCounts
 from millstream.demo.runner import DemoRun, StageResult
@@ -61,7 +62,7 @@ def anchor_batches(demo_run: DemoRun) -> StageResult:
     writer.cut(force=True)
     entries = list(demo_run.node.anchoring.ledger.entries())
     files = list(demo_run.node.anchoring.cas.cids())
-    size = sum((demo_run.node.folder / "cas" / cid).stat().st_size for cid in files)
+    size = sum(len(demo_run.node.anchoring.cas.get(cid, MAX_FILE_BYTES)) for cid in files)
     totals = demo_run.node.anchoring.observer.index.totals()
     _check(totals.batches == total, f"{total} batches were made, but {totals.batches} are anchored")
     facts = {"anchors": [entry.anchor_string for entry in entries], "head": entries[-1].hash}

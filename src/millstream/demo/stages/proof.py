@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from millstream.anchoring import LocalCas, NotAnchoredError, verify_proof
+from millstream.anchoring import NotAnchoredError, verify_proof
 from millstream.anchoring.proof import Trust
 from millstream.anchoring.transparency.policy import trusting
 from millstream.core.durable import write_durably
@@ -18,7 +18,7 @@ def prove_message(demo_run: DemoRun) -> StageResult:
     path = demo_run.folder / "proof.json"
     write_durably(path, data + b"\n")
     keys = [key for key, _ in node.ledgers.keys("anchors").signing_until()]
-    shown = verify_proof(path.read_bytes(), LocalCas(node.folder / "cas"), Trust(policy=trusting(keys)))
+    shown = verify_proof(path.read_bytes(), node.anchoring.cas, Trust(policy=trusting(keys)))
     record, checkpoint = shown.message, shown.checkpoint
     assert checkpoint is not None
     facts = {

@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.core.secrets import mask_password
 from millstream.log import LogInputError, LogNotFoundError, StorageError
+from millstream.log.backend_schemes import is_database_store, store_files
 from millstream.log.backends.database.driver import ServerError
 from millstream.stores.s3.log_bucket import open_log_bucket
 from millstream.testing.databases import connected
@@ -21,7 +22,7 @@ _LAYOUT = {"layout", "shards", "pointers", "rps"}
 
 
 class ScratchStore(msgspec.Struct, frozen=True):
-    """A store at ``url`` that nobody else uses; ``remove`` takes it away with all that is in it."""
+    """A store at ``url`` for one user; ``remove`` deletes it with all its content."""
 
     url: str
     shown: str
@@ -34,10 +35,10 @@ def scratch_beside(url: str, name: str) -> ScratchStore:
     Raises :class:`LogInputError` where something of that name exists or the store has no place beside it,
     :class:`LogNotFoundError`.
     """
-    scheme, _, rest = url.partition("://")
-    if scheme in {"sqlite", "segments"} and rest.startswith("/"):
-        return _folder(scheme, Path(rest[1:]).absolute().parent, name)
-    if scheme in {"mysql", "postgresql"}:
+    scheme = url.partition("://")[0]
+    if files := store_files(url):
+        return _folder(scheme, files.parent, name)
+    if is_database_store(url):
         return _database(url, name.replace("-", "_"))
     if scheme == "s3":
         return _prefix(url, name)

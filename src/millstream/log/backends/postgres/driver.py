@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millstream.core.postgresql_refusals import is_refused_connection
 from millstream.log.backends.database.driver import ANSWER_SECONDS, CONNECT_SECONDS, DatabaseDriver, ServerError, Value
 from millstream.log.backends.postgres.address import PostgresAddress
 from millstream.log.backends.postgres.error_codes import CONNECTION_LOST, UNKNOWN_DATABASE
@@ -120,15 +120,12 @@ def postgres_errors() -> Iterator[None]:
 
 
 def _code(error: psycopg.Error, lost: bool) -> str:
-    """The error's code. While connecting psycopg has none, only the server's words, of which some are known."""
+    """The error's code. While connecting psycopg has none: then 28000 if the connection is refused."""
     if error.sqlstate:
         return error.sqlstate
-    if _REFUSED.search(str(error)) or (error.pgconn is not None and error.pgconn.needs_password):
+    if is_refused_connection(str(error)) or (error.pgconn is not None and error.pgconn.needs_password):
         return "28000"
     return CONNECTION_LOST if lost else ""
-
-
-_REFUSED = re.compile(r'role ".*" |password|pg_hba\.conf|permission denied|certificate|does not support SSL')
 
 
 def _tls(address: PostgresAddress) -> dict[str, Any]:
