@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from millstream.log.gap import Gap
     from millstream.log.ids import BlockRange, IdRange
     from millstream.log.kinds import DATA_KINDS, SYSTEM_KINDS, Kind, is_system
-    from millstream.log.log import Log, LogInfo
+    from millstream.log.log import Log
+    from millstream.log.log_info import LogInfo
     from millstream.log.message_search import MessageFilter, MessageSearchStep, UnreadableIds, search_messages
     from millstream.log.reading.reader import Reader
     from millstream.log.sourced import Sourced, as_sourced

@@ -21,12 +21,13 @@ from millstream.log.consumer_positions import (
 from millstream.log.errors import LogInputError, StorageBusyError, StorageFullError, WriterBusyError
 from millstream.log.ids import BlockRange, IdRange, IndexEntry
 from millstream.log.kinds import KIND, Kind
+from millstream.log.log_info import LogInfo
 from millstream.log.runtime.context import LogContext
 from millstream.log.runtime.writer_refusals import WriterRefusal
 from millstream.log.spec import LogSpec, require_owner
 from millstream.log.tiering.objects import KeepsObjects
 from millstream.log.tiering.sealed_objects import read_tiering, write_tiering
-from millstream.log.tiering.spec import TierInfo, Tiering, TieringResult
+from millstream.log.tiering.spec import Tiering, TieringResult
 from millstream.log.upkeep.compaction_trigger import CompactionTrigger
 from millstream.log.upkeep.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
@@ -43,30 +44,6 @@ if TYPE_CHECKING:
     from millstream.log.writing.writer import Writer
 
 _BY_CONSUMERS = "by consumers, which would keep their places with it"
-
-
-class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of a log. ``bytes`` as stored; times in microseconds, None in an empty log.
-
-    ``first_id`` is the low-water mark: what lay below was trimmed. Bytes and times are those of whole blocks, of which
-    the first may begin below it. ``consumers`` maps each consumer to its pointer; ``writer`` names the present writer.
-    """
-
-    name: str
-    first_id: int
-    last_id: int
-    count: int
-    blocks: int
-    bytes: int
-    min_event_time: int | None
-    max_event_time: int | None
-    min_received_at: int | None
-    max_received_at: int | None
-    durability: str
-    consumers: Mapping[str, int]
-    writer: str | None
-    tier: TierInfo | None = None
-    kind: Kind = "application"
 
 
 class Log:

@@ -173,76 +173,97 @@ def badness(one: SpaceCoverage) -> tuple[bool, float, int, str, str]:
     return (not one.failed, one.coverage or 0.0, one.oldest_check or 0, one.space, one.store)
 
 
-def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free) -> StatusSnapshot:
-    """Look at everything once. What cannot be looked at is left out and named.
+class _SnapshotParts:
+    """Reads the parts of a snapshot; ``troubles`` has the error of each part that cannot be read."""
 
-    *free_bytes* gives the free space of a folder's disk.
-    """
-    began, node = view.clock.monotonic(), view.node
-    troubles: dict[str, str] = {}
+    def __init__(self, view: NodeView) -> None:
+        self._view = view
+        self.troubles: dict[str, str] = {}
 
-    def look(what: str, function: Callable[[], Value], otherwise: Value) -> Value:
+    def read(self, what: str, function: Callable[[], Value], otherwise: Value) -> Value:
+        """The answer of *function*; if it fails, *otherwise*, and the error is one of the part *what*."""
         try:
             return function()
         except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as error:
-            troubles[what] = str(error).partition("\n")[0][:300]
+            self.troubles[what] = str(error).partition("\n")[0][:300]
             return otherwise
 
-    no_logs: Sequence[str] = ()
-    counts = look(
+    def logs(self) -> tuple[Sequence[LogRow], Sequence[Lag]]:
+        """The rows of all logs, and the lags of their consumers, the largest first."""
+        no_logs: Sequence[str] = ()
+        names = self.read("logs", self._view.node.logs.store.logs, no_logs)
+        found = [self.read(f"log {name}", partial(log_row, self._view, name), None) for name in names]
+        lags = [lag for _, of_log in filter(None, found) for lag in of_log]
+        return [row for row, _ in filter(None, found)], sorted(lags, key=lambda lag: -lag.lag)
+
+    def batch_lags(self) -> Sequence[BatchLag]:
+        """The lags of the batch services."""
+        node = self._view.node
+        configured: Sequence[tuple[str, str]] = list(node.settings.serve.batching.items())
+        pairs = self.read("states of batch services", node.batching.batched_pairs, configured)
+        lags = [
+            self.read(f"batching of {log}", partial(batch_lag, self._view, log, output), None) for log, output in pairs
+        ]
+        return [lag for lag in lags if lag is not None]
+
+    def dead_letters(self, rows: Sequence[LogRow]) -> Mapping[str, Sequence[DeadLetterGroup]]:
+        """The dead tasks of the queues among *rows*, by queue and grouped by cause."""
+        names = [queue_name(row.log) for row in rows if row.kind == "queue"]
+        no_causes: Mapping[str, Sequence[DeadLetterGroup]] = {}
+        return self.read("dead letters", lambda: causes_by_queue(self._view, names), no_causes)
+
+
+def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free) -> StatusSnapshot:
+    """Read the state of all parts once. A part that cannot be read is left out and named in ``troubles``.
+
+    *free_bytes* gives the free space of a folder's disk.
+    """
+    began, node, parts = view.clock.monotonic(), view.node, _SnapshotParts(view)
+    read = parts.read
+    counts = read(
         "messages of batches", partial(count_messages, view), MessageCounts()
     )  # before the logs: none is more
-    found = [
-        look(f"log {name}", partial(log_row, view, name), None) for name in look("logs", node.logs.store.logs, no_logs)
-    ]
-    rows = [row for row, _ in filter(None, found)]
-    lags = [lag for _, of_log in filter(None, found) for lag in of_log]
-    position = look("observer", node.anchoring.observer.index.position, None)
-    nothing = IndexTotals(0, 0, 0, 0, 0, 0)
-    head, observed = look("ledger", node.anchoring.ledger.head, None), position[0] if position else 0
-    nothing_held: Sequence[PendingApproval] = ()
+    rows, lags = parts.logs()
+    position = read("observer", node.anchoring.observer.index.position, None)
+    head, observed = read("ledger", node.anchoring.ledger.head, None), position[0] if position else 0
+    no_approvals: Sequence[PendingApproval] = ()
     no_counts: Sequence[HeldCount] = ()
-    approvals = look("change guard", node.stores.change_guard.pending, nothing_held)
-    queue_names = [queue_name(row.log) for row in rows if row.kind == "queue"]
-    configured: Sequence[tuple[str, str]] = list(node.settings.serve.batching.items())
-    batching = look("states of batch services", node.batching.batched_pairs, configured)
-    batch_lags = [look(f"batching of {log}", partial(batch_lag, view, log, output), None) for log, output in batching]
-    no_causes: Mapping[str, Sequence[DeadLetterGroup]] = {}
-    dead = look("dead letters", lambda: causes_by_queue(view, queue_names), no_causes)
-    idle = look("workers", partial(queues_without_worker, view, rows), frozenset[str]())
+    approvals = read("change guard", node.stores.change_guard.pending, no_approvals)
+    dead = parts.dead_letters(rows)
+    idle = read("workers", partial(queues_without_worker, view, rows), frozenset[str]())
     snapshot = StatusSnapshot(
         at=view.clock.now(),
         seconds=0.0,
         logs=rows,
-        lags=sorted(lags, key=lambda lag: -lag.lag),
-        journal=look("journal", node.anchoring.journal.totals, JournalTotals()),
-        index=look("anchors", node.anchoring.observer.index.totals, nothing),
+        lags=lags,
+        journal=read("journal", node.anchoring.journal.totals, JournalTotals()),
+        index=read("anchors", node.anchoring.observer.index.totals, IndexTotals(0, 0, 0, 0, 0, 0)),
         head=head,
         position=observed,
-        spaces=look("manifest", lambda: sorted(coverage_of(node.databases.own), key=badness), ()),
-        findings=look("findings", lambda: findings_of(node.databases.own, MOST_FINDINGS), ()),
+        spaces=read("manifest", lambda: sorted(coverage_of(node.databases.own), key=badness), ()),
+        findings=read("findings", lambda: findings_of(node.databases.own, MOST_FINDINGS), ()),
         holds=len(approvals),
-        ends=look("ends of batches", view.batches.ends, ()),
-        rejects=look("rejected messages", view.batches.rejects, ()),
+        ends=read("ends of batches", view.batches.ends, ()),
+        rejects=read("rejected messages", view.batches.rejects, ()),
         batched=batched_logs(counts, rows),
-        free_bytes=look("disk", lambda: free_bytes(node.folder), None),
-        troubles=troubles,
-        following=look("followed registry", node.registry.follow_state, None),
+        free_bytes=read("disk", lambda: free_bytes(node.folder), None),
+        troubles=parts.troubles,
+        following=read("followed registry", node.registry.follow_state, None),
         approvals=approvals,
-        held_items=look("held items", node.stores.change_guard.items.counts, no_counts),
-        batch_lags=[lag for lag in batch_lags if lag is not None],
+        held_items=read("held items", node.stores.change_guard.items.counts, no_counts),
+        batch_lags=parts.batch_lags(),
         without_worker=idle,
-        orphans=look("leases", partial(orphaned_tasks, view, idle), {}),
-        only_cause={name: found[0].cause for name, found in dead.items() if len(found) == 1},
-        dead_since={name: min(one.first_died_at for one in found) for name, found in dead.items() if found},
-        behind_since=look("ledger", partial(_time_of_entry, view, observed + 1), None)
+        orphans=read("leases", partial(orphaned_tasks, view, idle), {}),
+        only_cause={name: groups[0].cause for name, groups in dead.items() if len(groups) == 1},
+        dead_since={name: min(one.first_died_at for one in groups) for name, groups in dead.items() if groups},
+        behind_since=read("ledger", partial(_time_of_entry, view, observed + 1), None)
         if head is not None and head.number > observed
         else None,
-        waiting_since=look("journal", view.batches.first_waiting, None),
-        unsigned=look("signed ledgers", partial(unsigned_ledgers, view), ()),
-        cosigning=look("cosignatures", partial(cosigning_ledgers, view), ()),
-        stamping=look("time stamps", partial(stamped_ledgers, view), ()),
-        members=look("members", node.databases.members.status, None),
+        waiting_since=read("journal", view.batches.first_waiting, None),
+        unsigned=read("signed ledgers", partial(unsigned_ledgers, view), ()),
+        cosigning=read("cosignatures", partial(cosigning_ledgers, view), ()),
+        stamping=read("time stamps", partial(stamped_ledgers, view), ()),
+        members=read("members", node.databases.members.status, None),
     )
     return msgspec.structs.replace(snapshot, seconds=view.clock.monotonic() - began)
 

@@ -154,9 +154,6 @@ def count_differences(
     many that only the source lists, *on_info* what the source's provider says of what is recorded, *on_loss* of each
     item whose copy would be deleted or replaced, or has no original.
     """
-    counts: Counter[ItemDifference] = Counter()
-    examples: list[str] = []
-    size = replaced = 0
     now = providers.clock.now()
 
     def recorded(run: ItemColumns) -> ItemColumns:
@@ -164,42 +161,69 @@ def count_differences(
             return run
         return _recorded(providers, manifest, pair.source, space, run, now=now, on_info=on_info)
 
+    counter = _DifferenceCounter(everything=everything)
     for run in map_ahead(recorded, _joined(providers, manifest, pair, space, ""), _AHEAD if record else 0):
         if _is_same(run):
-            counts[ItemDifference.SAME] += len(run.keys)
-            size += sum(run.columns[0]) if everything else 0
+            counter.add_same(run)
             continue
         if on_new is not None and not skip and _is_new(run):
-            counts[ItemDifference.COPY] += len(run.keys)
-            size += sum(run.columns[0])
+            counter.add_new(run)
             on_new(run.keys)
             continue
-        for found in _found(run, now, _deletions(outbox, pair.source, space, run)):
-            if found.name in skip:
+        for item in _found(run, now, _deletions(outbox, pair.source, space, run)):
+            if item.name in skip:
                 continue
-            counts[found.kind] += 1
-            replaced += found.replaces
-            if found.kind in _COPIED or (everything and found.kind == ItemDifference.SAME):
-                size += found.size
-            elif found.kind == ItemDifference.HELD and len(examples) < EXAMPLES:
-                examples.append(found.name)
-            if on_loss is not None and (found.replaces or found.kind in (ItemDifference.DELETE, ItemDifference.HELD)):
-                on_loss(found)
-            if on_copy is not None and found.kind in _COPIED:
-                on_copy(found)
-    return DuplicationPlan(
-        pair,
-        space,
-        copies=counts[ItemDifference.COPY],
-        changes=counts[ItemDifference.CHANGE] + (counts[ItemDifference.SAME] if everything else 0),
-        deletes=counts[ItemDifference.DELETE],
-        same=0 if everything else counts[ItemDifference.SAME],
-        held=counts[ItemDifference.HELD],
-        held_examples=tuple(examples),
-        bytes=size,
-        replaced=replaced,
-        copied=counts.total() - counts[ItemDifference.COPY],
-    )
+            counter.add(item)
+            if on_loss is not None and (item.replaces or item.kind in (ItemDifference.DELETE, ItemDifference.HELD)):
+                on_loss(item)
+            if on_copy is not None and item.kind in _COPIED:
+                on_copy(item)
+    return counter.plan(pair, space)
+
+
+class _DifferenceCounter:
+    """Adds up the differences of a space; with *everything*, items that are the same count as changes."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._everything = everything
+        self._counts: Counter[ItemDifference] = Counter()
+        self._held_examples: list[str] = []
+        self._bytes = self._replaced = 0
+
+    def add_same(self, run: ItemColumns) -> None:
+        """Add *run*, in which all items are the same."""
+        self._counts[ItemDifference.SAME] += len(run.keys)
+        self._bytes += sum(run.columns[0]) if self._everything else 0
+
+    def add_new(self, run: ItemColumns) -> None:
+        """Add *run*, of which only the source lists each item."""
+        self._counts[ItemDifference.COPY] += len(run.keys)
+        self._bytes += sum(run.columns[0])
+
+    def add(self, item: ComparedItem) -> None:
+        self._counts[item.kind] += 1
+        self._replaced += item.replaces
+        if item.kind in _COPIED or (self._everything and item.kind == ItemDifference.SAME):
+            self._bytes += item.size
+        elif item.kind == ItemDifference.HELD and len(self._held_examples) < EXAMPLES:
+            self._held_examples.append(item.name)
+
+    def plan(self, pair: Pair, space: str) -> DuplicationPlan:
+        """The differences of *space* between the stores of *pair*."""
+        counts, everything = self._counts, self._everything
+        return DuplicationPlan(
+            pair,
+            space,
+            copies=counts[ItemDifference.COPY],
+            changes=counts[ItemDifference.CHANGE] + (counts[ItemDifference.SAME] if everything else 0),
+            deletes=counts[ItemDifference.DELETE],
+            same=0 if everything else counts[ItemDifference.SAME],
+            held=counts[ItemDifference.HELD],
+            held_examples=tuple(self._held_examples),
+            bytes=self._bytes,
+            replaced=self._replaced,
+            copied=counts.total() - counts[ItemDifference.COPY],
+        )
 
 
 def _joined(
