@@ -1,4 +1,7 @@
-"""The methods of the protocol, each from its request to its response; what they do lies in the modules around."""
+"""The handlers of the protocol's methods: ``BrokerService.query_route`` answers ``QueryRoute``.
+
+The other modules of this package have their parts.
+"""
 
 from __future__ import annotations
 
