@@ -12,6 +12,7 @@ import click
 import pytest
 
 from millstream.cli.main import millstream
+from millstream.settings import Settings
 
 COMMANDS = millstream.list_commands(click.Context(millstream))
 
@@ -101,6 +102,25 @@ def test_the_contributor_guide_answers_where_to_add_it_with_at_most_three_files_
     assert all(
         any(found.glob(path)) for path in paths for found in [ROOT if path[:5] == "docs/" else ROOT / "src/millstream"]
     )
+
+
+def test_the_contributor_guide_says_where_each_section_of_the_settings_is_passed_on() -> None:
+    guide, sections = (ROOT / "CONTRIBUTING.md").read_text("utf-8"), dict[str, str]()
+    for names_of_row, declared, passed_on in re.findall(r"^\| (`\[.+?) \| `(.+?)` \| (.+?) \|$", guide, re.MULTILINE):
+        for section in re.findall(r"\[(\w+)\]", names_of_row):
+            sections[section] = declared
+            for module in re.findall(r"`([\w/]+\.py)`", passed_on):
+                used = rf"\bsettings\.({section}|store_urls)\b|\b{section.title()}Settings\b"
+                assert re.search(used, _source(module)), f"{module} does not use [{section}]"
+    kinds = {name: kind for name, kind in Settings.__annotations__.items() if kind.rstrip("]").endswith("Settings")}
+    assert set(sections) == set(kinds)
+    for section, kind in kinds.items():
+        (name,) = re.findall(r"\w+Settings", kind)
+        assert f"class {name}(" in _source(sections[section])
+
+
+def _source(module: str) -> str:
+    return (ROOT / "src" / "millstream" / module).read_text("utf-8")
 
 
 def test_every_package_is_on_the_module_map() -> None:
