@@ -12,7 +12,8 @@ import pytest
 
 from millstream.core.address import Address
 from millstream.core.clock import SystemClock
-from millstream.log import LogStore, WriterBusyError, open_store
+from millstream.log import LogError, LogStore, StorageFullError, WriterBusyError, open_store
+from millstream.log.backends.memory import MemoryBackend
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.address import RouteEndpoints, to_endpoints
 from millstream.messaging.broker.admin import CREATE_TOPIC, GROUPS, TOPICS, AdminCallError
@@ -32,6 +33,7 @@ from millstream.messaging.client.options import Intervals
 from millstream.messaging.client.signing import Credentials
 from millstream.messaging.protocol import v2
 from millstream.testing.waiting import until_async
+from support.faulty_log import FaultyBackend
 
 LOOPBACK = Address("127.0.0.1", 0)
 QUICK = Options(intervals=msgspec.structs.replace(Intervals(), retry=0.05))
@@ -76,11 +78,12 @@ async def ask(broker: SharedBroker, call: Any, request: Any) -> Any:
 
 async def patiently(work: Callable[[], Any]) -> Any:
     """What *work* returns, once a server has taken the call."""
-    while True:
-        try:
-            return await work()
-        except TransportError:
-            await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await work()
+            except TransportError:
+                await asyncio.sleep(0)
 
 
 def test_clients_follow_the_topics_from_one_process_to_the_other_and_back() -> None:
@@ -110,6 +113,49 @@ def test_clients_follow_the_topics_from_one_process_to_the_other_and_back() -> N
             assert firsts == sent
 
     asyncio.run(test())
+
+
+def test_transactions_end_where_their_topic_is_by_then() -> None:
+    async def check(_message: Any) -> str:
+        return "unknown"
+
+    async def test() -> None:
+        async with pair() as both:
+            await both.give(both.one)
+            await ask(both.one, CREATE_TOPIC, TopicSpec("t", "TRANSACTION", 1))
+            async with (
+                Producer(both.access_point, ["t"], checker=check, options=QUICK) as producer,
+                SimpleConsumer(both.access_point, "g", {"t": "*"}, options=QUICK) as consumer,
+            ):
+                transaction = await producer.begin(Message("t", b"half"))
+                await both.give(both.other)
+                await patiently(transaction.commit)
+                (received,) = await patiently(consumer.receive)
+                assert received.body == b"half"
+
+    asyncio.run(test())
+
+
+def test_a_process_whose_journal_failed_is_on_standby_again() -> None:
+    backend = FaultyBackend(MemoryBackend(SystemClock()), StorageFullError())
+
+    async def test(store: LogStore) -> None:
+        both = Pair(store)
+        async with both.one, both.other:
+            await both.give(both.one)
+            await ask(both.one, CREATE_TOPIC, TopicSpec("t"))
+            assert both.one.supervisor is not None
+            backend.faults.append("before")
+            both.one.supervisor.core.journal.record(OffsetMoved("g", "t", 0, 1))  # nobody waits for it
+            with pytest.raises(LogError):
+                await both.one.end()
+            both.owner = None
+            await both.give(both.other)
+            async with Producer(str(both.one.places[0]), ["t"]) as producer:
+                await producer.send(Message("t", b"led to the next one"))
+
+    with LogStore(backend, SystemClock()) as store:
+        asyncio.run(test(store))
 
 
 def test_standby_names_the_owner_and_does_nothing_else() -> None:

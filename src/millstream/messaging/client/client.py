@@ -223,6 +223,11 @@ class Client(abc.ABC):
         found = self._routes.get(topic)
         return () if found is None else found.endpoints
 
+    def server_of(self, topic: str, former: Endpoints) -> Endpoints:
+        """Where a message of *topic* is to be settled: at *former*, where it was, or where its topic is by now."""
+        servers = self.route_endpoints(topic)
+        return next(iter(servers)) if len(servers) == 1 else former
+
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Run *work* beside everything else; it is cancelled when the client closes."""
         task = asyncio.ensure_future(work)

@@ -159,6 +159,5 @@ class Consumer(Client):
         await transport.call_checked("ForwardMessageToDeadLetterQueue", request, self.options.request_timeout)
 
     def _server_of(self, message: Received) -> Endpoints:
-        """Where *message* is to be settled: where it came from, or where its topic is by now."""
-        servers = self.route_endpoints(message.topic)
-        return next(iter(servers)) if len(servers) == 1 else message.endpoints
+        """Where *message* is to be settled."""
+        return self.server_of(message.topic, message.endpoints)

@@ -314,7 +314,9 @@ class Producer(Client):
             resolution=kind,
             source=origin,
         )
-        transport = self.transport(receipt.endpoints)
+        # A server that asks has the transaction, whatever the route says.
+        asked = source == v2.SOURCE_SERVER_CHECK
+        transport = self.transport(receipt.endpoints if asked else self.server_of(topic, receipt.endpoints))
         await transport.call_checked("EndTransaction", request, self.options.request_timeout)
 
     async def _recover(self, endpoints: Endpoints, command: v2.RecoverOrphanedTransactionCommand) -> None:

@@ -88,12 +88,15 @@ class SharedBroker:
         _log.info("this process has the topics of the node now: clients are led to %s", self.routes.address)
 
     async def end(self) -> None:
-        """Be on standby again: another process can begin."""
+        """Be on standby again: another process can begin. Raises :class:`~millstream.log.LogError` where what the broker
+        had open could not be closed in order; it is on standby then, too."""
         async with self._changing:
             if self._supervisor is not None:
                 self._supervisor = None
-                await self._serving.aclose()
-                await self._stand_by()
+                try:
+                    await self._serving.aclose()
+                finally:  # what another process has taken over cannot be closed in order
+                    await self._stand_by()
 
     async def _stand_by(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
