@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ import msgspec
 import pytest
 
 from millstream.core.address import Address
-from millstream.core.clock import SystemClock
+from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.sql import SqlBusyError
 from millstream.log import LogError, LogStore, StorageFullError, WriterBusyError, open_store
 from millstream.log.backends.memory import MemoryBackend
 from millstream.messaging.admin_client import call_broker
@@ -22,7 +24,7 @@ from millstream.messaging.broker.security.access_keys import AccessKey, CallerPe
 from millstream.messaging.broker.server.broker_server import route_endpoints
 from millstream.messaging.broker.server.listener import Listener
 from millstream.messaging.broker.server.shared_broker import SharedBroker
-from millstream.messaging.broker.server.standby import NoOwnerError
+from millstream.messaging.broker.server.standby import NoOwnerError, Standby
 from millstream.messaging.broker.storage.journal import BrokerJournal
 from millstream.messaging.broker.storage.journal_events import OffsetMoved, TopicDropped, TopicMade
 from millstream.messaging.broker.storage.topic import TopicSpec
@@ -44,6 +46,7 @@ class Pair:
 
     def __init__(self, store: LogStore, keys: Keyring | None = None) -> None:
         self.owner: SharedBroker | None = None
+        self.fault: Exception | None = None
         self.one, self.other = (
             SharedBroker(store, Listener(LOOPBACK, keys=keys), self._routes, clock=SystemClock()) for _ in range(2)
         )
@@ -61,6 +64,8 @@ class Pair:
         self.owner = broker
 
     def _routes(self) -> RouteEndpoints | None:
+        if self.fault is not None:
+            raise self.fault
         return None if self.owner is None else self.owner.routes
 
 
@@ -233,23 +238,70 @@ def test_standby_tells_routes_to_callers_with_a_key_for_the_topic_only() -> None
     asyncio.run(test())
 
 
+def test_while_the_database_does_not_answer_clients_are_led_by_what_it_said_last() -> None:
+    clock, routes, answers = VirtualClock(), RouteEndpoints(address=LOOPBACK), threading.Event()
+    calls: list[None] = []
+
+    def find_owner() -> RouteEndpoints:
+        calls.append(None)
+        if len(calls) > 1:
+            assert answers.wait(60)
+            raise SqlBusyError
+        return routes
+
+    async def test(store: LogStore) -> None:
+        standby = Standby(store, find_owner, clock, Keyring())
+        assert await standby.owner() is routes
+        clock.advance(2)
+        try:
+            assert await asyncio.gather(*(standby.owner() for _ in range(20))) == [routes] * 20
+            assert len(calls) == 2, "one thread waits for the database, whoever asks"
+        finally:
+            answers.set()
+        assert await standby.owner() is routes
+        never = Standby(store, find_owner, clock, Keyring())
+        with pytest.raises(SqlBusyError):
+            await never.owner()
+
+    with open_store("memory://") as store:
+        asyncio.run(test(store))
+
+
+def test_clients_go_to_another_server_where_standby_fails() -> None:
+    async def test() -> None:
+        async with pair() as both:
+            await both.give(both.one)
+            await ask(both.one, CREATE_TOPIC, TopicSpec("t"))
+            both.fault = ZeroDivisionError("a fault that a test asked for")
+            with pytest.raises(TransportError, match=r"unavailable: the standby of this broker failed"):
+                async with Producer(str(both.other.places[0]), ["t"], options=QUICK):
+                    pass
+            with pytest.raises(AdminCallError, match=r"the standby of this broker failed"):
+                await ask(both.other, TOPICS, "")
+
+    asyncio.run(test())
+
+
 def test_topics_of_another_broker_are_read_of_its_journal_as_it_changes() -> None:
     async def test() -> None:
         with open_store("memory://") as store:
             specs = TopicSpecs(store)
-            assert specs.find("a") is None
+            assert specs.read().get("a") is None
             journal = BrokerJournal(store, 0, Limits(snapshot_after=4))
             await journal.write(TopicMade("a", "FIFO", 2))
-            assert specs.find("a") == TopicSpec("a", "FIFO", 2)
+            assert specs.read().get("a") == TopicSpec("a", "FIFO", 2)
             await journal.write(TopicMade("a", "FIFO", 3))
             await journal.write(TopicMade("b", "NORMAL", 1))
-            assert (specs.find("a"), specs.find("b")) == (TopicSpec("a", "FIFO", 3), TopicSpec("b", "NORMAL", 1))
+            assert (specs.read().get("a"), specs.read().get("b")) == (
+                TopicSpec("a", "FIFO", 3),
+                TopicSpec("b", "NORMAL", 1),
+            )
             await journal.write(TopicDropped("b"))  # the snapshot that is due trims what tells of it
             for number in range(9):
                 await journal.write(OffsetMoved("g", "a", 0, number))
             await until_async(journal.is_at_rest, seconds=30)
-            assert specs.find("b") is None
-            assert TopicSpecs(store).find("a") == specs.find("a") == TopicSpec("a", "FIFO", 3)
+            assert specs.read().get("b") is None
+            assert TopicSpecs(store).read()["a"] == specs.read().get("a") == TopicSpec("a", "FIFO", 3)
             journal.close()
 
     asyncio.run(test())

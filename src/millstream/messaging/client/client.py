@@ -322,11 +322,17 @@ class Client(abc.ABC):
 
     async def _look(self) -> None:
         try:
-            await self._refresh_routes()
-            await self.on_routes()
+            await self._follow_topics()
             await asyncio.sleep(self.options.intervals.retry)
         finally:
             self._is_looking = False
+
+    async def _follow_topics(self) -> None:
+        try:
+            await self._refresh_routes()
+            await self.on_routes()
+        except ClientError as error:  # the next call that no server answers asks again
+            _log.warning("client %s could not ask where its topics are: %s", self.id, error)
 
     async def _refresh_routes(self) -> None:
         await self._routes.refresh()

@@ -88,8 +88,11 @@ class SharedBroker:
         _log.info("this process has the topics of the node now: clients are led to %s", self.routes.address)
 
     async def end(self) -> None:
-        """Be on standby again: another process can begin. Raises :class:`~millstream.log.LogError` where what the broker
-        had open could not be closed in order; it is on standby then, too."""
+        """Be on standby again: another process can begin.
+
+        Raises the log's ``LogError`` where what the broker had open could not be closed in order; it is on standby
+        then, too.
+        """
         async with self._changing:
             if self._supervisor is not None:
                 self._supervisor = None

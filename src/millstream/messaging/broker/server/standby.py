@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -29,48 +30,91 @@ if TYPE_CHECKING:
     import grpc
 
 _FRESH_SECONDS = 1.0
-"""For how long is used what is known of topics and of the owner."""
+"""For how long is used what is known of the owner."""
+
+_PATIENCE_SECONDS = 1.0
+"""For how long a call waits for the database; then it is answered by what is known."""
+
+_Read = TypeVar("_Read")
+
+_log = logging.getLogger(__name__)
 
 
 class NoOwnerError(UnreachableError):
     """No process has the broker of this node at present: try again in a moment."""
 
 
+class _SharedReading(Generic[_Read]):
+    """Calls *read*, which may wait for a database, in one thread for all that ask meanwhile."""
+
+    def __init__(self, read: Callable[[], _Read]) -> None:
+        self._read = read
+        self._running: asyncio.Future[_Read] | None = None
+        self.last: _Read | None = None
+        """What was read last."""
+
+    async def newest(self) -> _Read:
+        """What is there now, or was when a reading began that is under way.
+
+        Raises what reading does, and :class:`UnreachableError` where it takes longer than :data:`_PATIENCE_SECONDS`.
+        """
+        if self._running is None or self._running.done():
+            self._running = asyncio.ensure_future(asyncio.to_thread(self._read))
+            self._running.add_done_callback(self._keep)
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                return await asyncio.shield(self._running)
+        except TimeoutError as error:
+            raise UnreachableError("the database of this node does not answer: try again in a moment") from error
+
+    def _keep(self, running: asyncio.Future[_Read]) -> None:
+        if not running.cancelled() and running.exception() is None:
+            self.last = running.result()
+
+
 class Standby:
     """Tells clients where the broker of the node is whose logs are in *store*.
 
-    *owner* returns where its routes lead, None while no process has it; it may wait, and is called in a thread.
+    *owner* returns where its routes lead, None while no process has it; it may wait, and is called in a thread. While
+    the database of the node does not answer, clients are led by what it said last.
     """
 
     def __init__(
         self, store: LogStore, owner: Callable[[], RouteEndpoints | None], clock: Clock, keys: Keyring
     ) -> None:
-        self._topics = TopicSpecs(store)
-        self._find_owner = owner
+        self._topics = _SharedReading(TopicSpecs(store).read)
+        self._owner = _SharedReading(owner)
         self._clock, self._keys = clock, keys
-        self._known: tuple[float, RouteEndpoints | None] | None = None
-        self._reading = asyncio.Lock()
+        self._owner_read: float | None = None
 
     async def owner(self) -> RouteEndpoints:
         """Where the broker is. Raises :class:`NoOwnerError`, and what the database of the node does."""
-        async with self._reading:
-            now = self._clock.monotonic()
-            if self._known is None or now - self._known[0] > _FRESH_SECONDS:
-                self._known = now, await asyncio.to_thread(self._find_owner)
-            found = self._known[1]
-        if found is None:
+        now = self._clock.monotonic()
+        if self._owner_read is None or now - self._owner_read > _FRESH_SECONDS:
+            try:
+                await self._owner.newest()
+                self._owner_read = now
+            except MillstreamError:
+                if self._owner.last is None:
+                    raise
+        if self._owner.last is None:
             raise NoOwnerError
-        return found
+        return self._owner.last
 
     async def topic(self, resource: v2.Resource, namespace: str) -> TopicSpec:
-        """The topic that *resource* names. Raises TOPIC_NOT_FOUND, ILLEGAL_TOPIC."""
+        """The topic that *resource* names. Raises TOPIC_NOT_FOUND, ILLEGAL_TOPIC, and what the log of topics does."""
         name = full_name(resource, namespace)
         check_topic_name(name)
-        async with self._reading:
-            found = await asyncio.to_thread(self._topics.find, name)
-        if found is None:
-            raise no_topic(name)
-        return found
+        for _ in range(2):  # a reading that was under way may have begun before the topic was created
+            try:
+                topics = await self._topics.newest()
+            except MillstreamError:
+                topics = self._topics.last or {}
+                if name not in topics:
+                    raise
+            if name in topics:
+                return topics[name]
+        raise no_topic(name)
 
     def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
         """Answers for all calls of a broker."""
@@ -107,8 +151,8 @@ def _route(standby: Standby, keys: Keyring, method: Method, answer: Any) -> Any:
             return answer(request, namespace, spec, endpoints)
         except StatusError as error:
             return refused_response(method, error)
-        except MillstreamError as error:
-            await _abort(context, str(error))
+        except Exception as error:
+            await _abort(context, _told(error))
 
     return behaviour
 
@@ -144,9 +188,17 @@ async def _place(standby: Standby) -> str:
     """Where the broker is, in words."""
     try:
         routes = await standby.owner()
-    except MillstreamError as error:
-        return str(error)
+    except Exception as error:
+        return _told(error)
     return f"the broker of this node runs in another process: connect to {routes.address}"
+
+
+def _told(error: Exception) -> str:
+    """What a client is told of *error*."""
+    if isinstance(error, MillstreamError):
+        return str(error)
+    _log.error("a call on standby failed", exc_info=error)
+    return "the standby of this broker failed; its log says why"
 
 
 async def _abort(context: Any, text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,34 +21,33 @@ class TopicSpecs:
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self._next_id = 0
-        self._specs: dict[str, TopicSpec] = {}
+        self._specs: Mapping[str, TopicSpec] = {}
 
-    def find(self, name: str) -> TopicSpec | None:
-        """The topic *name* as it is now; None where there is none."""
+    def read(self) -> Mapping[str, TopicSpec]:
+        """All topics by name, as they are now; what is returned stays as it is."""
         try:
             log = self._store.log(JOURNAL, create=False)
         except LogNotFoundError:  # no broker has run yet
-            return None
+            return {}
         begin = log.pointer(SNAPSHOT) + 1
         while True:
             self._read_on(log, begin)
             again = log.pointer(SNAPSHOT) + 1
             if again == begin:
-                return self._specs.get(name)
+                return self._specs
             begin = again  # what was to be read may have been trimmed meanwhile
 
     def _read_on(self, log: Log, begin: int) -> None:
         """Read what is new; all from *begin* on, where the last snapshot of the journal is, if that is newer."""
-        if begin > self._next_id:
-            self._specs.clear()
-            self._next_id = begin
-        last = log.last_id
-        for event in _topic_events(log, self._next_id, last):
+        is_behind = begin > self._next_id
+        first, last = max(begin, self._next_id), log.last_id
+        specs = {} if is_behind else dict(self._specs)
+        for event in _topic_events(log, first, last):
             if isinstance(event, TopicMade):
-                self._specs[event.topic] = TopicSpec(event.topic, event.type, event.queues)
+                specs[event.topic] = TopicSpec(event.topic, event.type, event.queues)
             elif isinstance(event, TopicDropped):
-                self._specs.pop(event.topic, None)
-        self._next_id = last + 1
+                specs.pop(event.topic, None)
+        self._specs, self._next_id = specs, last + 1
 
 
 def _topic_events(log: Log, first_id: int, last_id: int) -> Iterator[Event]:
