@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -13,15 +14,18 @@ import pytest
 
 from millstream.core.address import Address
 from millstream.core.clock import SystemClock
-from millstream.log import StorageFullError
+from millstream.log import LogError, StorageFullError, WriterFailedError, open_store
+from millstream.log import Message as LogMessage
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import CREATE_TOPIC
+from millstream.messaging.broker.core import BrokerCore
+from millstream.messaging.broker.handlers.receive import ReceiveHandler, ReceiveRequest
 from millstream.messaging.broker.server.broker_server import BrokerServer
-from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.storage.topic import Topic, TopicSpec
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
-from millstream.messaging.errors import BrokerError
+from millstream.messaging.errors import BrokerError, StatusError
 from millstream.testing.brokers import IMPATIENT
 from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.services import LocalServerMissingError
@@ -76,6 +80,46 @@ def test_p2_a_full_disk_is_told_and_the_broker_goes_on_when_there_is_room(fault:
                 assert got[b"one"] == (1 if fault == "before" else 2)
                 assert (b"two" in got) == (fault == "after")
                 assert await consumer.receive() == []
+
+    with LogStore(backend, clock) as store:
+        asyncio.run(run(store))
+
+
+def test_a_receive_that_waits_beyond_the_end_of_its_core_leaves_the_topic_to_the_next_one() -> None:
+    async def run(store: LogStore) -> None:
+        clock = SystemClock()
+        core = BrokerCore(store, clock)
+        await core.create_topic(TopicSpec("t"))
+        ask = ReceiveRequest(group="g", topic="t", count=1, invisible=1_000_000, poll=8.0)
+        receiving = asyncio.ensure_future(ReceiveHandler(core).receive(ask))
+        await until_async(lambda: core.writer_of("t") is not None, seconds=30)
+        core.close()
+        with pytest.raises(StatusError, match="try again in a moment"):
+            await receiving
+        following = BrokerCore(store, clock, before=core)
+        assert await following.publish("t", [LogMessage(b"one")]) == [1]
+        following.close()
+
+    with open_store("memory://") as store:
+        asyncio.run(run(store))
+
+
+def test_messages_that_fail_while_their_topic_is_closed_leave_its_log_to_the_next_one() -> None:
+    clock = SystemClock()
+    backend = FaultyBackend(MemoryBackend(clock), StorageFullError())
+
+    async def run(store: LogStore) -> None:
+        topic = Topic(TopicSpec("t"), store)
+        backend.faults.append("before")
+        publishing = asyncio.ensure_future(topic.publish([LogMessage(b"x")] * 1000))
+        await asyncio.sleep(0)
+        with contextlib.suppress(LogError):
+            topic.close()
+        with pytest.raises(WriterFailedError):
+            await publishing
+        following = Topic(TopicSpec("t"), store)
+        assert await following.publish([LogMessage(b"one")]) == [1]
+        following.close()
 
     with LogStore(backend, clock) as store:
         asyncio.run(run(store))

@@ -52,6 +52,7 @@ class BrokerCore:
         self.notifier = TopicNotifier()
         self._store = store
         self._topics: dict[str, Topic] = {}
+        self._is_closed = False
         self.journal = BrokerJournal(store, clock.now(), self.limits)
         if before is not None:
             self.journal.state.take_connections(before.journal.state)
@@ -64,8 +65,11 @@ class BrokerCore:
     def topic(self, name: str) -> Topic:
         """The topic *name*, opened when it is first asked for.
 
-        Raises TOPIC_NOT_FOUND, and PRECONDITION_FAILED where another process has its log open for writing.
+        Raises TOPIC_NOT_FOUND, and PRECONDITION_FAILED where another process has its log open for writing;
+        INTERNAL_SERVER_ERROR once the core is closed: a call may wait beyond that, and the log is the next core's then.
         """
+        if self._is_closed:
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the broker starts anew: try again in a moment")
         found = self._topics.get(name)
         if found is None:
             spec = self.journal.state.topics.get(name)
@@ -225,9 +229,11 @@ class BrokerCore:
             self.notifier.notify(topic)
 
     def close(self) -> None:
-        """Close the journal and all topics, so that the next broker can open them."""
+        """Close the journal and all topics, so that the next broker can open them. Calls that wait fail."""
+        self._is_closed = True
         for name in list(self._topics):
             self._close_topic(name)
+        self.notifier.notify_all()
         self.journal.close()
 
     def _close_topic(self, name: str) -> None:

@@ -25,6 +25,11 @@ class TopicNotifier:
             if not future.done():
                 future.set_result(None)
 
+    def notify_all(self) -> None:
+        """Wake all who wait."""
+        for topic in list(self._waiting):
+            self.notify(topic)
+
     async def wait(self, topic: str, version: int, seconds: float) -> None:
         """Return when *topic* was woken after *version* was read, or after *seconds*."""
         if self._versions[topic] != version:

@@ -70,6 +70,7 @@ class Topic:
         self.spec = spec
         self._log = store.log(LogSpec(spec.name, kind="topic"))
         self._writer: Writer = self._log.writer("broker")
+        self._is_closed = False
         self._turns = itertools.count()
         self._known = DeduplicationIndex(DEDUPLICATION_WINDOW)
         self._batcher = AsyncBatcher(self._publish_together, BatchingLimits(max_in_flight=1), failure=_append_failure)
@@ -132,6 +133,7 @@ class Topic:
 
     def close(self) -> None:
         """Close the log, so that another writer can open it."""
+        self._is_closed = True
         self._batcher.close()
         self._writer.close()
 
@@ -178,7 +180,7 @@ class Topic:
 
     def _replace(self, failed: Writer) -> None:
         """Take a new writer in the place of the one that *failed*, and forget what that one did not confirm."""
-        if self._writer is failed:
+        if self._writer is failed and not self._is_closed:
             with contextlib.suppress(LogError):
                 failed.close()
             self._writer = self._log.writer("broker")
