@@ -31,12 +31,12 @@ def engine(request: pytest.FixtureRequest, size: str) -> Iterator[sa.Engine]:
     with new_database(str(request.getfixturevalue(request.param)), "plans") as url:
         engine = open_server(url)
         lock_writers(engine)
-        _fill(engine, ROWS[size])
+        fill_tables(engine, ROWS[size])
         yield engine
         engine.dispose()
 
 
-def _fill(engine: sa.Engine, rows: int) -> None:
+def fill_tables(engine: sa.Engine, rows: int) -> None:
     """Items of two stores, half of the *rows* each, with an event and a check of every item of the first one."""
     manifest, audit, checks = Manifest(engine), AuditLog(engine), BitLog(engine)
     outcome = BitCheckOutcome("B1", CheckVerdict.SUCCESS, "intact", "all agree")
