@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from millstream.testing.waiting import until
+
 MILLSTREAM = Path(sys.executable).with_name("millstream")
 OPTIONS = ("--limit", "20000")
 
@@ -37,8 +39,12 @@ def run_demo(data: Path, *options: str) -> dict[str, Any]:
 
 
 def cut_short(data: Path, seconds: float, how: signal.Signals, *options: str) -> int | None:
-    """Start a demo and send it *how* after *seconds*; its return code, or None where it was done before that."""
+    """Start a demo, and send it *how* *seconds* after its folder is there; its return code, or None where it was done.
+
+    A program that still imports its parts, which takes seconds on a busy machine, would not end as one that runs.
+    """
     process = start_demo(data, *options)
+    until(lambda: data.exists() or process.poll() is not None, "the folder of the demo")
     try:
         _, complaint = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

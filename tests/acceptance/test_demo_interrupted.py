@@ -50,19 +50,16 @@ def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_killed_at_random_moments_it_ends_like_an_undisturbed_run(undisturbed: Run, tmp_path: Path) -> None:
-    draw = random.Random(11)
+def test_interrupted_and_killed_at_random_moments_it_ends_like_an_undisturbed_run(
+    undisturbed: Run, tmp_path: Path
+) -> None:
+    """Ctrl-C once, then kills: the same command goes on after each, from where the one before it was."""
+    draw, data = random.Random(11), tmp_path / "data"
     whole = undisturbed.figures["seconds"]
-    for _ in range(sized(ci=5, long=30)):
-        code = cut_short(tmp_path / "data", draw.uniform(0.8, 0.6 * whole), signal.SIGKILL, *OPTIONS)
+    early = min(8.0, 0.4 * whole)  # the undisturbed run may have been slowed down by others
+    assert cut_short(data, early, signal.SIGINT, *OPTIONS) == 130
+    for _ in range(sized(ci=3, long=30)):
+        code = cut_short(data, draw.uniform(0.8, 0.6 * whole), signal.SIGKILL, *OPTIONS)
         assert code in (None, -signal.SIGKILL)
-    figures = run_demo(tmp_path / "data", *OPTIONS)
-    assert outcome(tmp_path / "data", figures) == outcome(undisturbed.data, undisturbed.figures)
-
-
-def test_after_ctrl_c_the_same_command_goes_on(undisturbed: Run, tmp_path: Path) -> None:
-    moment = min(8.0, 0.4 * undisturbed.figures["seconds"])  # the other run may have been slowed down by others
-    code = cut_short(tmp_path / "data", moment, signal.SIGINT, *OPTIONS)
-    assert code == 130
-    figures = run_demo(tmp_path / "data", *OPTIONS)
-    assert outcome(tmp_path / "data", figures) == outcome(undisturbed.data, undisturbed.figures)
+    figures = run_demo(data, *OPTIONS)
+    assert outcome(data, figures) == outcome(undisturbed.data, undisturbed.figures)
