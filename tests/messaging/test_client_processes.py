@@ -98,7 +98,7 @@ for thread in threads:
 
 
 def run(*arguments: str) -> str:
-    result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=180, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
 
@@ -150,6 +150,6 @@ def test_clients_run_in_one_loop_after_another_and_in_loops_of_several_threads(p
 def test_blocking_clients_that_come_and_go_side_by_side_leave_nothing_in_the_log_of_their_process(place: str) -> None:
     """A loop that ends before gRPC has heard the end of its calls has asyncio complain about them later on."""
     command = [sys.executable, "-X", "dev", "-c", SIDE_BY_SIDE, place]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     said = [line for line in result.stderr.splitlines() if not SLOW_STEP.fullmatch(line)]
     assert (result.stdout, said) == ("", [])

@@ -47,7 +47,7 @@ def test_an_archive_that_python_would_not_import_from_is_refused(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_submitted_job_reads_writes_and_streams_where_python_has_not_the_package(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     fill_log(url)
