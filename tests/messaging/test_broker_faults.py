@@ -19,10 +19,11 @@ from millstream.log import Message as LogMessage
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
 from millstream.messaging.admin_client import call_broker
+from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.receive import ReceiveHandler, ReceiveRequest
-from millstream.messaging.broker.server.broker_server import BrokerServer
+from millstream.messaging.broker.server.broker_server import BrokerServer, running_broker
 from millstream.messaging.broker.storage.topic import Topic, TopicSpec
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
 from millstream.messaging.errors import BrokerError, StatusError
@@ -99,6 +100,26 @@ def test_a_receive_that_waits_beyond_the_end_of_its_core_leaves_the_topic_to_the
         following = BrokerCore(store, clock, before=core)
         assert await following.publish("t", [LogMessage(b"one")]) == [1]
         following.close()
+
+    with open_store("memory://") as store:
+        asyncio.run(run(store))
+
+
+def test_a_broker_whose_supervision_failed_leaves_its_journal_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(store: LogStore) -> None:
+        failed = asyncio.Event()
+
+        def fail(_now: int) -> None:
+            failed.set()
+            raise ZeroDivisionError
+
+        clock, routes = SystemClock(), RouteEndpoints(address=Address("127.0.0.1", 1))
+        with pytest.raises(ZeroDivisionError):
+            async with running_broker(store, clock, None, routes) as supervisor:
+                monkeypatch.setattr(supervisor.core.sessions, "sweep", fail)
+                supervisor.report_failure(WriterFailedError())
+                await failed.wait()
+        BrokerCore(store, clock).close()
 
     with open_store("memory://") as store:
         asyncio.run(run(store))

@@ -103,9 +103,11 @@ async def running_broker(
         yield supervisor
     finally:
         run.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await run
-        await supervisor.close()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await run  # raises where it failed before
+        finally:
+            await supervisor.close()
 
 
 def route_endpoints(places: Sequence[Address], advertised: Address | None, *, as_asked: bool) -> RouteEndpoints:
