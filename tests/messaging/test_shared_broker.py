@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,9 +19,12 @@ from millstream.log import LogError, LogStore, StorageFullError, WriterBusyError
 from millstream.log.backends.memory import MemoryBackend
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.address import RouteEndpoints, to_endpoints
-from millstream.messaging.broker.admin import CREATE_TOPIC, GROUPS, TOPICS, AdminCallError
+from millstream.messaging.broker.admin import CLIENTS, CREATE_TOPIC, TOPICS, AdminCallError
+from millstream.messaging.broker.clients import client_quirks
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.security.access_keys import AccessKey, CallerPermissions, Keyring
+from millstream.messaging.broker.security.generated_certificate import CERTIFICATE, generated_tls
+from millstream.messaging.broker.security.tls import ServerTls
 from millstream.messaging.broker.server.broker_server import route_endpoints
 from millstream.messaging.broker.server.listener import Listener
 from millstream.messaging.broker.server.shared_broker import SharedBroker
@@ -31,8 +35,9 @@ from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.broker.storage.topic_specs import TopicSpecs
 from millstream.messaging.client import ClientError, Message, Options, Producer, PushConsumer, SimpleConsumer
 from millstream.messaging.client.errors import ForbiddenError, TransportError, UnauthorizedError
-from millstream.messaging.client.options import Intervals
+from millstream.messaging.client.options import Intervals, Tls
 from millstream.messaging.client.signing import Credentials
+from millstream.messaging.errors import UnreachableError
 from millstream.messaging.protocol import v2
 from millstream.testing.waiting import until_async
 from support.faulty_log import FaultyBackend
@@ -44,11 +49,12 @@ QUICK = Options(intervals=msgspec.structs.replace(Intervals(), retry=0.05))
 class Pair:
     """Two brokers of one node, *one* and *other*: both on standby, until :meth:`give` makes one the owner."""
 
-    def __init__(self, store: LogStore, keys: Keyring | None = None) -> None:
+    def __init__(self, store: LogStore, keys: Keyring | None = None, tls: ServerTls | None = None) -> None:
         self.owner: SharedBroker | None = None
         self.fault: Exception | None = None
         self.one, self.other = (
-            SharedBroker(store, Listener(LOOPBACK, keys=keys), self._routes, clock=SystemClock()) for _ in range(2)
+            SharedBroker(store, Listener(LOOPBACK, keys=keys, tls=tls), self._routes, clock=SystemClock())
+            for _ in range(2)
         )
 
     @property
@@ -70,9 +76,9 @@ class Pair:
 
 
 @contextlib.asynccontextmanager
-async def pair(keys: Keyring | None = None) -> AsyncIterator[Pair]:
+async def pair(keys: Keyring | None = None, tls: ServerTls | None = None) -> AsyncIterator[Pair]:
     with open_store("memory://") as store:
-        both = Pair(store, keys)
+        both = Pair(store, keys, tls)
         async with both.one, both.other:
             yield both
 
@@ -163,27 +169,89 @@ def test_a_process_whose_journal_failed_is_on_standby_again() -> None:
         asyncio.run(test(store))
 
 
-def test_standby_names_the_owner_and_does_nothing_else() -> None:
+def test_standby_leads_clients_to_the_owner_and_passes_on_what_else_it_is_asked() -> None:
     async def test() -> None:
         async with pair() as both:
             await both.give(both.one)
-            await ask(both.one, CREATE_TOPIC, TopicSpec("t", "NORMAL", 3))
-            place = str(both.other.places[0])
-            with pytest.raises(AdminCallError, match=f"runs in another process: connect to {both.one.places[0]}"):
-                await ask(both.other, TOPICS, "")
-            async with Producer(place, ["t"]) as producer:
+            await ask(both.other, CREATE_TOPIC, TopicSpec("t", "NORMAL", 3))
+            async with Producer(str(both.other.places[0]), ["t"]) as producer:
                 route = await producer.route("t")
                 assert {str(endpoints) for endpoints in route.endpoints} == {str(both.one.places[0])}
                 assert len(route.writable) == 3
                 receipt = await producer.send(Message("t", b"by the route"))
                 assert str(receipt.endpoints) == str(both.one.places[0])
-                elsewhere = producer.transport(next(iter({producer.access_point})))
                 request = v2.SendMessageRequest(messages=[v2.Message(topic=v2.Resource(name="t"), body=b"x")])
-                with pytest.raises(TransportError, match="runs in another process: connect to"):
-                    await elsewhere.call("SendMessage", request, 3.0)
+                request.messages[0].system_properties.message_id = "passed on"
+                response = await producer.transport(producer.access_point).call("SendMessage", request, 3.0)
+                assert (response.status.code, response.entries[0].message_id) == (v2.OK, "passed on")
                 with pytest.raises(ClientError, match="there is no topic absent; create it"):
                     await producer.route("absent")
-            assert [group.group for group in await ask(both.one, GROUPS, "")] == []
+            assert [(topic.name, topic.messages) for topic in await ask(both.other, TOPICS, "")] == [("t", 2)]
+
+    asyncio.run(test())
+
+
+def test_clients_that_do_not_follow_routes_go_on_at_the_process_that_they_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_quirks, "_FOLLOW_ROUTES", ())
+
+    async def test() -> None:
+        async with pair() as both:
+            await both.give(both.one)
+            await ask(both.one, CREATE_TOPIC, TopicSpec("orders", "FIFO", 2))
+            known, sent, heard = str(both.other.places[0]), list[bytes](), list[bytes]()
+
+            async def listen(message: Any) -> None:
+                heard.append(message.body)
+
+            async with (
+                Producer(known, ["orders"], options=QUICK) as producer,
+                PushConsumer(known, "g", {"orders": "*"}, listen, options=QUICK),
+            ):
+                for owner in (both.one, both.other, both.one):
+                    if both.owner is not owner:
+                        await both.give(owner)
+                    for _ in range(5):
+                        body = b"%d" % len(sent)
+                        message = Message("orders", body, message_group="a")
+                        receipt = await patiently(lambda message=message: producer.send(message))
+                        assert str(receipt.endpoints) == known
+                        sent.append(body)
+                await until_async(lambda: len(set(heard)) == len(sent), seconds=60)
+                async with asyncio.timeout(30):  # its stream is opened again after the last move
+                    while not any(client.is_connected for client in await ask(both.one, CLIENTS, "g")):
+                        pass
+            assert sorted(set(heard), key=heard.index) == sent
+            assert await ask(both.one, CLIENTS, "") == []
+
+    asyncio.run(test())
+
+
+def test_a_call_is_not_passed_on_twice() -> None:
+    async def test() -> None:
+        async with pair() as both:
+            await both.give(both.one)
+            await ask(both.one, CREATE_TOPIC, TopicSpec("t"))
+            await both.one.end()
+            both.owner = both.other  # which has not begun: each takes the other one for the owner
+            place = both.one.places[0]
+            with pytest.raises(UnreachableError):
+                await asyncio.to_thread(call_broker, place, TOPICS, "")
+
+    asyncio.run(test())
+
+
+def test_an_encrypted_broker_gets_no_calls_passed_on(tmp_path: Path) -> None:
+    tls = generated_tls(tmp_path, "127.0.0.1", SystemClock())
+    options = Options(tls=Tls((tmp_path / CERTIFICATE).read_bytes()))
+
+    async def test() -> None:
+        async with pair(tls=tls) as both:
+            await both.give(both.one)
+            assert await asyncio.to_thread(call_broker, both.one.places[0], TOPICS, "", options) == []
+            with pytest.raises(AdminCallError, match=f"runs in another process: connect to {both.one.places[0]}"):
+                await asyncio.to_thread(call_broker, both.other.places[0], TOPICS, "", options)
 
     asyncio.run(test())
 
@@ -311,10 +379,10 @@ def test_routes_lead_where_a_client_came_or_to_the_advertised_address() -> None:
     plain, tls = Address("0.0.0.0", 8081), Address("0.0.0.0", 8082)
     asked, nothing = to_endpoints(Address("proxy.example", 443)), v2.Endpoints()
     alone = route_endpoints([plain], None, as_asked=True)
-    assert alone.choose(asked, is_encrypted=False) == asked
-    assert alone.choose(nothing, is_encrypted=False) == to_endpoints(plain)
+    assert alone.choose(asked, is_encrypted=False, follows=True) == asked
+    assert alone.choose(nothing, is_encrypted=False, follows=True) == to_endpoints(plain)
     shared = route_endpoints([plain, tls], Address("node.example", 0), as_asked=False)
-    assert shared.choose(asked, is_encrypted=False) == to_endpoints(Address("node.example", 8081))
-    assert shared.choose(asked, is_encrypted=True) == to_endpoints(Address("node.example", 8082))
+    assert shared.choose(asked, is_encrypted=False, follows=True) == to_endpoints(Address("node.example", 8081))
+    assert shared.choose(asked, is_encrypted=True, follows=True) == to_endpoints(Address("node.example", 8082))
     mapped = route_endpoints([plain], Address("node.example", 18081), as_asked=False)
-    assert mapped.choose(asked, is_encrypted=True) == to_endpoints(Address("node.example", 18081))
+    assert mapped.choose(asked, is_encrypted=True, follows=True) == to_endpoints(Address("node.example", 18081))

@@ -34,10 +34,6 @@ WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
 METHODS = ("SendMessage", "ReceiveMessage", "AckMessage")
 OPEN_STREAMS_AGAIN = ("java", "node")
 """Clients that open their telemetry stream again at once; the others do so after minutes, or never."""
-FOLLOW_ROUTES = ("java", "python")
-"""Clients that follow a topic to another server. Producers of Go and Node.js send by the first route for ever, and that
-of Rust does not start at a server that has no topics."""
-
 pytestmark = pytest.mark.timeout(7200)
 
 
@@ -188,11 +184,10 @@ def fill(ballast: Path) -> None:
                     pass
 
 
-@pytest.mark.parametrize(
-    "client", [one for one in NEWEST if one.language in FOLLOW_ROUTES], ids=lambda client: client.language
-)
+@pytest.mark.parametrize("client", NEWEST, ids=lambda client: client.language)
 def test_p2_p4_a_broker_that_moves_to_another_process(client: OfficialClient, drivers: Drivers, tmp_path: Path) -> None:
-    """The client knows the address of a process on standby alone, and follows the routes that this one tells."""
+    """The client knows the address of a process on standby alone: it follows the routes that this one tells, or its
+    calls are passed on."""
     with contextlib.ExitStack() as stack:
         broker = MovingBroker(f"segments:///{tmp_path / 'logs'}", LIMITS, tmp_path, stack)
         broker.move(kill=False)

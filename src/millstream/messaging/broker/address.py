@@ -15,16 +15,17 @@ class RouteEndpoints(msgspec.Struct, frozen=True, kw_only=True):
     """Where the routes of a broker lead: to ``address``, and clients that encrypt to ``tls_address`` if there is one.
 
     With ``as_asked`` they lead to the endpoints that a client names as those by which it came: it may have come through
-    a proxy or a tunnel. That is for a broker that is the only one of its topics.
+    a proxy or a tunnel. That is for a broker that is the only one of its topics, and for clients that do not follow
+    routes: where several processes serve a node, each passes their calls on.
     """
 
     address: Address
     tls_address: Address | None = None
     as_asked: bool = True
 
-    def choose(self, asked: v2.Endpoints, *, is_encrypted: bool) -> v2.Endpoints:
-        """The endpoints for a client that *asked* by these."""
-        if self.as_asked and asked.addresses:
+    def choose(self, asked: v2.Endpoints, *, is_encrypted: bool, follows: bool) -> v2.Endpoints:
+        """The endpoints for a client that *asked* by these, and *follows* where routes lead, or does not."""
+        if (self.as_asked or not follows) and asked.addresses:
             return asked
         return to_endpoints(self.tls_address if is_encrypted and self.tls_address is not None else self.address)
 

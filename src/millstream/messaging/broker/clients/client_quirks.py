@@ -9,6 +9,7 @@ from typing import Final
 from millstream.messaging.protocol import v2
 
 _KEEP_ORDER: Final = ("JAVA", "PYTHON", "HTTP")
+_FOLLOW_ROUTES: Final = ("JAVA", "PYTHON")
 _NODE_MILLISECONDS: Final = (1, 0, 8)
 
 
@@ -19,6 +20,15 @@ def keeps_order(language: str) -> bool:
     with the next message while one waits for its retry; the others are untested.
     """
     return language in _KEEP_ORDER
+
+
+def follows_routes(language: str) -> bool:
+    """Whether clients that call themselves *language* go on at another server once the route of a topic leads there.
+
+    Those of Java 5.2.0 and Python 5.1.2 do, and ours. Producers of Go 5.1.3 and Node 1.0.8 keep their first route for
+    ever, and Rust 5.0.0 needs settings of the server that it was given; the others are untested.
+    """
+    return language in _FOLLOW_ROUTES
 
 
 def asks_for_routes_first(settings: v2.Settings) -> bool:

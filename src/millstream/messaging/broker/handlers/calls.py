@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from millstream.messaging.broker.address import RouteEndpoints
-from millstream.messaging.broker.clients.client_quirks import keeps_order
+from millstream.messaging.broker.clients.client_quirks import follows_routes, keeps_order
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.batch_codec import to_batch
 from millstream.messaging.broker.handlers.call_context import CallContext
@@ -289,7 +289,7 @@ class BrokerService:
         return self._core.topic(name).spec
 
     def _endpoints(self, asked: v2.Endpoints, call: CallContext) -> v2.Endpoints:
-        return self._routes.choose(asked, is_encrypted=call.is_encrypted)
+        return self._routes.choose(asked, is_encrypted=call.is_encrypted, follows=follows_routes(call.language))
 
 
 def _name(name: str, namespace: str, call: CallContext) -> str:

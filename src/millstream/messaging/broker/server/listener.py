@@ -61,6 +61,11 @@ class Listener:
         self.places = [where for where, _ in places]
         """Where it listens: with the ports that the system chose, once it has listened for the first time."""
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections to the first place are encrypted."""
+        return self._tls[0] is not None
+
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[Serve]:
         """Takes the places for the length of the block, which gets what serves there.

@@ -46,7 +46,7 @@ class SharedBroker:
     ) -> None:
         self._store, self._listener = store, listener
         self._clock, self._limits, self._advertised = clock, limits, advertised
-        self._standby = Standby(store, owner, clock, listener.keys)
+        self._standby = Standby(store, owner, clock, listener.keys, encrypted=listener.is_encrypted)
         self._serving = contextlib.AsyncExitStack()
         self._supervisor: BrokerSupervisor | None = None
         self._changing = asyncio.Lock()
@@ -103,6 +103,7 @@ class SharedBroker:
 
     async def _stand_by(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._standby.forwarding())
             await self._listen(stack, self._standby.handlers())
             self._serving = stack.pop_all()
 

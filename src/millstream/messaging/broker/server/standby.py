@@ -1,24 +1,29 @@
-"""What a process answers while another one has the broker of its node: routes lead there, and nothing else is done."""
+"""What a process answers while another one has the broker of its node: routes lead there, other calls are passed on."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from millstream.core.address import Address
 from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
 from millstream.log import LogStore
 from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse
+from millstream.messaging.broker.clients.client_quirks import follows_routes
 from millstream.messaging.broker.handlers.call_context import is_encrypted
 from millstream.messaging.broker.handlers.routes import assigned_queues, route_response
 from millstream.messaging.broker.handlers.validation import check_group_name, check_topic_name
 from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.security.access_keys import Keyring
+from millstream.messaging.broker.server.forwarder import Forwarder
 from millstream.messaging.broker.server.rpc import call_headers, check_caller, refused_response
 from millstream.messaging.broker.storage.topic import TopicSpec, no_topic
 from millstream.messaging.broker.storage.topic_specs import TopicSpecs
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
 
 _FRESH_SECONDS = 1.0
 """For how long is used what is known of the owner."""
+
+_SWEEP_SECONDS = 10.0
 
 _PATIENCE_SECONDS = 1.0
 """For how long a call waits for the database; then it is answered by what is known."""
@@ -73,19 +80,29 @@ class _SharedReading(Generic[_Read]):
 
 
 class Standby:
-    """Tells clients where the broker of the node is whose logs are in *store*.
+    """Tells clients where the broker of the node is whose logs are in *store*, and passes their other calls on.
+
+    Where the broker is *encrypted*, it takes calls of its clients alone: others end as UNAVAILABLE here.
 
     *owner* returns where its routes lead, None while no process has it; it may wait, and is called in a thread. While
     the database of the node does not answer, clients are led by what it said last.
     """
 
     def __init__(
-        self, store: LogStore, owner: Callable[[], RouteEndpoints | None], clock: Clock, keys: Keyring
+        self,
+        store: LogStore,
+        owner: Callable[[], RouteEndpoints | None],
+        clock: Clock,
+        keys: Keyring,
+        *,
+        encrypted: bool = False,
     ) -> None:
         self._topics = _SharedReading(TopicSpecs(store).read)
         self._owner = _SharedReading(owner)
         self._clock, self._keys = clock, keys
         self._owner_read: float | None = None
+        self._encrypted = encrypted
+        self._forwarder = Forwarder(self._owner_address, clock)
 
     async def owner(self) -> RouteEndpoints:
         """Where the broker is. Raises :class:`NoOwnerError`, and what the database of the node does."""
@@ -128,17 +145,53 @@ class Standby:
             )
             for name, answer in (("QueryRoute", _query_route), ("QueryAssignment", _query_assignment))
         }
-        elsewhere: Any = grpc.stream_stream_rpc_method_handler(_elsewhere(self))
-        administration: Any = grpc.unary_unary_rpc_method_handler(_administration(self))
+        administration, pass_on = self._administration, self._forwarder.pass_on
 
         class Handlers(grpc.GenericRpcHandler):
             def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
                 method = handler_call_details.method
-                if method.startswith(f"/{ADMIN_SERVICE}/"):
-                    return administration
-                return found.get(method, elsewhere)
+                if method in found:
+                    return found[method]
+                behaviour = administration if method.startswith(f"/{ADMIN_SERVICE}/") else pass_on
+                return grpc.stream_stream_rpc_method_handler(functools.partial(behaviour, method))
 
         return [Handlers()]
+
+    @contextlib.asynccontextmanager
+    async def forwarding(self) -> AsyncIterator[None]:
+        """Keeps connections to the broker for calls that are passed on, for the length of the block."""
+        sweeping = asyncio.ensure_future(self._sweep())
+        try:
+            yield
+        finally:
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
+            await self._forwarder.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            await self._forwarder.close_idle()
+
+    async def _administration(self, method: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Passes on what people ask; they are told in an answer why that cannot be done."""
+        try:
+            await self._owner_address()
+        except MillstreamError as error:
+            yield msgspec.json.encode(AdminResponse(error=str(error), exit_code=UnreachableError.exit_code))
+            return
+        async for answer in self._forwarder.pass_on(method, requests, context):
+            yield answer
+
+    async def _owner_address(self) -> Address:
+        """Where calls are passed on to. Raises :class:`UnreachableError`."""
+        try:
+            routes = await self.owner()
+        except Exception as error:
+            raise UnreachableError(_told(error)) from error
+        if self._encrypted:
+            raise UnreachableError(f"the broker of this node runs in another process: connect to {routes.address}")
+        return routes.address
 
 
 def _route(standby: Standby, keys: Keyring, method: Method, answer: Any) -> Any:
@@ -147,7 +200,11 @@ def _route(standby: Standby, keys: Keyring, method: Method, answer: Any) -> Any:
             _, namespace, _ = check_caller(keys, method.name, request, call_headers(context))
             spec = await standby.topic(request.topic, namespace)
             routes = await standby.owner()
-            endpoints = routes.choose(request.endpoints, is_encrypted=is_encrypted(context.auth_context()))
+            endpoints = routes.choose(
+                request.endpoints,
+                is_encrypted=is_encrypted(context.auth_context()),
+                follows=follows_routes(str(call_headers(context).get("x-mq-language", ""))),
+            )
             return answer(request, namespace, spec, endpoints)
         except StatusError as error:
             return refused_response(method, error)
@@ -168,29 +225,6 @@ def _query_assignment(
 ) -> v2.QueryAssignmentResponse:
     check_group_name(full_name(request.group, namespace))
     return assigned_queues(request.topic, spec, endpoints)
-
-
-def _elsewhere(standby: Standby) -> Any:
-    async def behaviour(_requests: AsyncIterator[bytes], context: Any) -> None:
-        await _abort(context, await _place(standby))
-
-    return behaviour
-
-
-def _administration(standby: Standby) -> Any:
-    async def behaviour(_request: bytes, _context: Any) -> bytes:
-        return msgspec.json.encode(AdminResponse(error=await _place(standby), exit_code=UnreachableError.exit_code))
-
-    return behaviour
-
-
-async def _place(standby: Standby) -> str:
-    """Where the broker is, in words."""
-    try:
-        routes = await standby.owner()
-    except Exception as error:
-        return _told(error)
-    return f"the broker of this node runs in another process: connect to {routes.address}"
 
 
 def _told(error: Exception) -> str:

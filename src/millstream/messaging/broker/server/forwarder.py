@@ -1,0 +1,108 @@
+"""Passes calls on to the broker in another process, for clients that do not follow its routes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millstream.core.address import Address
+from millstream.core.clock import Clock
+from millstream.core.errors import MillstreamError
+
+if TYPE_CHECKING:
+    import grpc
+
+_FORWARDED = "x-millstream-forwarded"
+"""The header of a call that was passed on: it is not passed on again."""
+
+_IDLE_SECONDS = 60.0
+"""How long a connection is kept that no call uses."""
+
+_OPTIONS = (
+    ("grpc.enable_retries", 0),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+@dataclass(slots=True)
+class _Connection:
+    """A connection to the broker for one connection of a client: its running calls, and when the last one ended."""
+
+    channel: grpc.aio.Channel
+    used: float
+    calls: int = 0
+
+
+class Forwarder:
+    """Passes calls on to the place that *owner* returns. For one event loop.
+
+    Each connection of a client gets one of its own to the broker, which knows by connections who is still there.
+    Headers (keys, signatures) and the deadline of a call go with it, and its end.
+    """
+
+    def __init__(self, owner: Callable[[], Awaitable[Address]], clock: Clock) -> None:
+        self._owner, self._clock = owner, clock
+        self._connections: dict[tuple[str, Address], _Connection] = {}
+
+    async def pass_on(self, method: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """The answers of the broker to a call of *method* (its path), whatever streams; ends as the call does there.
+
+        It ends as UNAVAILABLE where no process has the broker, or the one that is asked has it no more.
+        """
+        import grpc
+
+        headers = [pair for pair in context.invocation_metadata() or () if not _is_of_transport(pair[0])]
+        if any(name == _FORWARDED for name, _ in headers):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the broker of this node is moving: try again")
+        try:
+            place = await self._owner()
+        except MillstreamError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        with self._connection(context.peer(), place) as channel:
+            calls: Any = channel.stream_stream(method)
+            call = calls(requests, timeout=context.time_remaining(), metadata=[*headers, (_FORWARDED, "1")])
+            try:
+                async for answer in call:
+                    yield answer
+            except grpc.aio.AioRpcError as error:
+                await context.abort(error.code(), error.details() or "")
+            finally:
+                call.cancel()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        while self._connections:
+            _, connection = self._connections.popitem()
+            await connection.channel.close()
+
+    async def close_idle(self) -> None:
+        """Close the connections that were not used lately."""
+        limit = self._clock.monotonic() - _IDLE_SECONDS
+        for key in [key for key, each in self._connections.items() if not each.calls and each.used < limit]:
+            await self._connections.pop(key).channel.close()
+
+    @contextlib.contextmanager
+    def _connection(self, peer: str, place: Address) -> Iterator[grpc.aio.Channel]:
+        """The connection for the client's connection *peer*, in use for the length of the block."""
+        import grpc
+
+        found = self._connections.get((peer, place))
+        if found is None:
+            channel = grpc.aio.insecure_channel(str(place), _OPTIONS)
+            found = self._connections[peer, place] = _Connection(channel, self._clock.monotonic())
+        found.calls += 1
+        try:
+            yield found.channel
+        finally:
+            found.calls -= 1
+            found.used = self._clock.monotonic()
+
+
+def _is_of_transport(header: str) -> bool:
+    """Whether gRPC writes *header* itself."""
+    return header.startswith((":", "grpc-")) or header in ("user-agent", "content-type", "te")
