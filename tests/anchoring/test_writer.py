@@ -15,7 +15,9 @@ from millstream.anchoring.errors import (
     CasUnavailableError,
     JournalBusyError,
     ObservationBlockedError,
+    ObservationDelayedError,
 )
+from millstream.anchoring.observer import observe_entry
 from millstream.batching import Reject
 from millstream.core.clock import VirtualClock
 from millstream.testing.batches import CONFIG, make_batch, make_batches, make_rejects
@@ -284,6 +286,15 @@ def test_two_writers_on_one_journal_never_share_a_batch(make_road: Any) -> None:
         one.journal.prepare(plan)
     assert one.writer.cut(force=True) == []
     assert one.index.totals().batches == 4
+
+
+def test_an_anchor_is_read_later_where_storage_does_not_answer(road: Any) -> None:
+    add(road, list(make_batches(3)))
+    road.writer.cut(force=True)
+    (entry,) = road.ledger.entries()
+    road.faults.fail_next()
+    with pytest.raises(ObservationDelayedError, match="cannot read the files of anchor 1"):
+        observe_entry(road.index, road.faults, entry)
 
 
 def test_a_journal_changed_from_outside_is_noticed_before_anything_is_anchored(road: Any) -> None:

@@ -14,7 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millstream.node.members.node_members
-from millstream.anchoring.errors import CasDamagedError, CasUnavailableError
+from millstream.anchoring.errors import (
+    CasDamagedError,
+    CasUnavailableError,
+    ObservationBlockedError,
+    ObservationDelayedError,
+)
 from millstream.cli.main import run
 from millstream.cli.node_roles import NodeRoles
 from millstream.cli.role_run import RoleRun
@@ -66,6 +71,8 @@ class Process:
     def _start(self, name: str, fence: Fence) -> Played:
         if name in self.busy:
             raise BusyError(name)
+        if name in self.lost:
+            raise LeaseLostError(name)
         if name in self.refused:
             raise ValueError(name)
         self.all[name] = Played(fence)
@@ -73,6 +80,7 @@ class Process:
 
     refused: frozenset[str] = frozenset()
     busy: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
 
     @property
     def roles(self) -> set[str]:
@@ -209,6 +217,16 @@ def test_a_role_that_cannot_begin_is_told_and_is_free_for_others(host: Host) -> 
     one.table.drain(one.membership.id, draining=True)
     two.scheduler.step()
     assert two.roles == set(ROLES)
+
+
+def test_a_role_that_is_another_ones_by_the_time_it_begins_is_left_to_that_one(host: Host) -> None:
+    one = host.process("one", {"upkeep": "upkeep"})
+    one.lost = frozenset({"upkeep"})
+    one.scheduler.step()
+    assert one.roles == set() and one.failures == []
+    one.lost = frozenset()
+    settle(one)
+    assert one.roles == {"upkeep"}
 
 
 def test_a_role_without_an_owner_is_known_with_the_time_since_which_it_has_none(host: Host) -> None:
@@ -400,6 +418,8 @@ def test_members_are_listed_and_drained_by_commands(
         (LeaseLostError("x"), True),
         (FencedError("x"), True),
         (SessionTakenError("x"), True),
+        (ObservationDelayedError("x"), True),
+        (ObservationBlockedError("x"), False),
         (CasDamagedError(), False),
         (ValueError("a fault of ours"), False),
     ],

@@ -19,6 +19,7 @@
     │       └── EntriesMismatchError  the published entries are not those of the signed tree
     ├── HttpError             a server did not answer as it should (transient)
     ├── ObservationBlockedError  an anchor cannot be read until a file is restored
+    │   └── ObservationDelayedError  … until the storage answers (transient)
     ├── NotAnchoredError      no proof exists for this message (NotFoundError)
     │   └── NotBatchedError     no batch with it is known here
     ├── ProofError            the proof does not hold
@@ -121,6 +122,12 @@ class HttpError(AnchoringError):
 
 class ObservationBlockedError(AnchoringError):
     """An anchor cannot be read until the file it names is back in content-addressed storage."""
+
+
+class ObservationDelayedError(ObservationBlockedError):
+    """An anchor cannot be read until content-addressed storage answers again."""
+
+    transient = True
 
 
 class NotAnchoredError(AnchoringError, NotFoundError):

@@ -9,7 +9,13 @@ import msgspec
 
 from millstream.anchoring.cas import Cas, CasReader
 from millstream.anchoring.content import AnchoredBatches, read_anchor
-from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, ObservationBlockedError
+from millstream.anchoring.errors import (
+    BatchFormatError,
+    CasError,
+    LedgerError,
+    ObservationBlockedError,
+    ObservationDelayedError,
+)
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.ledger import GENESIS, Ledger, LedgerEntry, check_seal
 
@@ -73,5 +79,6 @@ def observe_entry(
         index.record_invalid(entry, str(error))
         return
     except CasError as error:
-        raise ObservationBlockedError(f"cannot read the files of anchor {entry.number}: {error}") from error
+        kind = ObservationDelayedError if error.transient else ObservationBlockedError
+        raise kind(f"cannot read the files of anchor {entry.number}: {error}") from error
     index.record(entry, content, index.check_duplicates(content.manifest.log, content.batches.members))

@@ -8,11 +8,8 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import sqlalchemy as sa
-
 from millstream.core.errors import MillstreamError
-from millstream.core.leases import LeaseLostError
-from millstream.log.errors import FencedError
+from millstream.node.members.role_scheduler import may_pass
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +78,7 @@ class RoleRun:
             _log.warning("%s has not ended in order: %s", self.name, error)
 
     def _handle(self, thread: str, error: Exception) -> None:
-        if self._is_owned and _may_pass(error):
+        if self._is_owned and may_pass(error):
             _log.warning("%s has ended, and begins anew where it is assigned: %s", thread, error)
             self.is_lost = True
             return
@@ -90,11 +87,3 @@ class RoleRun:
         else:
             _log.exception("%s has failed", thread)
         self._failed(error)
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether the role may do better when it begins anew, here or elsewhere: servers may answer later, and another
-    process may have the role or the log that it writes."""
-    if isinstance(error, MillstreamError):
-        return error.transient or isinstance(error, LeaseLostError | FencedError)
-    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)

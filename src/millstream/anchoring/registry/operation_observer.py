@@ -14,6 +14,7 @@ from millstream.anchoring.errors import (
     CasOverlongError,
     LedgerError,
     ObservationBlockedError,
+    ObservationDelayedError,
 )
 from millstream.anchoring.ledger import Ledger, LedgerEntry, check_seal
 from millstream.anchoring.registry.history import AnchorRecord, OperationHistory
@@ -89,7 +90,7 @@ def observe_operations(
     except CasError as error:
         text = f"anchor {entry.number} cannot be read: {error}"
         if not isinstance(error, postpone):
-            raise ObservationBlockedError(text) from error
+            raise (ObservationDelayedError if error.transient else ObservationBlockedError)(text) from error
         recorded, made = history.postpone(entry, text), AnchorRecord(entry.number, entry.hash, 0, text)
     else:
         judged()

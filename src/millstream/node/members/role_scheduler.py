@@ -12,10 +12,11 @@ from typing import Protocol, Self
 
 import sqlalchemy as sa
 
-from millstream.core.errors import BusyError
-from millstream.core.leases import Lease
+from millstream.core.errors import BusyError, MillstreamError
+from millstream.core.leases import Lease, LeaseLostError
 from millstream.core.sql import fenced
 from millstream.core.writers_lock import NewerSchemaError
+from millstream.log.errors import FencedError
 from millstream.node.members.assignment import assign
 from millstream.node.members.membership import RENEWALS, Membership
 
@@ -112,7 +113,7 @@ class RoleScheduler:
             member.give_up(name)
             with contextlib.suppress(BusyError):
                 leases.release(lease)
-            if not isinstance(error, BusyError):
+            if not may_pass(error):
                 self._failed(name, error)
             elif name not in self._waiting:  # the former owner has not given back yet what it had, such as a log
                 _log.warning("the role %s cannot begin yet: %s", name, error)
@@ -171,3 +172,11 @@ class RoleScheduler:
             with self._woken:
                 if not self._stopped:
                     clock.wait(self._woken, pause)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the role may do better when it begins anew, here or elsewhere: servers may answer later, and another
+    process may have the role or the log that it writes."""
+    if isinstance(error, MillstreamError):
+        return error.transient or isinstance(error, LeaseLostError | FencedError)
+    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
