@@ -50,6 +50,7 @@ def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # six runs of the demo, minutes each on a busy machine
 def test_interrupted_and_killed_at_random_moments_it_ends_like_an_undisturbed_run(
     undisturbed: Run, tmp_path: Path
 ) -> None:
