@@ -1,8 +1,7 @@
-"""The handler of each method of the protocol: one table for each way in which a method is called."""
+"""Which handler serves which method: one table for each way in which a method is called."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -10,8 +9,8 @@ import msgspec
 
 from millstream.messaging.broker.handlers.call_context import CallContext
 from millstream.messaging.broker.handlers.calls import BrokerService
+from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, SEND, BatchMethod
-from millstream.messaging.protocol.descriptor_methods import methods
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -40,33 +39,46 @@ class BatchCall(msgspec.Struct, Generic[Request, Response], frozen=True):
     handler: Callable[[BrokerService, Request, CallContext], Awaitable[Response]]
 
 
+UNARY_CALLS: Final[Mapping[str, UnaryCall[Any, Any]]] = {
+    "QueryRoute": UnaryCall(v2.QueryRouteRequest, v2.QueryRouteResponse, BrokerService.query_route),
+    "Heartbeat": UnaryCall(v2.HeartbeatRequest, v2.HeartbeatResponse, BrokerService.heartbeat),
+    "SendMessage": UnaryCall(v2.SendMessageRequest, v2.SendMessageResponse, BrokerService.send_message),
+    "QueryAssignment": UnaryCall(v2.QueryAssignmentRequest, v2.QueryAssignmentResponse, BrokerService.query_assignment),
+    "AckMessage": UnaryCall(v2.AckMessageRequest, v2.AckMessageResponse, BrokerService.ack_message),
+    "ForwardMessageToDeadLetterQueue": UnaryCall(
+        v2.ForwardMessageToDeadLetterQueueRequest,
+        v2.ForwardMessageToDeadLetterQueueResponse,
+        BrokerService.forward_message_to_dead_letter_queue,
+    ),
+    "UpdateOffset": UnaryCall(v2.UpdateOffsetRequest, v2.UpdateOffsetResponse, BrokerService.update_offset),
+    "GetOffset": UnaryCall(v2.GetOffsetRequest, v2.GetOffsetResponse, BrokerService.get_offset),
+    "QueryOffset": UnaryCall(v2.QueryOffsetRequest, v2.QueryOffsetResponse, BrokerService.query_offset),
+    "EndTransaction": UnaryCall(v2.EndTransactionRequest, v2.EndTransactionResponse, BrokerService.end_transaction),
+    "NotifyClientTermination": UnaryCall(
+        v2.NotifyClientTerminationRequest,
+        v2.NotifyClientTerminationResponse,
+        BrokerService.notify_client_termination,
+    ),
+    "ChangeInvisibleDuration": UnaryCall(
+        v2.ChangeInvisibleDurationRequest,
+        v2.ChangeInvisibleDurationResponse,
+        BrokerService.change_invisible_duration,
+    ),
+    "RecallMessage": UnaryCall(v2.RecallMessageRequest, v2.RecallMessageResponse, BrokerService.recall_message),
+}
+"""Methods with one request and one response."""
+
+STREAM_CALLS: Final[Mapping[str, StreamCall[Any, Any]]] = {
+    "ReceiveMessage": StreamCall(v2.ReceiveMessageRequest, v2.ReceiveMessageResponse, BrokerService.receive_message),
+    "PullMessage": StreamCall(v2.PullMessageRequest, v2.PullMessageResponse, BrokerService.pull_message),
+}
+"""Methods with one request and a stream of responses."""
+
 TELEMETRY: Final = "Telemetry"
 """The one method with a stream in each direction; see :mod:`millstream.messaging.broker.handlers.telemetry`."""
 
 UNSUPPORTED: Final = frozenset({"SyncLiteSubscription"})
 """Methods that this broker answers with the status UNSUPPORTED."""
-
-_SERVED = [method for method in methods().values() if method.name not in {TELEMETRY, *UNSUPPORTED}]
-
-
-def _handler(name: str) -> Any:
-    """The handler of the method *name*: the method of :class:`BrokerService` with that name in snake case."""
-    return getattr(BrokerService, re.sub("(?<!^)(?=[A-Z])", "_", name).lower())
-
-
-UNARY_CALLS: Final[Mapping[str, UnaryCall[Any, Any]]] = {
-    method.name: UnaryCall(method.request, method.response, _handler(method.name))
-    for method in _SERVED
-    if not method.streams_responses
-}
-"""Methods with one request and one response."""
-
-STREAM_CALLS: Final[Mapping[str, StreamCall[Any, Any]]] = {
-    method.name: StreamCall(method.request, method.response, _handler(method.name))
-    for method in _SERVED
-    if method.streams_responses
-}
-"""Methods with one request and a stream of responses."""
 
 BATCH_CALLS: Final[Mapping[str, BatchCall[Any, Any]]] = {
     SEND.name: BatchCall(SEND, BrokerService.send_batch),
