@@ -7,13 +7,44 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 from millstream.node import Node
+from millstream.node.members.members_status import Member
 from millstream.settings import load_settings
+from millstream.testing.waiting import Found, until
+
+MEMBER_SETTINGS = """
+[node]
+database = "{database}"
+lease = "4s"
+[log]
+store = "{logs}"
+[queue]
+broker = "amqp://127.0.0.1:1"
+[anchoring]
+cas = "file://{shared}"
+[batching]
+window = "200ms"
+max_delay = "1s"
+"""
+"""Of a node that several processes serve, with a short lease; no queue of it is used."""
+
+
+def soon(condition: Callable[[], Found], what: str) -> Found:
+    """:func:`until`, which looks a few times in a second: each look is a query."""
+    between = threading.Event()
+    return until(lambda: between.wait(0.2) or condition(), what, seconds=120)
+
+
+def owner_of(node: Node, role: str, *, but: str = "") -> Member:
+    """The member that owns *role*, once it is another one than *but*."""
+    alive = node.databases.members.table.alive
+    return soon(lambda: next((one for one in alive() if role in one.owns and one.id != but), None), "an owner")
 
 
 def open_node(folder: Path) -> Node:

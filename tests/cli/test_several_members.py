@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from serving_nodes import Serving, open_node
+from serving_nodes import MEMBER_SETTINGS, Serving, open_node, owner_of, soon
 
 from millstream.batching import Batcher
 from millstream.batching.message_events import TICK_SOURCE, event_from_message
@@ -17,27 +15,14 @@ from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.node.members.members_status import Member, MemberState
-from millstream.testing.waiting import Found, until
 from support.server_databases import new_database
 
-SETTINGS = """
-[node]
-database = "{database}"
-lease = "4s"
-[log]
-store = "{logs}"
-[queue]
-broker = "amqp://127.0.0.1:1"
-[anchoring]
-cas = "file://{shared}"
+SETTINGS = f"""{MEMBER_SETTINGS}
 [serve]
 producers = true
 anchor_every = "1s"
 [serve.batching]
 weather = "weather.batches"
-[batching]
-window = "200ms"
-max_delay = "1s"
 """
 
 
@@ -56,10 +41,10 @@ def test_who_was_stopped_or_killed_is_replaced_and_every_message_is_in_one_batch
             soon(lambda: len(_owners(node)) == 2, "two members with roles")
             _append(node, 100)
             soon(lambda: _anchored(node) == 100, "the messages anchored")
-            stopped = _owner(node, "batching weather")
+            stopped = owner_of(node, "batching weather")
             first = processes[stopped.details.pid]
             first.process.send_signal(signal.SIGSTOP)
-            killed = processes[_owner(node, "batching weather", but=stopped.id).details.pid]
+            killed = processes[owner_of(node, "batching weather", but=stopped.id).details.pid]
             _append(node, 100)
             soon(lambda: _anchored(node) == 200, "the messages anchored by the other one")
             first.process.send_signal(signal.SIGCONT)
@@ -80,20 +65,8 @@ def test_who_was_stopped_or_killed_is_replaced_and_every_message_is_in_one_batch
             assert (totals.batches, totals.messages + totals.rejects) == (len(_expected(node)[0]), 300)
 
 
-def soon(condition: Callable[[], Found], what: str) -> Found:
-    """:func:`until`, which looks a few times in a second: each look is a query."""
-    between = threading.Event()
-    return until(lambda: between.wait(0.2) or condition(), what, seconds=120)
-
-
 def _owners(node: Node) -> dict[str, Member]:
     return {member.id: member for member in node.databases.members.table.alive() if member.owns}
-
-
-def _owner(node: Node, role: str, *, but: str = "") -> Member:
-    """The owner of *role*, once it is another one than *but*."""
-    owners = node.databases.members.table.alive
-    return soon(lambda: next((one for one in owners() if role in one.owns and one.id != but), None), "an owner")
 
 
 def _append(node: Node, count: int) -> None:

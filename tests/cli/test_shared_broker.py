@@ -10,30 +10,18 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from serving_nodes import Serving, open_node
+from serving_nodes import MEMBER_SETTINGS, Serving, open_node, owner_of
 
 from millstream.messaging.client import ClientError, Message, Producer, PushConsumer
 from millstream.node import Node
 from millstream.node.members.member_table import Member
 from millstream.node.messaging import BROKER_ROLE
-from millstream.testing.waiting import until_async
+from millstream.testing.waiting import until_allowed_async, until_async
 from support.server_databases import new_database
 
-SETTINGS = """
-[node]
-database = "{database}"
-lease = "4s"
-[log]
-store = "{logs}"
-[queue]
-broker = "amqp://127.0.0.1:1"
-[anchoring]
-cas = "file://{shared}"
+SETTINGS = f"""{MEMBER_SETTINGS}
 [serve.batching]
 orders = "orders.batches"
-[batching]
-window = "200ms"
-max_delay = "1s"
 """
 
 
@@ -50,21 +38,10 @@ class Cluster:
         self._members[serving.process.pid] = serving
         return serving
 
-    @property
-    def owner(self) -> Member | None:
-        return self.node.databases.members.table.owner(BROKER_ROLE)
-
     async def owned(self, *, but: str = "") -> tuple[Member, Serving]:
         """The owner of the broker, once there is one, and another one than the member *but*."""
-        between = asyncio.Event()
-        while True:
-            found = await asyncio.to_thread(lambda: self.owner)
-            if found is not None and found.id != but:
-                return found, self._members[found.details.pid]
-            try:
-                await asyncio.wait_for(between.wait(), 0.2)
-            except TimeoutError:
-                continue
+        found = await asyncio.to_thread(owner_of, self.node, BROKER_ROLE, but=but)
+        return found, self._members[found.details.pid]
 
     def _folder(self, name: str) -> Path:
         folder = self._path / name
@@ -114,7 +91,8 @@ async def _walk(cluster: Cluster) -> None:
         async def send(count: int) -> None:
             for _ in range(count):
                 body = b"%d" % len(sent)
-                await _patiently(producer, Message("orders", body, message_group="a"))
+                message = Message("orders", body, message_group="a")
+                await until_allowed_async(lambda message=message: producer.send(message), ClientError)
                 sent.append(body)
 
         await send(20)
@@ -130,14 +108,3 @@ async def _walk(cluster: Cluster) -> None:
     assert sorted(set(heard), key=heard.index) == sent
     batched = cluster.node.anchoring.observer.index
     await until_async(lambda: batched.totals().messages >= len(sent), seconds=60)
-
-
-async def _patiently(producer: Producer, message: Message) -> None:
-    """Send *message* until a broker has taken it."""
-    while True:
-        try:
-            await producer.send(message)
-        except ClientError:
-            await asyncio.sleep(0.2)
-        else:
-            return

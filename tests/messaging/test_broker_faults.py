@@ -30,7 +30,7 @@ from millstream.messaging.errors import BrokerError, StatusError
 from millstream.testing.brokers import IMPATIENT
 from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.services import LocalServerMissingError
-from millstream.testing.waiting import until_async
+from millstream.testing.waiting import until_allowed_async, until_async
 from support.faulty_log import FaultyBackend
 
 ONCE = Options(attempts=1)
@@ -38,17 +38,8 @@ CHILD = Path(__file__).parent / "children" / "full_disk.py"
 
 
 async def patiently(work: Callable[[], Awaitable[Any]]) -> Any:
-    """Call *work* until the broker has recovered; its result then."""
-    attempt = asyncio.ensure_future(work())
-
-    def is_over() -> bool:
-        nonlocal attempt
-        if attempt.done() and isinstance(attempt.exception(), ServerFailedError):
-            attempt = asyncio.ensure_future(work())
-        return attempt.done()
-
-    await until_async(is_over, seconds=30)
-    return attempt.result()
+    """What *work* returns once the broker has recovered."""
+    return await until_allowed_async(work, ServerFailedError, seconds=30)
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from millstream.messaging.client.options import Intervals, Tls
 from millstream.messaging.client.signing import Credentials
 from millstream.messaging.errors import UnreachableError
 from millstream.messaging.protocol import v2
-from millstream.testing.waiting import until_async
+from millstream.testing.waiting import until_allowed_async, until_async
 from support.faulty_log import FaultyBackend
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -87,14 +87,9 @@ async def ask(broker: SharedBroker, call: Any, request: Any) -> Any:
     return await asyncio.to_thread(call_broker, broker.places[0], call, request)
 
 
-async def patiently(work: Callable[[], Any]) -> Any:
+async def patiently(work: Callable[[], Awaitable[Any]]) -> Any:
     """What *work* returns, once a server has taken the call."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                return await work()
-            except TransportError:
-                await asyncio.sleep(0)
+    return await until_allowed_async(work, TransportError, seconds=30)
 
 
 def test_clients_follow_the_topics_from_one_process_to_the_other_and_back() -> None:

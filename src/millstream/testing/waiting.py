@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from millstream.core.clock import SystemClock
@@ -46,3 +46,15 @@ async def until_async(condition: Callable[[], object], *, seconds: float | None 
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def until_allowed_async(
+    call: Callable[[], Awaitable[Found]], refusal: type[Exception], *, seconds: float | None = None
+) -> Found:
+    """Like :func:`until_allowed`, while the event loop continues; without *seconds* the bound is the caller's."""
+    async with asyncio.timeout(seconds):
+        while True:
+            try:
+                return await call()
+            except refusal:
+                await asyncio.sleep(_LOOK_SECONDS)
