@@ -29,21 +29,23 @@ _SIZES = "python -m millstream.bench.pipeline_sizes"
 _ROWS = "tests/bench/test_capacity.py (ids of 14 bytes)"
 _REQUESTS = "tests/bench/test_capacity.py (Swift)"
 _MILL = "millstream bench mill (local disk)"
-LOG_BYTES = Measured(55, "bytes a message in the log, of 100 bytes", _SIZES)
-FILE_BYTES = Measured(229, "bytes a message in batch files, nine in a batch", _SIZES)
-INDEX_BYTES = Measured(43, "bytes a message in the node's database", _SIZES)
-FILE_MESSAGES = Measured(17_500, "messages a batch file", _SIZES)
-MANIFEST_BYTES = Measured(262, "bytes a row of the manifest with its indexes, PostgreSQL", _ROWS)
-AUDIT_BYTES = Measured(248, "bytes a row of the audit log with its indexes, PostgreSQL", _ROWS)
-BIT_BYTES = Measured(354, "bytes a row of the bit log with its index, PostgreSQL", _ROWS)
-PUT_REQUESTS = Measured(2, "requests an object that is stored (HEAD, PUT)", _REQUESTS)
-COPY_REQUESTS = Measured(3, "requests a copy (GET, HEAD, PUT)", _REQUESTS)
-CHECK_REQUESTS = Measured(2, "requests a check of a copy (HEAD, GET)", _REQUESTS)
-MESSAGE_SECONDS = Measured(20.5e-6, "s of processor a message, from the log to its anchor", "millstream bench pipeline")
-COPY_SECONDS = Measured(213e-6, "s of processor a copy of a small object", _MILL)
-CHECK_SECONDS = Measured(38.5e-6, "s of processor a check of a small object", _MILL)
-COPY_BYTE_SECONDS = Measured(2.46e-9, "s of processor a byte that is copied", _MILL)
-CHECK_BYTE_SECONDS = Measured(0.63e-9, "s of processor a byte that is checked", _MILL)
+LOG_BYTES = Measured(55, "bytes per message in the log, for bodies of 100 bytes", _SIZES)
+FILE_BYTES = Measured(229, "bytes per message in batch files, with nine messages per batch", _SIZES)
+INDEX_BYTES = Measured(43, "bytes per message in the node's database", _SIZES)
+FILE_MESSAGES = Measured(17_500, "messages per batch file", _SIZES)
+MANIFEST_BYTES = Measured(262, "bytes per row of the manifest with its indexes, PostgreSQL", _ROWS)
+AUDIT_BYTES = Measured(248, "bytes per row of the audit log with its indexes, PostgreSQL", _ROWS)
+BIT_BYTES = Measured(354, "bytes per row of the bit log with its index, PostgreSQL", _ROWS)
+PUT_REQUESTS = Measured(2, "requests per stored object (HEAD, PUT)", _REQUESTS)
+COPY_REQUESTS = Measured(3, "requests per copy (GET, HEAD, PUT)", _REQUESTS)
+CHECK_REQUESTS = Measured(2, "requests per check of a copy (HEAD, GET)", _REQUESTS)
+MESSAGE_SECONDS = Measured(
+    20.5e-6, "seconds of processor time per message, from the log to its anchor", "millstream bench pipeline"
+)
+COPY_SECONDS = Measured(213e-6, "seconds of processor time per copy of a small object", _MILL)
+CHECK_SECONDS = Measured(38.5e-6, "seconds of processor time per check of a small object", _MILL)
+COPY_BYTE_SECONDS = Measured(2.46e-9, "seconds of processor time per copied byte", _MILL)
+CHECK_BYTE_SECONDS = Measured(0.63e-9, "seconds of processor time per checked byte", _MILL)
 CONSTANTS: Mapping[str, Measured] = {name: value for name, value in globals().items() if isinstance(value, Measured)}
 
 
@@ -115,19 +117,22 @@ def capacity(workload: Workload, prices: Prices | None = None) -> Capacity:
 
 
 WORKLOADS = {
-    "10⁶ messages a day": Workload(messages=1e6),
-    "10⁹ messages a year": Workload(messages=1e9 / 365),
-    "10¹² messages a year": Workload(messages=1e12 / 365),
-    "10⁴ objects of 1 MB a day": Workload(objects=1e4),
-    "10⁹ objects of 100 kB a year": Workload(objects=1e9 / 365, object_bytes=1e5),
-    "10¹² objects of 100 kB a year": Workload(objects=1e12 / 365, object_bytes=1e5),
+    "10⁶ messages per day": Workload(messages=1e6),
+    "10⁹ messages per year": Workload(messages=1e9 / 365),
+    "10¹² messages per year": Workload(messages=1e12 / 365),
+    "10⁴ objects of 1 MB per day": Workload(objects=1e4),
+    "10⁹ objects of 100 kB per year": Workload(objects=1e9 / 365, object_bytes=1e5),
+    "10¹² objects of 100 kB per year": Workload(objects=1e12 / 365, object_bytes=1e5),
 }
 """The rows of the table in ``docs/scale.md``."""
 
 
 def tables() -> Iterator[str]:
     """The lines of the tables."""
-    yield "| load, kept for a year | database | stored | requests a day | processor a day | machines | price a month |"
+    yield (
+        "| load, kept for a year | database | stored | requests per day | processor time per day | machines "
+        "| price per month |"
+    )
     yield "|---|---:|---:|---:|---:|---:|---:|"
     for name, workload in WORKLOADS.items():
         need = capacity(workload)
@@ -137,7 +142,7 @@ def tables() -> Iterator[str]:
             f"| {need.price_a_month:,.0f} |"
         )
     yield ""
-    yield "| constant | value | what | measured by |"
+    yield "| constant | value | meaning | measured by |"
     yield "|---|---:|---|---|"
     for name, constant in CONSTANTS.items():
         yield f"| `{name}` | {constant.value:g} | {constant.unit} | `{constant.source}` |"
