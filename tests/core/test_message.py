@@ -96,6 +96,7 @@ def test_written_times_are_numbers_or_iso_8601(written: object, microseconds: in
         ("yesterday", "event_time: invalid time 'yesterday': write 2013-01-31T12:00Z"),
         ("2013-01-31T12:00", "has no time zone: write it with Z or an offset"),
         (2**63, "does not fit into a signed 64-bit"),
+        ("1359633600000000", "event_time '1359633600000000' is a number in quotes: remove the quotes"),
     ],
 )
 def test_a_written_time_that_is_none_is_named(written: object, why: str) -> None:

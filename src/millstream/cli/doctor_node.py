@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from millstream.cli.doctor_machine import Check
 from millstream.core.errors import MillstreamError
 from millstream.core.url_schemes import scheme_of
+from millstream.log.backend_schemes import is_database_store
 from millstream.log.backends.objects.bucket import is_bucket_url
 from millstream.settings import Settings
 from millstream.stores.provider_schemes import provider_scheme
@@ -37,7 +38,7 @@ def needed_extras(settings: Settings, environment: Mapping[str, str]) -> frozens
 
 def check_node(settings: Settings) -> Iterator[Check]:
     """The servers and stores that *settings* name, each asked for an answer; only a bucket of logs is written to."""
-    if settings.log_url.startswith(("mysql:", "postgresql:")):
+    if is_database_store(settings.log_url):
         yield from _database(settings.log_url)
     if is_bucket_url(settings.log_url):
         yield _bucket(settings.log_url)
@@ -146,16 +147,14 @@ def _database(url: str) -> Iterator[Check]:
     from millstream.log.backends.nerve import is_nerve, parse_nerve
     from millstream.log.backends.postgres import server as postgres_server
 
-    is_postgres = url.startswith("postgresql:")
-    shipped = (postgres_server if is_postgres else mysql_server).CONFIGURATION
+    backends = {"mysql": (mysql, mysql_server), "postgresql": (postgres, postgres_server)}
+    backend, server = backends[url.partition("://")[0]]
     try:
-        version, compared = (
-            postgres_server.compare_server(postgres.parse_address(url))
-            if is_postgres
-            else mysql_server.compare_server(parse_nerve(url).database if is_nerve(url) else mysql.parse_address(url))
-        )
+        address = parse_nerve(url).database if is_nerve(url) else backend.parse_address(url)
+        version, compared = server.compare_server(address)
     except MillstreamError as error:
-        yield Check("log server", False, str(error), "the log", f"start it with the settings in {shipped}")
+        fix = f"correct the setting log.store, or start the server with the settings in {server.CONFIGURATION}"
+        yield Check("log server", False, str(error), "the log", fix)
         return
     yield Check("log server", True, version, "the log")
     for setting in compared:

@@ -178,6 +178,8 @@ def _check_number(name: str, value: int | msgspec.UnsetType | None) -> None:
 def _time(name: str, value: int | str | msgspec.UnsetType | None) -> int | None:
     """The time in the member *name*; None where there is none."""
     if isinstance(value, str):
+        if value.removeprefix("-").isdecimal():
+            raise MessageError(f"invalid message: {name} {value[:40]!r} is a number in quotes: remove the quotes")
         try:
             return parse_timestamp(value)
         except ValueError as error:

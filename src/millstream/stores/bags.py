@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 import msgspec
 
 from millstream import __version__
+from millstream.core.amounts import counted
 from millstream.core.decoding import prepared
 from millstream.core.durable import replacing, sync_folder, write_durably
 from millstream.core.errors import InputError
@@ -110,9 +111,10 @@ def finish_bag(folder: Path, sums: Mapping[str, str], *, space: str, processes: 
     expected = {f"{PAYLOAD}/{name}": sha256 for name, sha256 in sums.items()}
     if written != expected:
         odd = sorted({*written.items()} ^ {*expected.items()})
+        names = sorted({name for name, _ in odd})
         raise BagError(
-            f"bag {folder} contains files that were not exported, or differ: {odd[0][0]!r} ({len(odd)} "
-            "in all); export into an empty folder"
+            f"{counted(len(names), 'file')} in bag {folder} are not what was exported, such as {names[0]!r}: export "
+            "into an empty folder"
         )
     for path in folder.glob("*.txt"):
         with path.open("rb") as file:
@@ -149,7 +151,7 @@ class OpenBag:
         try:
             found = [msgspec.json.decode(line, type=prepared(BagItem)) for line in lines]
         except msgspec.MsgspecError as error:
-            raise BagError(f"cannot read {path}: {error}") from error
+            raise BagError(f"{path} is not a valid list of items: {error}") from error
         return {item.content_id: item for item in found}
 
     def files(self) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
@@ -160,13 +162,13 @@ class OpenBag:
     def _fetch(self, folder: Path, url: str, size: str, name: str, *, allowed: bool) -> None:
         path = folder / name
         if not name.startswith(f"{PAYLOAD}/") or ".." in name.split("/"):
-            raise BagError(f"{folder}/fetch.txt names {name!r}, which is not a payload file: correct the bag")
+            raise BagError(f"{folder}/fetch.txt names {name!r}, which is outside of {PAYLOAD}/: correct fetch.txt")
         if path.exists():
             return
         if not allowed:
             raise BagError(
-                f"bag {folder} lacks files that must be downloaded, such as {url}: download them first, "
-                "or allow it with --fetch"
+                f"bag {folder} lists files that must be downloaded, such as {url}: download these files into the bag, "
+                "or import the bag with --fetch"
             )
         if not url.startswith(("https://", "http://")) or not size.isdigit():
             raise BagError(
@@ -181,7 +183,7 @@ class OpenBag:
                     break
                 sink.write(chunk)
             if left:
-                raise BagError(f"{url} does not have the {size} bytes that {folder}/fetch.txt states")
+                raise BagError(f"{url} does not have the size that {folder}/fetch.txt states, {int(size):,} bytes")
 
 
 def _require_plain(folder: Path) -> None:

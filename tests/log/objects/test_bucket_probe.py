@@ -53,7 +53,8 @@ def test_a_fit_bucket_is_probed_once_and_keeps_the_result_alone() -> None:
 def test_a_bucket_that_ignores_the_condition_is_refused_with_what_to_do() -> None:
     bucket = CarelessBucket()
     with pytest.raises(
-        UnfitBucketError, match=r"let 50 of 50 writers create one name .* Use a service with create-only"
+        UnfitBucketError,
+        match=r"let 50 of 50 concurrent writers create the same object.* Use a service",
     ):
         check_bucket(bucket)
     assert not bucket.objects
@@ -76,11 +77,13 @@ def test_only_a_condition_that_holds_later_too_is_enough() -> None:
                 return True
             return super().create(name, data)
 
-    with pytest.raises(UnfitBucketError, match="lets a name that exists be created again"):
+    with pytest.raises(UnfitBucketError, match="overwrote an existing object although the PUT was conditional"):
         probe_bucket(BrieflyCareful())
 
 
-@pytest.mark.parametrize(("answer", "what"), [(None, "there is no such object"), (b"other", "another object is there")])
+@pytest.mark.parametrize(
+    ("answer", "what"), [(None, "the object cannot be read"), (b"other", "the object has other content")]
+)
 def test_a_bucket_that_does_not_show_the_winners_bytes_is_refused(answer: bytes | None, what: str) -> None:
     bucket = ForgetfulBucket()
     bucket.answer = answer
@@ -107,7 +110,7 @@ def test_a_server_that_does_not_answer_is_not_called_unfit() -> None:
     def silent(kind: str, _: str) -> BucketFault:
         return BucketFault.LOST if kind == "create" else BucketFault.NONE
 
-    with pytest.raises(StorageUnavailableError, match="did not answer 50 requests of its probe: try again"):
+    with pytest.raises(StorageUnavailableError, match="did not answer 50 requests of the bucket test: try again"):
         probe_bucket(FaultyBucket(MemoryBucket(clock), silent, clock))
 
 
@@ -125,7 +128,7 @@ def test_the_versity_gateway_is_fit(versitygw: S3Server) -> None:
 
 def test_swift_lets_two_win_and_is_refused(swift: S3Server) -> None:
     with contextlib.closing(S3LogBucket(parse_address(swift.new_url()))) as bucket:
-        with pytest.raises(UnfitBucketError, match="writers create one name at the same time"):
+        with pytest.raises(UnfitBucketError, match="concurrent writers create the same object"):
             check_bucket(bucket)
         assert list(bucket.list("")) == []
 
@@ -133,7 +136,7 @@ def test_swift_lets_two_win_and_is_refused(swift: S3Server) -> None:
 @pytest.mark.served
 def test_rclone_ignores_conditions_and_is_refused(rclone: str) -> None:
     with contextlib.closing(S3LogBucket(parse_address(rclone))) as bucket:
-        with pytest.raises(UnfitBucketError, match="of 50 writers create one name at the same time"):
+        with pytest.raises(UnfitBucketError, match="of 50 concurrent writers create the same object"):
             check_bucket(bucket)
         assert bucket.get(RECORD) is None
 
@@ -141,7 +144,7 @@ def test_rclone_ignores_conditions_and_is_refused(rclone: str) -> None:
 @pytest.mark.served
 def test_the_doctor_refuses_a_bucket_that_lets_two_win(rclone: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--store", rclone]) == 1
-    assert "writers create one name at the same time" in capsys.readouterr().out
+    assert "concurrent writers create the same object" in capsys.readouterr().out
 
 
 def test_the_doctor_repeats_the_probe(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -195,11 +195,11 @@ def test_an_outbox_that_another_log_may_have_a_part_of_is_not_taken(
     first = Outbox(source, OutboxTable(), "elsewhere")
     batch = first.advance(first.progress(), 1)
     assert batch is not None
-    with pytest.raises(OutboxTakenError, match="is relayed to log elsewhere"):
+    with pytest.raises(OutboxTakenError, match="has an unfinished batch for log elsewhere"):
         relay_all(source, log)
     relay_all(source, log, adopt=True)
     assert bodies(log) == [b"1"]
-    with pytest.raises(OutboxTakenError, match="is relayed to log orders"):
+    with pytest.raises(OutboxTakenError, match="was taken over by a relay to log orders"):
         first.advance(batch.progress, 2)
 
 

@@ -181,7 +181,7 @@ class MemoryBackend:
             return self._logs[log]
         except KeyError as error:
             raise LogNotFoundError(
-                f"there is no log {log!r} in {self.url}: `millstream log list` lists its logs"
+                f"there is no log {log!r} in {self.url}: logs in memory exist only in the process that created them"
             ) from error
 
     def _change_head(self, log: str, expected_epoch: int, **changes: object) -> bool:

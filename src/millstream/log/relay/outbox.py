@@ -151,7 +151,7 @@ class Outbox:
         for found, size in connection.rows(self._sql.candidates, self._limits.rows):
             if not isinstance(found, int):
                 raise OutboxError(
-                    f"column {self.table.id} of {self.table.name} contains {type(found).__name__}: ids must be integers"
+                    f"column {self.table.id} of {self._where()} contains {type(found).__name__}: ids must be integers"
                 )
             total += int(size)
             if chosen and total > self._limits.bytes:
@@ -218,7 +218,8 @@ class Outbox:
         missing = [column for column in needed if column not in kinds]
         if missing:
             raise OutboxError(
-                f"table {self.table.name} has no column {', '.join(missing)}; its columns are {', '.join(kinds)}"
+                f"table {self.table.name} in {self._source.url} has no column {', '.join(missing)}; the table has "
+                f"{', '.join(kinds)}. Name other columns with options such as --body-column"
             )
         return kinds
 
@@ -239,17 +240,23 @@ class Outbox:
         found = self.progress()
         if found.target != self._target:
             if found.rows and not adopt:
-                self._refuse_other_target(found)
+                raise OutboxTakenError(
+                    f"{self._where()} has an unfinished batch for log {found.target}: part of that batch may already "
+                    f"be in {found.target}. Run the relay to {found.target} with --once to finish the batch; or, if "
+                    f"{self._target} is log {found.target} under a new name or URL, use --adopt"
+                )
             claim = (self._target, found.number, found.target)
             self._source.call(lambda connection: connection.execute(self._sql.claim_state, *claim))
 
     def _refuse_other_target(self, found: RelayProgress) -> None:
         if found.target != self._target:
             raise OutboxTakenError(
-                f"the outbox {self.table.name} in {self._source.url} is relayed to log {found.target}, "
-                "which may have its last batch already. Let that relay finish it (--once), or use "
-                f"--adopt if {self._target} is the same log"
+                f"{self._where()} was taken over by a relay to log {found.target}: an outbox can have only one "
+                f"relay, so stop either that relay or the relay to {self._target}"
             )
+
+    def _where(self) -> str:
+        return f"the outbox {self.table.name} in {self._source.url}"
 
     def _read_progress(self, connection: DatabaseConnection, statement: str) -> RelayProgress:
         rows = connection.rows(statement)

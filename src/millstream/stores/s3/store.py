@@ -236,7 +236,7 @@ class S3Store:
             raise StoreError(
                 f"{upload.content_id!r} in {self._shown(space)} differs from what was sent: the upload had "
                 f"{size:,} bytes with SHA-256 {sha256}, but S3 reports {seen.size:,} bytes with "
-                f"SHA-256 {seen.metadata.sha256}, and the checksums {sorted(recorded)}: put it again"
+                f"SHA-256 {seen.metadata.sha256}, and the checksums {sorted(recorded)}: put the item again"
             )
         return seen.info(upload.content_id)
 
@@ -248,7 +248,8 @@ class S3Store:
         if isinstance(error, ConditionFailedError):
             raise self._exists(space, upload) from error
         raise StoreUnavailableError(
-            f"another process aborted the upload of {upload.content_id!r}: put it again"
+            f"the upload of {upload.content_id!r} to {self._shown(space)} was aborted by another process: put the "
+            "item again"
         ) from error
 
     def _head(self, space: str, content_id: str) -> S3Object:

@@ -227,7 +227,9 @@ class ObjectsBackend:
     def _log(self, log: str) -> ObjectLog:
         stored = self._find(log)
         if stored is None:
-            raise LogNotFoundError(f"there is no log {log!r} in {self.url}: `millstream log list` lists its logs")
+            raise LogNotFoundError(
+                f"there is no log {log!r} in {self.url}; `millstream log list --store '{self.url}'` lists its logs"
+            )
         return stored
 
     def _find(self, log: str) -> ObjectLog | None:

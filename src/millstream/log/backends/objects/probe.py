@@ -30,7 +30,7 @@ _ATTEMPTS = 5
 _PLACES = "probes/"
 _REMEDY = (
     "Use a service with create-only PUTs (If-None-Match: *) and strong consistency, such as Amazon S3, Ceph or MinIO; "
-    "or a log store of another kind, such as mysql:// or postgresql://"
+    "or use a log store of another kind, such as mysql:// or postgresql://"
 )
 
 
@@ -83,7 +83,9 @@ def _compete(bucket: Bucket, name: str, count: int, pool: ThreadPoolExecutor) ->
 
     _judge(bucket, name, bodies, list(pool.map(create, bodies)))
     if _create(bucket, name, b"late"):
-        raise UnfitBucketError(f"{bucket.url} lets a name that exists be created again. {_REMEDY}")
+        raise UnfitBucketError(
+            f"{bucket.url} overwrote an existing object although the PUT was conditional (If-None-Match: *). {_REMEDY}"
+        )
 
 
 def _create(bucket: Bucket, name: str, body: bytes) -> bool | None:
@@ -105,13 +107,15 @@ def _judge(bucket: Bucket, name: str, bodies: Sequence[bytes], answers: Sequence
     won = [body for body, answer in zip(bodies, answers, strict=True) if answer]
     if len(won) > 1:
         raise UnfitBucketError(
-            f"{bucket.url} let {len(won)} of {len(bodies)} writers create one name at the same time, so that each "
-            f"would believe that its messages are stored. {_REMEDY}"
+            f"{bucket.url} let {len(won)} of {len(bodies)} concurrent writers create the same object, so that messages "
+            f"could be lost. {_REMEDY}"
         )
     unsure = [body for body, answer in zip(bodies, answers, strict=True) if answer is None]
     there = bucket.get(name)
     if there is None and unsure and not won:
-        raise StorageUnavailableError(f"{bucket.url} did not answer {len(unsure)} requests of its probe: try again")
+        raise StorageUnavailableError(
+            f"{bucket.url} did not answer {len(unsure)} requests of the bucket test: try again"
+        )
     if there not in (won or unsure):
-        what = "there is no such object" if there is None else "another object is there"
-        raise UnfitBucketError(f"{bucket.url} created an object, and then {what}. {_REMEDY}")
+        what = "cannot be read" if there is None else "has other content"
+        raise UnfitBucketError(f"{bucket.url} confirmed that it created an object, but the object {what}. {_REMEDY}")

@@ -87,7 +87,9 @@ def snapshot_size(data: bytes) -> int:
     """How many bytes follow the fixed part of the segment head *data*. Raises :class:`FormatError`."""
     size: int = _unpack(_SEGMENT, SEGMENT_MARK, data)[2]
     if size > MOST_SNAPSHOT_BYTES:
-        raise FormatError(f"a snapshot of {size} bytes exceeds the limit of the format")
+        raise FormatError(
+            f"the snapshot of producers has {size:,} bytes, more than the limit of {MOST_SNAPSHOT_BYTES:,} bytes"
+        )
     return size
 
 
