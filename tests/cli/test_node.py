@@ -18,14 +18,14 @@ from millstream.core.amounts import Duration
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
-from millstream.core.metrics.prometheus import prometheus_text
+from millstream.core.metric_collection.prometheus import prometheus_text
 from millstream.log import LogSpec, WriterBusyError
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.rest.app_context import AppContext
 from millstream.settings import BatchingSettings, Settings, StoreSettings
-from millstream.status.metrics import status_metrics
+from millstream.status.node_metrics import status_metrics
 from millstream.stores import StoreUnavailableError
 
 

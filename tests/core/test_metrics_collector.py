@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.core.metrics.collector import BOUNDS, MetricsCollector
-from millstream.core.metrics.hook import Metrics
+from millstream.core.metric_collection.collector import BOUNDS, MetricsCollector
+from millstream.core.metric_collection.hook import Metrics
 
 
 def test_counters_add_up_by_label_and_gauges_keep_the_last_value() -> None:

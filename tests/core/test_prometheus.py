@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.core.metrics.collector import BOUNDS, MetricsCollector
-from millstream.core.metrics.prometheus import counter, families_of, gauge, prometheus_text, write_prometheus
+from millstream.core.metric_collection.collector import BOUNDS, MetricsCollector
+from millstream.core.metric_collection.prometheus import counter, families_of, gauge, prometheus_text, write_prometheus
 
 
 def test_figures_stand_by_name_with_their_labels_and_kind(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.core.clock import SystemClock
 from millstream.core.documents import FileDocument
-from millstream.core.metrics.collector import MetricsCollector
+from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.ingest import Receipts, parse_broker, payload_parser
 from millstream.ingest.options import SubscribeOptions
 from millstream.log import LogSpec, open_store

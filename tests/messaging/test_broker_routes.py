@@ -6,7 +6,7 @@ import pytest
 
 from millstream.core.address import Address
 from millstream.messaging.broker.address import to_endpoints
-from millstream.messaging.broker.handlers.calls import CallContext
+from millstream.messaging.broker.handlers.broker_service import CallContext
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError
 from millstream.messaging.protocol import v2

@@ -22,7 +22,7 @@ from millstream.cli.main import run
 from millstream.core.clock import SystemClock
 from millstream.core.documents import FileDocument
 from millstream.core.message import Message
-from millstream.core.metrics.collector import MetricsCollector
+from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineError, PipelineInputError

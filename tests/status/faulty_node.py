@@ -38,7 +38,7 @@ from millstream.anchoring.batch_records import decode_message
 from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, SystemClock, VirtualClock
 from millstream.core.message import Message
-from millstream.core.metrics.hook import LabelledMetrics
+from millstream.core.metric_collection.hook import LabelledMetrics
 from millstream.log import LogSpec, WriterBusyError
 from millstream.messaging.broker.storage.topic import Topic, TopicSpec
 from millstream.mill.policies.policy import policy_file

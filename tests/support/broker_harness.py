@@ -24,8 +24,8 @@ from millstream.log import LogStore, open_store
 from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.broker.core import BrokerCore
+from millstream.messaging.broker.handlers.broker_service import BrokerService
 from millstream.messaging.broker.handlers.call_context import CallContext
-from millstream.messaging.broker.handlers.calls import BrokerService
 from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from millstream.batching.column_engines import ClosedTables
 from millstream.core.clock import MICROSECONDS
-from millstream.core.metrics.collector import MetricsSnapshot
-from millstream.core.metrics.hook import Metrics
+from millstream.core.metric_collection.collector import MetricsSnapshot
+from millstream.core.metric_collection.hook import Metrics
 
 
 def record_delays(metrics: Metrics, messages: pa.RecordBatch | pa.Table) -> None:

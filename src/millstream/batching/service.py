@@ -29,7 +29,7 @@ from millstream.batching.ticks import Ticker
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.documents import Document
-from millstream.core.metrics.hook import Metrics, NoMetrics
+from millstream.core.metric_collection.hook import Metrics, NoMetrics
 from millstream.log import Log
 
 _PAUSE = 0.05

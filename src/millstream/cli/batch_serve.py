@@ -19,8 +19,8 @@ from millstream.cli.parameter_types import Duration, Seconds
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import counted
 from millstream.core.clock import Clock
-from millstream.core.metrics.collector import MetricsCollector
-from millstream.core.metrics.prometheus import write_prometheus
+from millstream.core.metric_collection.collector import MetricsCollector
+from millstream.core.metric_collection.prometheus import write_prometheus
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings

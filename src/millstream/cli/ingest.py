@@ -16,7 +16,7 @@ from millstream.cli.ingest_status import IngestStatusPrinter
 from millstream.cli.log_sources import MqttIngestRunner
 from millstream.cli.parameter_types import Duration, Seconds, SizeType
 from millstream.cli.stop_signals import stop_on_signals
-from millstream.core.metrics.collector import MetricsCollector
+from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.ingest.options import Protocol
 from millstream.ingest.payload_parsers import PARSER_NAMES
 from millstream.ingest.timestamps import Unit

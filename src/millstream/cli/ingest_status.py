@@ -10,7 +10,7 @@ import msgspec
 from millstream.cli.common import print_json
 from millstream.core.amounts import counted
 from millstream.core.clock import Clock
-from millstream.core.metrics.collector import MetricsCollector
+from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.log import Log
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
-from millstream.core.metrics.hook import LabelledMetrics, Metrics
+from millstream.core.metric_collection.hook import LabelledMetrics, Metrics
 from millstream.ingest.broker_url import parse_broker
 from millstream.ingest.options import SubscribeOptions
 from millstream.ingest.payload_parsers import payload_parser

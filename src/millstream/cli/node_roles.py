@@ -16,7 +16,7 @@ from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watchin
 from millstream.cli.producer_threads import running_producers
 from millstream.core.amounts import counted
 from millstream.core.errors import MillstreamError
-from millstream.core.metrics.hook import LabelledMetrics
+from millstream.core.metric_collection.hook import LabelledMetrics
 from millstream.log import LogSpec
 from millstream.mill.workers.pools import queues_of
 from millstream.node.ledger_trees import LEDGERS

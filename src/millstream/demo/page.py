@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from millstream.demo.stage_metrics import StageMetrics
+from millstream.demo.stage_figures import StageMetrics
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b2430; --paper: #fdfdfb; --soft: #5b6675; --rule: #d8dce2;

@@ -8,7 +8,7 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from millstream.demo.stage_metrics import StageMetrics
+from millstream.demo.stage_figures import StageMetrics
 
 
 class ProgressReporter(Protocol):

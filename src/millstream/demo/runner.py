@@ -14,7 +14,7 @@ from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.demo.plan import DemoPlan
 from millstream.demo.progress import ProgressReporter
-from millstream.demo.stage_metrics import StageMetrics
+from millstream.demo.stage_figures import StageMetrics
 from millstream.node import Node
 
 SPARK = "start-spark"

@@ -21,7 +21,7 @@ from millstream.core.durable import write_durably
 from millstream.demo.hourly_counts import HourlyCounts
 from millstream.demo.page import draw_page
 from millstream.demo.plan import DemoPlan
-from millstream.demo.stage_metrics import StageMetrics
+from millstream.demo.stage_figures import StageMetrics
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.core.message import Message
-from millstream.core.metrics.hook import Metrics
+from millstream.core.metric_collection.hook import Metrics
 from millstream.core.retry import RetryPolicy
 from millstream.ingest.connection import MqttConnection
 from millstream.ingest.errors import BrokerUnavailableError, MalformedError

@@ -11,7 +11,7 @@ from millstream.batching.service import BatchService
 from millstream.batching.service_state import batched_pair
 from millstream.batching.ticks import Ticker
 from millstream.core.documents import Document, Documents, FileDocument
-from millstream.core.metrics.hook import LabelledMetrics, Metrics
+from millstream.core.metric_collection.hook import LabelledMetrics, Metrics
 from millstream.log import LogSpec
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart

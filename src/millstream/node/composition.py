@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.closing import ClosesOnExit
-from millstream.core.metrics.collector import MetricsCollector
+from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.core.private_files import make_private_folder, restrict
 from millstream.node.context import DATABASE, NodeContext
 from millstream.node.errors import NodeFolderError, NodeNotFoundError

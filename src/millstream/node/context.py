@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from millstream.core.clock import Clock
-from millstream.core.metrics.collector import MetricsCollector
+from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.settings import Settings
 
 DATABASE = "node.db"

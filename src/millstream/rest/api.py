@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, MillstreamError
-from millstream.core.metrics.prometheus import CONTENT_TYPE, prometheus_text
+from millstream.core.metric_collection.prometheus import CONTENT_TYPE, prometheus_text
 from millstream.mill.policies.saving import PolicyConflictError
 from millstream.rest.access_control import (
     AuthenticationError,
@@ -35,7 +35,7 @@ from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
 from millstream.rest.views.system import look_at_health
 from millstream.settings.console import Role
-from millstream.status.metrics import status_metrics
+from millstream.status.node_metrics import status_metrics
 
 MOST_BODY = 20 << 20
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from millstream.batching import BatchConfig
 from millstream.batching.service import BatchService
 from millstream.core.documents import FileDocument
-from millstream.core.metrics.hook import NoMetrics
+from millstream.core.metric_collection.hook import NoMetrics
 from millstream.log import LogSpec, open_store
 
 

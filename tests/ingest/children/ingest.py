@@ -12,7 +12,7 @@ from pathlib import Path
 
 from millstream.core.clock import SystemClock
 from millstream.core.documents import FileDocument
-from millstream.core.metrics.hook import NoMetrics
+from millstream.core.metric_collection.hook import NoMetrics
 from millstream.ingest import Receipts, parse_broker, payload_parser
 from millstream.ingest.connection import MqttConnection, PollResult
 from millstream.ingest.loop import MqttIngest

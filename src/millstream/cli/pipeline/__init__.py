@@ -17,7 +17,7 @@ TABLES = {
             "Batch the messages of LOG by event time, by the rules in the settings.",
         ),
         "verify-batches": (
-            "millstream.cli.pipeline.verify:verify_command",
+            "millstream.cli.pipeline.verify_batches:verify_command",
             "Batch a range of LOG again, and compare the result with the existing batches.",
         ),
         "anchor": (

@@ -16,8 +16,8 @@ from millstream.cli.spark_progress import shown
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.cli.stream_options import check_way, stream_options
 from millstream.core.amounts import counted, size_text
-from millstream.core.metrics.collector import MetricsCollector
-from millstream.core.metrics.prometheus import write_prometheus
+from millstream.core.metric_collection.collector import MetricsCollector
+from millstream.core.metric_collection.prometheus import write_prometheus
 from millstream.log import LogSpec, user_log
 from millstream.node import Node
 from millstream.settings import Settings

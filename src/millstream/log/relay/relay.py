@@ -10,7 +10,7 @@ import msgspec
 
 from millstream.core import tracing
 from millstream.core.clock import Clock
-from millstream.core.metrics.hook import Metrics, NoMetrics
+from millstream.core.metric_collection.hook import Metrics, NoMetrics
 from millstream.core.retry import RetryPolicy
 from millstream.log.errors import LogError, WriterBusyError
 from millstream.log.log import Log

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
-from millstream.core.metrics.hook import Metrics, NoMetrics
+from millstream.core.metric_collection.hook import Metrics, NoMetrics
 from millstream.mill.errors import MillError
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import decode_task

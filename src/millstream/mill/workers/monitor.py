@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 
 from millstream.core.clock import Clock
-from millstream.core.metrics.prometheus import CONTENT_TYPE, MetricFamily, counter, gauge, prometheus_text
+from millstream.core.metric_collection.prometheus import CONTENT_TYPE, MetricFamily, counter, gauge, prometheus_text
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import NoticeError, NoticeReceiver
 from millstream.mill.workers.scaling import DEFAULT_SCALING, QueueScaling, recommended

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.core.errors import MillstreamError
-from millstream.core.metrics.hook import Metrics
+from millstream.core.metric_collection.hook import Metrics
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.queue import queue_name

@@ -27,7 +27,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.decoding import prepared
 from millstream.core.documents import FileDocument
 from millstream.core.durable import write_durably
-from millstream.core.metrics.collector import MetricsCollector
+from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.log import Log, LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.output.batch_sink import BatchSink, Trigger

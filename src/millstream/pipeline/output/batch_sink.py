@@ -18,7 +18,7 @@ from millstream.batching.batch_log import OUTPUT_SCHEMA, output_messages
 from millstream.batching.batching_metrics import record_open
 from millstream.core.clock import Clock
 from millstream.core.decoding import prepared
-from millstream.core.metrics.collector import MetricsCollector, MetricsSnapshot
+from millstream.core.metric_collection.collector import MetricsCollector, MetricsSnapshot
 from millstream.log import Writer
 from millstream.pipeline.errors import PipelineError
 

@@ -17,7 +17,7 @@ from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.column_engines import ClosedTables
 from millstream.batching.message_columns import split_out_of_range
 from millstream.core.canonical import MAX_SAFE_INTEGER
-from millstream.core.metrics.collector import MetricsCollector
+from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import events_of, read_share

@@ -7,8 +7,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from millstream.messaging.broker.handlers.broker_service import BrokerService
 from millstream.messaging.broker.handlers.call_context import CallContext
-from millstream.messaging.broker.handlers.calls import BrokerService
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, SEND, BatchMethod
 

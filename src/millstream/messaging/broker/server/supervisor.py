@@ -15,7 +15,7 @@ from millstream.log import FencedError, LogError, LogStore, Writer, WriterFailed
 from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.core import BrokerCore
-from millstream.messaging.broker.handlers.calls import BrokerService
+from millstream.messaging.broker.handlers.broker_service import BrokerService
 from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.limits import Limits

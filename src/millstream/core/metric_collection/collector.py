@@ -56,7 +56,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
 
 
 class MetricsCollector:
-    """Keeps what packages report; a :class:`~millstream.core.metrics.hook.Metrics`. Thread-safe."""
+    """Keeps what packages report; a :class:`~millstream.core.metric_collection.hook.Metrics`. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from millstream.anchoring.registry.follow_state import FollowState
 from millstream.core.clock import MICROSECONDS
-from millstream.core.metrics.collector import MetricsSnapshot
-from millstream.core.metrics.prometheus import MetricFamily, counter, families_of, gauge
+from millstream.core.metric_collection.collector import MetricsSnapshot
+from millstream.core.metric_collection.prometheus import MetricFamily, counter, families_of, gauge
 from millstream.log import DATA_KINDS
 from millstream.node.members.members_status import MembersStatus, MemberState
 from millstream.status.models import Overview

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from millstream.core.durable import write_durably
-from millstream.core.metrics.collector import BOUNDS, Histogram, MetricsSnapshot
+from millstream.core.metric_collection.collector import BOUNDS, Histogram, MetricsSnapshot
 
 PREFIX = "millstream_"
 """What every name begins with."""
