@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 
 import millstream
 from millstream.core.clock import VirtualClock
+from millstream.core.column_types import EXACT_LONG_TEXT, NAME
 from millstream.core.database_server import open_server, with_password
 from millstream.core.sql import SqlBusyError, SqlInputError, make_tables, writing
 from millstream.core.sql_rows import among, insert_new, insert_rows, put_row, replacing, update_rows
@@ -212,6 +214,51 @@ def test_each_row_gets_its_own_value_and_all_the_same_change(books: sa.Connectio
     assert update_rows(books, place, key, [(7, 1)], change={}, only={"shelf": "read"}) == 0
     found = {row.id: (row.shelf, row.place) for row in books.execute(sa.select(BOOKS))}
     assert found[998] == ("read", 9_980) and found[999] == ("new", None) and found[2_000] == ("kept", None)
+
+
+def test_each_kind_of_value_is_stored_as_it_was_given(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    kinds = {
+        "number": sa.BigInteger,
+        "flag": sa.Boolean,
+        "data": sa.LargeBinary,
+        "facts": sa.JSON,
+        "text": EXACT_LONG_TEXT,
+    }
+    columns = [sa.Column(name, kind) for name, kind in kinds.items()]
+    table = sa.Table("kinds", sa.MetaData(), sa.Column("id", NAME, primary_key=True), *columns)
+    rows = [
+        ("a", 2**63 - 1, 1, b"\x00\xff'\\x41", '{"b": [1, null], "a": "\\u00e9"}', "\\u0000 %s %% ' \" é 😀\n"),
+        ("b", -(2**63), 0, b"", "[]", ""),
+        ("c", None, None, None, None, None),
+    ]
+    expected = [
+        (name, number, flag and bool(flag), data, facts and json.loads(facts), text)
+        for name, number, flag, data, facts, text in rows
+    ]
+    expected[1] = ("b", -(2**63), False, b"", [], "")
+    for place in ("sqlite", "mariadb", "postgresql"):
+        url = "" if place == "sqlite" else str(request.getfixturevalue(place)) + "kinds"
+        engine = open_server(url) if url else sa.create_engine(f"sqlite:///{tmp_path / 'kinds.db'}")
+        with writing(engine) as connection:
+            table.drop(connection, checkfirst=True)
+            table.create(connection)
+            assert insert_rows(connection, table, ["id", *kinds], rows) == 3
+            assert connection.execute(sa.select(table).order_by(table.c.id)).all() == expected, place
+        engine.dispose()
+
+
+def test_a_text_with_nul_is_stored_in_postgresql_with_the_replacement_character(postgresql: str) -> None:
+    engine = open_server(postgresql + "rows")
+    with writing(engine) as connection:
+        BOOKS.drop(connection, checkfirst=True)
+        BOOKS.create(connection)
+        insert_rows(connection, BOOKS, ["id", "shelf"], [(1, "a\0b"), (2, "a\\u0000b")])
+        assert connection.execute(sa.select(BOOKS.c.shelf).order_by(BOOKS.c.id)).scalars().all() == [
+            "a\ufffdb",
+            "a\\u0000b",
+        ]
+        BOOKS.drop(connection)
+    engine.dispose()
 
 
 def test_a_column_that_is_null_in_all_rows_is_stored_and_replaces_what_was_there(tmp_path: Path) -> None:

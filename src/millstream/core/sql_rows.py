@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -138,6 +138,7 @@ _POSTGRESQL: sa.Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
 _ROWS = 400  # SQLite takes 32,766 values a statement
 _BYTES = 4 << 20  # MariaDB takes 16 MiB a statement unless it is told otherwise
 _CASES = 100  # each row is compared with half of them
+_JSON_ROWS = 2_000  # an answer within a fraction of a second, and a few megabytes
 _KNOWN_KEY = 1062  # the error of MariaDB and MySQL for a key that is there
 
 
@@ -174,60 +175,106 @@ def insert_rows(
     one statement: a statement a row would cost a trip to the server, and with SQLite a fight for the interpreter
     against every other thread.
     """
+    names = ", ".join(map(connection.dialect.identifier_preparer.quote, columns))
+    if connection.dialect.name == "postgresql":
+        given = _JsonRows(table, columns)
+        text = f"INSERT INTO {table.name} ({names}) SELECT {given.columns} FROM {given.rows} {_clause(conflict)}"  # noqa: S608
+        chunks = _statements(table, columns, rows, conflict, _JSON_ROWS)
+        return sum(connection.exec_driver_sql(text, (given.encode(chunk),)).rowcount for chunk in chunks)
     if _is_sqlite(connection):
         columns, rows = _with_values(columns, rows)
-    else:
-        rows = _with_truth(table, columns, rows)
-    first = row = f"({', '.join([_mark(connection)] * len(columns))})"
-    if connection.dialect.name == "postgresql":
-        first, row = _typed_row(table, columns), _typed_row(table, columns, sa.JSON)
-    has_clause = connection.dialect.name in ("sqlite", "postgresql")
-    clause = _clause(conflict, has_clause=has_clause)
-    names = ", ".join(map(connection.dialect.identifier_preparer.quote, columns))
-
-    def insert(chunk: Sequence[Sequence[Any]]) -> int:
-        marks = ", ".join([first, *[row] * (len(chunk) - 1)])
-        text = f"INSERT INTO {table.name} ({names}) VALUES {marks} {clause}"  # noqa: S608
-        try:
-            return connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(chunk))).rowcount
-        except sa.exc.IntegrityError as error:
-            # MySQL has no clause that leaves known keys alone, counts the others and lets no other fault pass.
-            if conflict is not None or has_clause or error.orig is None or error.orig.args[0] != _KNOWN_KEY:
-                raise
-        middle = len(chunk) // 2
-        return insert(chunk[:middle]) + insert(chunk[middle:]) if middle else 0
-
+        names = ", ".join(map(connection.dialect.identifier_preparer.quote, columns))
+    row = f"({', '.join([_mark(connection)] * len(columns))})"
+    into = f"INSERT INTO {table.name} ({names}) VALUES"
     if _is_sqlite(connection):
-        return sum(insert(chunk) for chunk in _parts(rows, _ROWS))
+        return sum(_insert(connection, into, row, chunk, _clause(conflict)) for chunk in _parts(rows, _ROWS))
+    return sum(
+        _insert_in_mysql(connection, into, row, chunk, conflict)
+        for chunk in _statements(table, columns, rows, conflict, _ROWS)
+    )
+
+
+def _insert(connection: sa.Connection, into: str, row: str, rows: Sequence[Sequence[Any]], clause: str) -> int:
+    text = f"{into} {', '.join([row] * len(rows))} {clause}"
+    return connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(rows))).rowcount
+
+
+def _insert_in_mysql(
+    connection: sa.Connection, into: str, row: str, rows: Sequence[Sequence[Any]], conflict: Conflict | None
+) -> int:
+    """MySQL has no clause that leaves known keys alone, counts the others and lets no other fault pass."""
+    try:
+        return _insert(connection, into, row, rows, "" if conflict is None else conflict.on_mysql)
+    except sa.exc.IntegrityError as error:
+        if conflict is not None or error.orig is None or error.orig.args[0] != _KNOWN_KEY:
+            raise
+    middle = len(rows) // 2
+    halves = (rows[:middle], rows[middle:]) if middle else ()
+    return sum(_insert_in_mysql(connection, into, row, half, conflict) for half in halves)
+
+
+class _JsonRows:
+    """Rows of some *columns* of *table* as one parameter, a JSON array, for PostgreSQL.
+
+    A parameter for each value would make a statement of many kilobytes that the driver and the server parse each time.
+    """
+
+    def __init__(self, table: sa.Table, columns: Sequence[str]) -> None:
+        self._names = [f"c{place}" for place in range(len(columns))]
+        kinds = [table.c[name].type.compile(dialect=_POSTGRESQL).partition(" COLLATE ")[0] for name in columns]
+        self._changes = [(place, _TO_JSON[kind]) for place, kind in enumerate(kinds) if kind in _TO_JSON]
+        typed = ", ".join(
+            f"{name} {'TEXT' if kind == 'JSON' else kind}" for name, kind in zip(self._names, kinds, strict=True)
+        )
+        self.rows = f"json_to_recordset(%s::json) AS given ({typed})"
+        """What stands in a ``FROM`` clause."""
+        self.columns = ", ".join(
+            f"{name}::json" if kind == "JSON" else name for name, kind in zip(self._names, kinds, strict=True)
+        )
+        """The columns of ``given``, with the types of those of the table."""
+
+    def encode(self, rows: Sequence[Sequence[Any]]) -> str:
+        """The parameter for *rows*. PostgreSQL keeps no NUL in a text, so one is sent as U+FFFD."""
+        if self._changes:
+            rows = list(map(list, rows))
+            for row in cast(list[list[Any]], rows):
+                for place, change in self._changes:
+                    if row[place] is not None:
+                        row[place] = change(row[place])
+        text = self._encoded(rows)
+        if b"\\u0000" in text:
+            text = self._encoded([[_without_nul(value) for value in row] for row in rows])
+        return text.decode()
+
+    def _encoded(self, rows: Sequence[Sequence[Any]]) -> bytes:
+        return msgspec.json.encode([dict(zip(self._names, row, strict=True)) for row in rows])
+
+
+def _without_nul(value: Any) -> Any:
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+
+
+def _hex(value: bytes) -> str:
+    return f"\\x{value.hex()}"
+
+
+_TO_JSON: Mapping[str, Callable[[Any], Any]] = {"BOOLEAN": bool, "BYTEA": _hex}
+
+
+def _clause(conflict: Conflict | None) -> str:
+    return "ON CONFLICT DO NOTHING" if conflict is None else conflict.clause
+
+
+def _statements(
+    table: sa.Table,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    conflict: Conflict | None,
+    count: int,
+) -> Iterator[Sequence[Sequence[Any]]]:
+    """*rows* in parts of at most *count* for a statement each."""
     groups = [rows] if conflict is None or not conflict.clause else _without_repeats(table, columns, rows)
-    return sum(insert(chunk) for group in groups for chunk in _chunks(group))
-
-
-def _typed_row(table: sa.Table, columns: Sequence[str], only: type[sa.types.TypeEngine[Any]] | None = None) -> str:
-    """The parameters of a row with their types, or with those of a kind *only*: of several rows PostgreSQL takes what
-    is NULL in all for text, and no text for JSON."""
-    kinds = [table.c[name].type for name in columns]
-    names = [kind.compile(dialect=_POSTGRESQL).partition(" COLLATE ")[0] for kind in kinds]
-    typed = zip(kinds, names, strict=True)
-    return f"({', '.join(f'%s::{name}' if only is None or isinstance(kind, only) else '%s' for kind, name in typed)})"
-
-
-def _clause(conflict: Conflict | None, *, has_clause: bool) -> str:
-    if conflict is None:
-        return "ON CONFLICT DO NOTHING" if has_clause else ""
-    return conflict.clause if has_clause else conflict.on_mysql
-
-
-def _with_truth(table: sa.Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """*rows* with truth values where they are 0 and 1: PostgreSQL takes no number for one."""
-    places = [place for place, name in enumerate(columns) if isinstance(table.c[name].type, sa.Boolean)]
-    if not places:
-        return rows
-    changed = [list(row) for row in rows]
-    for row in changed:
-        for place in places:
-            row[place] = None if row[place] is None else bool(row[place])
-    return changed
+    return (chunk for group in groups for chunk in _chunks(group, count))
 
 
 def _without_repeats(
@@ -263,12 +310,12 @@ def _parts(rows: Sequence[Sequence[Any]], count: int) -> Iterator[Sequence[Seque
     return (rows[start : start + count] for start in range(0, len(rows), count))
 
 
-def _chunks(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
+def _chunks(rows: Sequence[Sequence[Any]], count: int = _ROWS) -> Iterator[Sequence[Sequence[Any]]]:
     """*rows* in parts that fit into a statement, by their number and by their bytes."""
     start = size = 0
     for place, row in enumerate(rows):
         length = sum(len(value) for value in row if isinstance(value, bytes | str))
-        if place - start == _ROWS or (place > start and size + length > _BYTES):
+        if place - start == count or (place > start and size + length > _BYTES):
             yield rows[start:place]
             start, size = place, 0
         size += length
@@ -294,6 +341,13 @@ def update_rows(
     mark = _mark(connection)
     same = "".join(f", {name} = {mark}" for name in change)
     where = "".join([f" AND {name} = {mark}" for name in only] + [f" AND {name} <> {mark}" for name in never])
+    if connection.dialect.name == "postgresql":
+        given = _JsonRows(key.table, [key.name, column.name])
+        name, value = given.columns.split(", ")
+        change_text = f"UPDATE {key.table.name} SET {column.name} = {value}{same}"  # noqa: S608
+        text = f"{change_text} FROM {given.rows} WHERE {key.name} = {name}{where}"
+        values = (*change.values(), given.encode(list(dict(pairs).items())), *only.values(), *never.values())
+        return connection.exec_driver_sql(text, values).rowcount
     found = 0
     for start in range(0, len(pairs), _CASES):
         chunk = pairs[start : start + _CASES]
