@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +20,9 @@ from millstream.mill.workers.manager import RESERVE, WorkerManager, WorkerSettin
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.mill.workers.task_leaser import TAKE
 from millstream.mill.workers.task_settler import WorkTally
+from millstream.node.mill import worker_settings
 from millstream.queue import LogWorkQueue
+from millstream.settings import load_settings
 from millstream.testing.waiting import until
 
 
@@ -195,6 +198,15 @@ def test_an_idle_manager_waits_one_minute_and_then_twice_as_long_up_to_eight(wor
     holder.append(manager(world, Scripted()))
     holder[0].run()
     assert waits == [60, 120, 240, 480, 480]
+
+
+def test_workers_of_a_queue_that_other_processes_fill_look_at_it_every_few_seconds(tmp_path: Path) -> None:
+    (tmp_path / "millstream.toml").write_text('[queue]\nbroker = "amqp://127.0.0.1/%2f"\n')
+    shared = worker_settings(load_settings({"data": str(tmp_path)})[0])
+    alone = worker_settings(load_settings({"data": str(tmp_path / "alone")})[0])
+    assert (shared.idle_first, shared.idle_longest) == (1, 10)
+    assert (alone.idle_first, alone.idle_longest) == (60, 480)
+    assert (shared.threads, shared.visibility) == (alone.threads, alone.visibility)
 
 
 def test_progress_is_told_after_every_group(world: Any) -> None:

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.audit.audit_processor import AuditProcessor, NotifyProcessor
 from millstream.mill.duplication.direct import DirectDuplicator
@@ -49,8 +51,11 @@ from millstream.node.repairs import RepairsPart
 from millstream.node.reports import ReportsPart
 from millstream.node.stores import StoresPart
 from millstream.queue import WorkQueue
-from millstream.settings import AlarmSettings
+from millstream.settings import AlarmSettings, Settings
 from millstream.stores import StoreError
+
+_IDLE_FIRST, _IDLE_LONGEST = 1.0, 10.0
+"""How long, in seconds, idle workers of a shared queue wait at first and at most: a look at all takes 12 ms."""
 
 
 class MillPart:
@@ -91,7 +96,7 @@ class MillPart:
 
         What killed workers were writing to the copies is removed: the others may have nothing to write there.
         """
-        mill, stores = self._context.settings.mill, self._stores
+        stores = self._stores
         with contextlib.suppress(PolicyError, StoreError):  # the part that needs the policies reports the error
             stores.clear_drafts(PolicyRepository(self._policies.location).load().destinations)
         return WorkerManager(
@@ -99,7 +104,7 @@ class MillPart:
             ProcessorRegistry(self._processors()),
             self._sink(),
             self._context.clock,
-            WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
+            worker_settings(self._context.settings),
             on_progress=on_progress,
             metrics=self._context.metrics,
         )
@@ -198,3 +203,12 @@ class _OpenedQueues(dict[str, WorkQueue]):
 
     def __missing__(self, name: str) -> WorkQueue:
         return self._queues.open(name)
+
+
+def worker_settings(settings: Settings) -> WorkerSettings:
+    """How the workers of a node work. Where other processes put tasks on the queues too, idle ones look every few
+    seconds: only producers of their own process wake them."""
+    own = WorkerSettings(threads=settings.mill.workers, visibility=settings.mill.visibility / MICROSECONDS)
+    if not settings.queue.broker:
+        return own
+    return msgspec.structs.replace(own, idle_first=_IDLE_FIRST, idle_longest=_IDLE_LONGEST)
