@@ -90,7 +90,9 @@ anchor_every = "3s"
 class Cluster:
     """The servers, the processes and the folders."""
 
-    def __init__(self, folder: Path, database: str, seconds: float, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, folder: Path, database: str, seconds: float, stack: contextlib.ExitStack, nodes: int = NODES
+    ) -> None:
         self.folder, self.clock = folder, SystemClock()
         folder.mkdir(parents=True)
         names = {"database": database, "s3": "swift", "queue": "rabbitmq"}
@@ -108,7 +110,7 @@ class Cluster:
             frequency=max(60, int(seconds / 4)),
         )  # fmt: skip
         self.text += "".join(f'{log} = "{output}"\n' for log, output in OUTPUTS.items())
-        self.brokers = [f"127.0.0.1:{port}" for port in free_ports(NODES)]
+        self.brokers = [f"127.0.0.1:{port}" for port in free_ports(nodes)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._starts = 0
         stack.callback(self.end)
@@ -127,14 +129,16 @@ class Cluster:
         with Node.open(load_settings({"data": str(self.new_folder(name))})[0], create=True) as node:
             yield node
 
-    def start(self, number: int) -> None:
-        """Start the process *number* with an empty folder."""
+    def start(self, number: int, environment: Mapping[str, str] | None = None) -> None:
+        """Start the process *number* with an empty folder, and with settings in its *environment*."""
         self._starts += 1
         data = self.new_folder(f"node-{number}-{self._starts}")
         command = [sys.executable, "-m", "millstream", "serve", "--data", str(data), "--console", "127.0.0.1:0"]
         command += ["--broker", self.brokers[number], "--no-broker-tls"]
         with (self.folder / f"serve-{number}.log").open("ab") as log:
-            self.processes[number] = subprocess.Popen(command, stdout=log, stderr=log)
+            self.processes[number] = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, **(environment or {})}
+            )
 
     def create_topic(self) -> None:
         """Create the topic, at the process that has the broker."""

@@ -1,0 +1,238 @@
+"""The processor time of a message, an operation and a task when one, two or three processes serve a node.
+
+``PYTHONPATH=tests/acceptance:tests python node_costs.py FOLDER DATABASE NODES,… SHARE`` starts for each number of
+NODES, such as ``1,2,3,3,2,1``, servers and processes of their own as ``several_nodes.py`` does, and gives them four
+kinds of work, each at once and as fast as they take it: messages appended to a log, messages sent to a topic and
+received from it, operations on identifiers over HTTP at all members in turn, and items put that are copied and checked.
+SHARE makes less of all of it. What the processes take until the work is done, less what as many take in the same time
+when there is nothing to do, is divided by the number of units. The client's and the servers' time is left out.
+A line of JSON is printed for each run, and last the medians and their ratios to those with one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import io
+import json
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from several_nodes import GROUPS, LEASE, LOG, OUTPUTS, SPACE, TOPIC, Cluster
+
+from millstream.anchoring.journal_reader import JournalReader
+from millstream.anchoring.registry.tables import operations
+from millstream.bench.anchoring.served import post_each
+from millstream.bench.processes import cpu_seconds_of, descendants
+from millstream.cli.main import run
+from millstream.core.canonical import canonical_json
+from millstream.core.message import Message
+from millstream.log import LogSpec
+from millstream.messaging.client import Message as OutgoingMessage
+from millstream.messaging.client import Producer, PushConsumer, Received
+from millstream.mill.manifest_table import manifest_table
+from millstream.node import Node
+from millstream.testing.dids import DidOwner
+from millstream.testing.rabbitmq import free_ports
+
+MESSAGES, SENDS, OPERATIONS, ITEMS = 1_000_000, 60_000, 20_000, 3_000
+_ENVIRONMENT = {
+    "MILLSTREAM_SERVE__REGISTRY": "true",
+    "MILLSTREAM_SERVE__PRODUCERS": "false",  # the program puts the tasks itself
+    "MILLSTREAM_MILL__PRODUCE__BITS_FREQUENCY": "1s",
+    "MILLSTREAM_MILL__PRODUCE__DUPLICATION_FREQUENCY": "1s",
+}
+_QUIET = 20.0
+_APPEND = 1_000
+_TASKS_FIRST = 12
+_AT_ONCE = 64
+
+
+class Cost(NamedTuple):
+    """Of one kind of work: seconds until it was done, and processor time a unit in µs, with and less that of idling."""
+
+    seconds: float
+    all_time: float
+    time: float
+
+
+class Members:
+    """The processes of a cluster, and what they take."""
+
+    def __init__(self, cluster: Cluster, nodes: int) -> None:
+        self._cluster = cluster
+        self.http = free_ports(nodes)
+        for number, port in enumerate(self.http):
+            cluster.start(number, {"MILLSTREAM_SERVE__REGISTRY_HTTP": f"127.0.0.1:{port}"} | _ENVIRONMENT)
+        cluster.create_topic()
+        for port in self.http:
+            self._wait(lambda port=port: _answers(port))  # type: ignore[misc]
+        cluster.clock.sleep(3 * LEASE)
+        before = self._taken()
+        cluster.clock.sleep(_QUIET)
+        self.idle = (self._taken() - before) / _QUIET
+        """Processor time a second without work."""
+
+    def cost(self, units: int, work: Callable[[], object], is_done: Callable[[], bool]) -> Cost:
+        """What *units* of *work* cost until it *is_done*."""
+        clock = self._cluster.clock
+        started, before = clock.monotonic(), self._taken()
+        work()
+        self._wait(is_done)
+        seconds, taken = clock.monotonic() - started, self._taken() - before
+        return Cost(
+            round(seconds, 1), round(1e6 * taken / units, 1), round(1e6 * (taken - seconds * self.idle) / units, 1)
+        )
+
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            assert all(process.poll() is None for process in self._cluster.processes.values()), "a process has ended"
+            self._cluster.clock.sleep(0.5)
+
+    def _taken(self) -> float:
+        return cpu_seconds_of(pid for one in self._cluster.processes.values() for pid in descendants(one.pid))
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    return False
+
+
+class Work:
+    """What the members are given, and when it is done."""
+
+    def __init__(self, cluster: Cluster, node: Node, share: float) -> None:
+        self._cluster, self._node = cluster, node
+        self._reader = JournalReader(node.databases.own)
+        self._folder = str(cluster.new_folder("commands"))
+        counts = (round(share * count) for count in (MESSAGES, SENDS, OPERATIONS, ITEMS))
+        self.messages, self.sends, self.operations, self.items = counts
+
+    def append(self) -> None:
+        """Append messages of five sources, a hundred a second of their own time."""
+        now = self._cluster.clock.now()
+        with self._node.logs.store.log(LogSpec(LOG)).writer("costs") as writer:
+            for start in range(0, self.messages, _APPEND):
+                numbers = range(start, min(start + _APPEND, self.messages))
+                first = now - 10_000 * self.messages
+                writer.append([Message(b"m%d" % n, f"k{n % 4}", f"s{n % 5}", first + 10_000 * n) for n in numbers])
+
+    def is_batched(self, log: str) -> bool:
+        """Whether every message of *log* is batched and every batch anchored."""
+        store = self._node.logs.store
+        end, output = store.log(LogSpec(log)).last_id, store.log(LogSpec(OUTPUTS[log], kind="batches"))
+        return output.sequence("batching") >= end and self._reader.first_waiting() is None
+
+    def send(self) -> None:
+        """Send to the topic and receive from it until everything came."""
+        asyncio.run(self._send())
+
+    async def _send(self) -> None:
+        received, numbers = set[bytes](), iter(range(self.sends))
+        everything = asyncio.Event()
+
+        async def listen(message: Received) -> None:
+            received.add(message.body)
+            if len(received) == self.sends:
+                everything.set()
+
+        async def send(producer: Producer) -> None:
+            for number in numbers:
+                group = f"g{number % GROUPS}"
+                await producer.send(OutgoingMessage(TOPIC, b"t%d" % number, message_group=group))
+
+        access_point = ";".join(self._cluster.brokers)
+        async with (
+            Producer(access_point, [TOPIC]) as producer,
+            PushConsumer(access_point, "readers", {TOPIC: "*"}, listen),
+        ):
+            await asyncio.gather(*(send(producer) for _ in range(_AT_ONCE)))
+            await everything.wait()
+
+    def post(self, requests: Sequence[bytes], ports: Sequence[int]) -> None:
+        """Post each of *requests*, to the members in turn."""
+        parts = [requests[place :: len(ports)] for place in range(len(ports))]
+        with ThreadPoolExecutor(len(ports)) as threads:
+            list(threads.map(post_each, parts, ports))
+
+    def are_observed(self) -> bool:
+        """Whether every operation is anchored and read back."""
+        return self._count(sa.select(sa.func.count()).where(operations.c.state == "observed")) == self.operations
+
+    def put(self) -> None:
+        """Put items, and a task for the copy of each."""
+        store = self._node.stores.providers["primary"]
+        store.create_space(SPACE)
+        for number in range(self.items):
+            store.put(SPACE, f"letter {number:06}", io.BytesIO(b"%06d" % number * 300))
+        self._produce("duplication")
+
+    def check(self) -> None:
+        """Put a task for the check of each item and of each copy."""
+        self._produce("bits")
+
+    def _produce(self, kind: str) -> None:
+        command = ["mill", "produce", kind, "--once", "--data", self._folder]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            while code := run(command):
+                assert code == _TASKS_FIRST, (code, out.getvalue())
+                self._cluster.clock.sleep(0.5)
+
+    def are_copied(self) -> bool:
+        """Whether every item has its copy."""
+        return self._count(sa.select(sa.func.count()).where(manifest_table.c.store == "second")) == self.items
+
+    def are_checked(self) -> bool:
+        """Whether every item and every copy was checked."""
+        return self._count(sa.select(sa.func.count()).where(manifest_table.c.outcome == "SUCCESS")) == 2 * self.items
+
+    def _count(self, query: sa.Select[tuple[int]]) -> int:
+        with self._node.databases.own.connect() as connection:
+            return connection.scalar(query) or 0
+
+
+def measure(folder: Path, database: str, nodes: int, share: float) -> Mapping[str, float | Cost]:
+    """What each kind of work costs with so many *nodes*."""
+    with contextlib.ExitStack() as stack:
+        cluster = Cluster(folder, database, 0, stack, nodes)
+        members = Members(cluster, nodes)
+        work = Work(cluster, stack.enter_context(cluster.opened("load")), share)
+        requests = [canonical_json(DidOwner(f"o{number}").create.request) for number in range(work.operations)]
+        return {
+            "idle": round(members.idle, 3),
+            "message of a log": members.cost(work.messages, work.append, lambda: work.is_batched(LOG)),
+            "message of a topic": members.cost(work.sends, work.send, lambda: work.is_batched(TOPIC)),
+            "operation": members.cost(work.operations, lambda: work.post(requests, members.http), work.are_observed),
+            "copy": members.cost(work.items, work.put, work.are_copied),
+            "check": members.cost(2 * work.items, work.check, work.are_checked),
+        }
+
+
+def main(folder: str, database: str, nodes: str, share: str) -> None:
+    """Measure, and print the figures and their ratios."""
+    found = dict[int, list[Mapping[str, float | Cost]]]()
+    for turn, count in enumerate(map(int, nodes.split(","))):
+        figures = measure(Path(folder) / str(turn), database, count, float(share))
+        found.setdefault(count, []).append(figures)
+        print(json.dumps({"nodes": count, **figures}), flush=True)
+    for kind in found[min(found)][0]:
+        medians = {count: statistics.median(_time(one[kind]) for one in runs) for count, runs in sorted(found.items())}
+        first = medians[min(medians)]
+        print(kind, {count: (median, round(median / first, 2)) for count, median in medians.items()})
+
+
+def _time(figure: float | Cost) -> float:
+    return figure.time if isinstance(figure, Cost) else figure
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
