@@ -18,7 +18,7 @@ def test_every_contender_batches_every_event(monkeypatch: pytest.MonkeyPatch, tm
         c.title: {d.name: d.run() for d in c.contenders} for c in batching.comparisons("quick", tmp_path, modes="core")
     }
     assert pa.cpu_count() == threads
-    assert list(found) == ["1 sources", "100 sources", "20,000 sources", "more and more events", "1,000 open events"]
+    assert list(found) == ["1 source", "100 sources", "20,000 sources", "Growing number of events", "1,000 open events"]
     for title, samples in found.items():
         assert all(sample.value > 0 for sample in samples.values())
         if title.endswith("sources"):

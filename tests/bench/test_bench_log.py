@@ -63,7 +63,7 @@ def test_buckets_are_compared_with_other_stores() -> None:
     report = run_benchmark("log-buckets", size="quick", runs=1, clock=SystemClock(), show=lambda _: None, parts=parts)
     (result,) = report.results
     assert [row.contender for row in result.rows] == [
-        "millstream, SQLite", "millstream, bucket (in memory)", "millstream, bucket (in memory) + 3 ms a request",
+        "millstream, SQLite", "millstream, bucket (in memory)", "millstream, bucket (in memory) + 3 ms per request",
     ]  # fmt: skip
 
 
@@ -79,8 +79,8 @@ def test_a_bucket_in_memory_is_left_out_where_another_process_reads() -> None:
     names = [[row.contender for row in result.rows] for result in report.results]
     assert names == [["millstream, segment files"], ["millstream, segment files", "millstream, bucket (in memory)"]]
     assert [result.title for result in report.results] == [
-        "Write and read at once in two processes: 4 B, packs of 7",
-        "Write with 100 unconfirmed messages a sender: 4 B, packs of 7",
+        "Write and read at the same time in two processes: 4 B, 7 messages per append",
+        "Write with 100 unconfirmed messages per sender: 4 B, 7 messages per append",
     ]
 
 
@@ -115,7 +115,11 @@ def test_the_benchmark_runs_in_parts() -> None:
     parts = {"peers": "sqlite-rows", "backends": "sqlite", "modes": "alone,arrow", "packs": "50,5", "senders": "4"}
     report = run_benchmark("log", size="quick", runs=1, clock=SystemClock(), show=lambda _: None, parts=parts)
     titles = [result.title for result in report.results]
-    assert titles == ["Write, then read: 4 B, packs of 50", "Arrow: 4 B", "Write, then read: 4 B, packs of 5"]
+    assert titles == [
+        "Write, then read: 4 B, 50 messages per append",
+        "Arrow: 4 B",
+        "Write, then read: 4 B, 5 messages per append",
+    ]
     rows, ours = report.results[0].rows
     assert (rows.ratio, rows.figures["read messages/s, ratio"]) == (1, 1)
     assert ours.figures["read messages/s, ratio"] > 0

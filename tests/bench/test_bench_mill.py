@@ -35,7 +35,7 @@ def test_every_contender_does_its_work(tmp_path: Path) -> None:
 def test_only_the_modes_that_are_wanted_are_run(tmp_path: Path) -> None:
     sizes = {"files": "7", "megabytes": "1"}
     titles = [c.title for c in mill.comparisons("quick", tmp_path, **sizes, modes="copy")]
-    assert titles == ["First duplication of 1 large files (1 MB)", "First duplication of 7 small files (0 MB)"]
+    assert titles == ["First duplication of 1 large file (1 MB)", "First duplication of 7 small files (0 MB)"]
     with pytest.raises(InputError, match="--modes: unknown mode copies; choose from copy, sweep"):
         next(mill.comparisons("quick", tmp_path, modes="copies,sweep"))
 

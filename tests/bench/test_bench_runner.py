@@ -38,7 +38,7 @@ def contender(name: str, values: list[float], turns: list[str]) -> Contender:
 
 def comparison(turns: list[str]) -> Comparison:
     contenders = [contender("theirs", [10, 20, 40], turns), contender("ours", [30, 40, 400], turns)]
-    return Comparison("Writing", "messages/s", "durable", contenders)
+    return Comparison("Writing", "messages/s", "Durable.", contenders)
 
 
 def test_contenders_run_turn_by_turn_and_ratios_are_formed_within_a_round() -> None:
@@ -56,7 +56,7 @@ def test_what_takes_minutes_has_one_round_and_the_table_says_so() -> None:
     long = measure(msgspec.structs.replace(comparison(turns), title="Long", once=True), 3, lambda _: None)
     assert turns == ["theirs", "ours"]
     both = msgspec.structs.replace(report(1), results=(long, *report(1).results))
-    assert put_section("", both).count("durable; one round\n") == 1
+    assert put_section("", both).count("Durable. There was one round.\n") == 1
 
 
 def test_every_benchmark_has_a_purpose_and_comparisons() -> None:
@@ -93,7 +93,7 @@ def test_a_section_replaces_its_predecessor_and_leaves_the_others_alone() -> Non
     both = put_section(other, report(1))
     again = put_section(both, report(99))
     assert again.count("<!-- benchmark log -->") == 1
-    assert "It took 99 s." in again
+    assert "The benchmark took 99 s." in again
     assert again.startswith("# Mine")
     assert "<!-- end other -->" in again
     assert "| ours | 35 | 2.50× | 2 |" in again

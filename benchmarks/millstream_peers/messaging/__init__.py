@@ -42,7 +42,7 @@ class Peers:
         """Messages that are sent 64 at a time."""
         return [
             *self._official("send", count),
-            Contender("floor: a call each, bare gRPC and a file", lambda: send_singly_floor(self._ours.of(count))),
+            Contender("minimal server, bare gRPC and a file", lambda: send_singly_floor(self._ours.of(count))),
             *_contenders(_RABBITMQ, self._rabbitmq, send_singly_rabbitmq, count),
             *_contenders(_NATS, self._nats, send_singly_nats, count),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import subprocess
@@ -16,6 +17,7 @@ from millstream_peers import small_files_floor
 from millstream_peers.rclone import rclone
 from millstream_peers.sha256sum import sha256sum
 
+_MINIMAL = "minimal program"
 _numbers = itertools.count(1)
 
 
@@ -36,10 +38,11 @@ def sweeps(tree: FileTree, source: Path, copies: Path) -> PeerContenders:
     if tree.space == SMALL:
         own = copies.parent.parent / "floor"
         _floor("duplicate", source, own / "copy", own)
-        contenders.append(Contender("floor", lambda: time_bytes(tree, lambda: _floor("sweep", own / "copy", own))))
+        sweep = functools.partial(_floor, "sweep", own / "copy", own)
+        contenders.append(Contender(_MINIMAL, lambda: time_bytes(tree, sweep)))
     return PeerContenders(
         contenders,
-        "sha256sum only prints sums. rclone check --download compares two copies, and the bytes of both are counted. ",
+        "sha256sum only prints sums. rclone check --download compares two copies; the bytes of both count. ",
     )
 
 
@@ -55,7 +58,7 @@ def adoptions(tree: FileTree, source: Path, folder: Path) -> PeerContenders:
     return PeerContenders(
         [
             Contender(f"find, sha256sum, xargs -P{PARALLEL}", lambda: time_bytes(tree, hash_all)),
-            Contender("floor", floor),
+            Contender(_MINIMAL, floor),
         ],
         "sha256sum only prints sums. ",
     )
@@ -77,9 +80,9 @@ def duplications(tree: FileTree, source: Path, folder: Path) -> PeerContenders:
         [
             Contender("rclone sync", lambda: _copied(folder, tree, source, durable=False)),
             Contender("rclone sync, then sync of the disk", lambda: _copied(folder, tree, source, durable=True)),
-            *([Contender("floor", lambda: _floor_copied(folder, tree, source))] if tree.space == SMALL else []),
+            *([Contender(_MINIMAL, lambda: _floor_copied(folder, tree, source))] if tree.space == SMALL else []),
         ],
-        ". rclone copies what differs in size or time",
+        " rclone copies files that differ in size or time.",
     )
 
 

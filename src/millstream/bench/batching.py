@@ -1,4 +1,4 @@
-"""Event-time batching: by record, in steps of columns, whole histories, and on Spark; against thin-edge's algorithm.
+"""Event-time batching: by record, by columns, of whole logs, and on Spark; compared with thin-edge's algorithm.
 
 In memory all take the same records of a fleet (``bench/fleet.py``) on one core. Spark reads them from a log.
 """
@@ -21,6 +21,7 @@ from millstream.batching.columns import cut_columns
 from millstream.bench import batching_spark
 from millstream.bench.fleet import MAX_DELAY, WINDOW, events_of, fleet, fleet_parts
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
+from millstream.core.amounts import counted
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 
@@ -80,13 +81,13 @@ def _by_sources(count: int, sources: int, clock: Clock) -> Comparison:
     table = fleet(count, sources)
     events = events_of(table)
     return Comparison(
-        title=f"{sources:,} sources",
+        title=counted(sources, "source"),
         unit="events/s",
         conditions=(
-            f"{count:,} events with digests of 64 digits, on one core. Record by record: in order of receipt, "
-            f"{CHUNK:,} a call, the clock advanced between calls. Steps: Arrow tables of {STEP:,} events in order of "
-            "receipt. Both give each batch under its SHA-256 identity. History: the whole table in, batches out, no "
-            "identities"
+            f"{count:,} events with digests of 64 digits, on one core. Record by record: {CHUNK:,} events per call, in "
+            f"order of receipt; the clock advances between calls. Steps of columns: Arrow tables of {STEP:,} events, "
+            "in order of receipt. Both name each batch by its SHA-256. History: one table with all events; batches "
+            "get no names."
         ),
         contenders=[
             Contender("faithful replay, record by record", functools.partial(_feed, "faithful", events, clock)),
@@ -99,9 +100,10 @@ def _by_sources(count: int, sources: int, clock: Clock) -> Comparison:
 
 def _by_length(lengths: Sequence[int], clock: Clock) -> Comparison:
     return Comparison(
-        title="more and more events",
+        title="Growing number of events",
         unit="events/s",
-        conditions=f"Steps of {STEP:,} events with identities, 1,000 sources; the events are made while they are taken",
+        conditions=f"Steps of {STEP:,} events from 1,000 sources, with batch names. Events are generated during the "
+        "run.",
         contenders=[Contender(f"{count:,} events", functools.partial(_lazy_steps, count, clock)) for count in lengths],
     )
 
@@ -115,7 +117,8 @@ def _memory(count: int) -> Comparison:
     return Comparison(
         title=f"{count:,} open events",
         unit="bytes/event",
-        conditions="What a batcher of 1,000 sources holds on to (Python's and Arrow's memory), and its snapshot",
+        conditions="The memory that a batcher of 1,000 sources holds (in Python and Arrow), and the size of its "
+        "snapshot.",
         contenders=[Contender(name, functools.partial(_measure, count, hold)) for name, hold in contenders],
     )
 

@@ -16,6 +16,7 @@ from millstream.batching import BatchConfig, Rulebook
 from millstream.bench.fleet import KEYS, MAX_DELAY, PERIOD, WINDOW
 from millstream.bench.processes import cpu_seconds, on_cores
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
+from millstream.core.amounts import counted
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.log import LogSpec, open_store
@@ -62,15 +63,16 @@ class SparkBatchingRuns:
         """Both hosts on the same *count* messages of *sources* devices."""
         log = self._write(count, sources)
         return Comparison(
-            title=f"Spark, {sources:,} sources",
+            title=f"Spark, {counted(sources, 'source')}",
             unit="messages/s",
             conditions=(
-                f"{count:,} messages of {_BODY} bytes in a SQLite log; all processes on {self._cores} cores. "
-                "History: from the log to named batches in Parquet, all batches, with and without the message lines "
-                f"and Merkle roots that anchoring needs. Stream: {PER_TRIGGER:,} messages a trigger, {SHARDS} shards, "
-                "batches and state durable after each, started anew. Steady: of history when it runs again, of the "
-                "stream from its second trigger on. CPU: processor time of all processes, which a machine busy with "
-                "other work lengthens less"
+                f"{count:,} messages of {_BODY} bytes in a SQLite log. All processes share {self._cores} cores. "
+                "History: all batches of the log are written to Parquet with their names, without or with the message "
+                f"lines and Merkle roots that anchoring needs. Stream: {PER_TRIGGER:,} messages per trigger in "
+                f"{SHARDS} shards; batches and state are durable after each trigger, and the stream has no earlier "
+                "state. Steady figures are those of a second run of history, and of the stream from its second "
+                "trigger on. CPU is the processor time of all processes; other load on the machine affects it less "
+                "than the rate."
             ),
             contenders=[
                 Contender("history, batches", functools.partial(self._history, log, count, whole=False)),
@@ -83,9 +85,9 @@ class SparkBatchingRuns:
         """The job over history on ever larger logs of 1,000 devices: does a message cost the same?"""
         logs = {count: self._write(count, 1000) for count in counts}
         return Comparison(
-            title="Spark, history of logs that grow",
+            title="Spark, history of growing logs",
             unit="messages/s",
-            conditions="1,000 sources; from the log to named batches in Parquet; the first is the smallest log",
+            conditions="1,000 sources. All batches of a log are written to Parquet with their names.",
             contenders=[
                 Contender(f"{count:,} messages", functools.partial(self._history, log, count, whole=False))
                 for count, log in logs.items()

@@ -1,4 +1,4 @@
-"""Logs in a bucket beside logs in MariaDB, SQLite and files: many messages under way, requests, processor time."""
+"""Logs in a bucket compared with logs in MariaDB, SQLite and files, with many unconfirmed messages per sender."""
 
 from __future__ import annotations
 

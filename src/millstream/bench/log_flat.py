@@ -1,4 +1,4 @@
-"""What a message costs as a log grows: written, moved to objects, read back and checked, the oldest forgotten."""
+"""The cost per message as a log grows: writing, moving to objects, reading back and checking, trimming."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ def _targets(first: int, up_to: str) -> list[int]:
 
 def _conditions() -> str:
     return (
-        f"Messages of 4 B, each its own number; record batches of {BATCH:,}, each durable before the next. What is "
-        "written is moved to sealed objects in a folder, verified there, read back through the log with every id and "
-        "body checked, and trimmed, oldest first. Figures are of the messages since the size before."
+        f"Messages of 4 B, each of which contains its number. Record batches have {BATCH:,} messages, and each is "
+        "durable before the next one is sent. Written messages are moved to sealed objects in a folder and verified "
+        "there, then read back through the log (every id and body is checked); the oldest messages are trimmed. "
+        "Figures are for the messages since the previous size."
     )
 
 
@@ -109,7 +110,7 @@ class GrowingLog:
             "CPU ns/message written": cpu / count * 1e9,
             "moved ns/message": moved / count * 1e9,
             "read ns/message": read / count * 1e9,
-            "memory MiB": memory_mib(),
+            "client RSS, MiB": memory_mib(),
             "writer starts in ms": writer * 1000,
             "reader starts in ms": reader * 1000,
             "MiB on disk": sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file()) / 2**20,

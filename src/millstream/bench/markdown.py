@@ -8,7 +8,7 @@ import re
 from millstream.bench.runner import BenchmarkReport, ComparisonResult, ContenderResult
 from millstream.core.amounts import counted
 
-_HEADING = "# Benchmarks\n\nEach section is written by `millstream bench NAME --markdown FILE`.\n"
+_HEADING = "# Benchmarks\n\n`millstream bench NAME --markdown FILE` writes each section.\n"
 
 
 def section(report: BenchmarkReport) -> str:
@@ -25,8 +25,9 @@ def section(report: BenchmarkReport) -> str:
         f"`{command(report)}` on {when:%Y-%m-%d}: "
         f"{machine.cores} × {machine.processor}, {memory}, {machine.system}, {machine.python}, {machine.libraries}; "
         f"load {machine.load:g} at the start. "
-        f"{counted(report.runs, 'round')}, the systems in turn; medians, and medians of the ratios within a round. "
-        f"It took {report.seconds:.0f} s.",
+        f"In each of {counted(report.runs, 'round')} the systems ran one after the other. Figures are medians over the "
+        "rounds; a ratio is the median of the ratios to the first row in the same round. "
+        f"The benchmark took {report.seconds:.0f} s.",
         "",
     ]
     for result in report.results:
@@ -58,10 +59,20 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def figure(name: str, row: ContenderResult) -> str:
+    """The figure *name* of *row*, a dash where there is none; ratios as ``4.54×``."""
+    if name not in row.figures:
+        return "–"
+    value = row.figures[name]
+    if not name.endswith(", ratio"):
+        return number(value)
+    return f"{value:,.0f}×" if abs(value) >= 100 else f"{value:#.3g}×"
+
+
 def _table(result: ComparisonResult, runs: int) -> list[str]:
     figures = sorted({name for row in result.rows for name in row.figures})
     columns = ["", result.unit, "ratio", *figures]
-    rounds = "; one round" if {len(row.values) for row in result.rows} == {1} and runs > 1 else ""
+    rounds = " There was one round." if {len(row.values) for row in result.rows} == {1} and runs > 1 else ""
     lines = [f"### {result.title}", "", f"{result.conditions}{rounds}", "", "| " + " | ".join(columns) + " |"]
     lines.append("|" + "---|" + "---:|" * (len(columns) - 1))
     lines += ["| " + " | ".join(_cells(row, figures)) + " |" for row in result.rows]
@@ -69,5 +80,5 @@ def _table(result: ComparisonResult, runs: int) -> list[str]:
 
 
 def _cells(row: ContenderResult, figures: list[str]) -> list[str]:
-    more = [number(row.figures[name]) if name in row.figures else "–" for name in figures]
+    more = [figure(name, row) for name in figures]
     return [row.contender, number(row.median), f"{row.ratio:.2f}×", *more]

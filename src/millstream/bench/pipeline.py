@@ -1,4 +1,4 @@
-"""The jobs on Spark, at one, ten and a hundred times a base size: what a record costs, and what memory it takes."""
+"""The jobs on Spark, at one, ten and a hundred times a base size: the cost per record, and the memory."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from millstream.bench.pipeline_data import BODY, SOURCES, log_name, write_lines,
 from millstream.bench.processes import cpu_seconds, forget_peaks, on_cores, processes_of, spark_memory
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.bench.scaling import WorkerScaling
+from millstream.core.amounts import counted
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 
@@ -81,10 +82,12 @@ def comparisons(
     clusters, each = _workers(workers), _share(share)
     scaling = WorkerScaling()
     with on_cores(int(cores)) as available:
-        where = f"all processes on {available} cores, with a heap of {heap}"
+        where = f"All processes share {available} cores; the heap of the driver is {heap}"
         for number in clusters:
             with _session(folder, size, heap, number, each) as spark:
-                place = f"{where}, on a cluster of {number} of {_cores_each(each)}" if number else where
+                place = (
+                    f"{where}. The cluster has {counted(number, 'worker')} of {_cores_each(each)}" if number else where
+                )
                 work = PipelineRuns(spark, folder, SystemClock(), place, f"on-{number}" if number else "run")
                 for comparison, *warming in _of_modes(work, size, wanted, stores, given):
                     measured = scaling.measured(comparison, number) if number else comparison
@@ -134,7 +137,7 @@ class PipelineRuns:
         self._name = name
         self._spark, self.folder, self._clock = spark, folder, clock
         self._cores = where
-        self._where = f"{where}, after a run of the smallest"
+        self._where = f"{where}. The smallest size ran once before."
         self._url = f"sqlite:///{folder / 'log.db'}"
         self._turns = itertools.count()
 
@@ -151,9 +154,9 @@ class PipelineRuns:
             title=f"Reading a log of {backend} as a DataFrame",
             unit="messages/s",
             conditions=(
-                f"bodies of {BODY} bytes, blocks in {backend}; {self._cores}, after each query on the largest "
-                "log, since Java compiles a query while it runs. The lengths of the bodies are added up, so that each "
-                "crosses to Spark; grouping takes source and event time alone"
+                f"Bodies of {BODY} bytes; the log is in {backend}. {self._cores}. Each query ran once on the largest "
+                "log before, because Java compiles a query while it runs. The lengths of the bodies are summed, so "
+                "that each body is transferred to Spark; grouping reads only source and event time."
             ),
             contenders=[
                 Contender(f"{name}, {count:,}", functools.partial(run, url, count))
@@ -167,21 +170,27 @@ class PipelineRuns:
         for count in counts:
             write_lines(self.folder / f"lines-{count}", count)
         return self._compare(
-            "JSON lines into a log", "rows of 150 bytes or so, in files of 50,000", self._ingest, counts
+            "JSON lines into a log", "Rows of about 150 bytes, in files of 50,000 rows.", self._ingest, counts
         )
 
     def anchor(self, counts: Sequence[int]) -> Comparison:
         """From a log to anchors in the ledger."""
         for count in counts:
             write_log(self._url, count, 1)
-        conditions = f"{SOURCES:,} sources; batches, batch files, Merkle roots, ledger, read back by the observer"
+        conditions = (
+            f"{SOURCES:,} sources. Batches, batch files, Merkle roots and ledger entries are written, and read back "
+            "by the observer."
+        )
         return self._compare("From a log to its anchors (history)", conditions, self._anchor, counts)
 
     def plan(self, counts: Sequence[int]) -> Comparison:
         """The join of two listings and the manifest of both."""
         for count in counts:
             write_listings(self.folder / f"listing-{count}", count)
-        conditions = "N × N items listed and recorded in order, of which one in a hundred differs; listing is not in it"
+        conditions = (
+            "Source and copy list N items each, in order, with their manifest; one item in a hundred differs. The "
+            "time of the listings is not included."
+        )
         return self._compare("Planning duplication", conditions, self._plan, counts, unit="items/s")
 
     def sweep(self, counts: Sequence[int], size: int) -> Comparison:
@@ -192,9 +201,10 @@ class PipelineRuns:
         if peers is not None:
             runs.insert(0, ("sha256sum under xargs -P", functools.partial(self._sha256sum, peers)))
         return Comparison(
-            title="Sweeping every bit",
+            title="Integrity sweep of all items",
             unit="MB/s",
-            conditions=f"items of {size:,} bytes in a local folder, in the page cache; SHA-256; {self._where}",
+            conditions=f"Items of {size:,} bytes in a local folder, in the page cache, hashed with SHA-256. "
+            f"{self._where}",
             contenders=[
                 Contender(f"{name}, {count:,} items", functools.partial(run, url, count, count * size))
                 for name, run in runs
@@ -226,7 +236,7 @@ class PipelineRuns:
         unit: str = "messages/s",
     ) -> Comparison:
         contenders = [Contender(f"{count:,}", functools.partial(run, count)) for count in counts]
-        return Comparison(title=title, unit=unit, conditions=f"{conditions}; {self._where}", contenders=contenders)
+        return Comparison(title=title, unit=unit, conditions=f"{conditions} {self._where}", contenders=contenders)
 
     def _count(self, url: str, count: int, columns: Sequence[str] | None = None) -> Measurement:
         from millstream.pipeline.source import read_log

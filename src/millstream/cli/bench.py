@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.bench import BENCHMARKS
-from millstream.bench.markdown import number, put_section
+from millstream.bench.markdown import figure, number, put_section
 from millstream.bench.runner import ComparisonResult, Size, run_benchmark
 from millstream.cli.common import is_terminal
 from millstream.cli.examples import example
@@ -21,15 +21,13 @@ from millstream.core.durable import write_durably
 @example("millstream bench log --quick")
 @click.command()
 @click.argument("name", type=click.Choice(list(BENCHMARKS)))
-@click.option(
-    "--runs", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of rounds of all contenders."
-)
+@click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of rounds.")
 @click.option(
     "--size", type=click.Choice(["quick", "small", "full"]), default="small", show_default=True, help="Amount of work."
 )
 @click.option("--quick", is_flag=True, help="Short for --size quick --runs 1.")
 @click.option("--payloads", metavar="LIST", help="log: bytes per message, such as 4,100,1000.")
-@click.option("--packs", metavar="LIST", help="log: messages per send, such as 200,10,1.")
+@click.option("--packs", metavar="LIST", help="log: messages per append, such as 200,10,1.")
 @click.option("--backends", metavar="LIST", help="log, pipeline: our stores to measure, such as mariadb,sqlite.")
 @click.option(
     "--peers", metavar="LIST", help="log: peers to measure (in a checkout), such as mariadb-rows,redis, or none."
@@ -46,12 +44,12 @@ from millstream.core.durable import write_durably
 @click.option("--share", metavar="S", help="pipeline: share of a core for each worker, such as 0.5 (Linux, root).")
 @click.option("--heap", metavar="SIZE", help="pipeline: heap of the driver's Java machine (default 512m).")
 @click.option("--senders", metavar="N", help="log: number of concurrent senders.")
-@click.option("--unconfirmed", metavar="N", help="log: messages that a sender of the mode ahead has under way at most.")
+@click.option("--unconfirmed", metavar="N", help="log: maximum unconfirmed messages per sender in the mode ahead.")
 @click.option(
-    "--latency", metavar="MS", help="log: time added to each request of the buckets that are far (default 50 ms)."
+    "--latency", metavar="MS", help="log: time added to each request to a bucket named *-far (default 50 ms)."
 )
 @click.option("--kind", metavar="KIND", help="log: run senders as coroutines or threads.")
-@click.option("--seconds", metavar="S", help="log: approximate write time per contender and round.")
+@click.option("--seconds", metavar="S", help="log: approximate write time per system and round.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
 @click.option(
     "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the report into its section of FILE."
@@ -76,7 +74,7 @@ def bench(
     folder: Path | None,
     **parts: str | None,
 ) -> None:
-    """Run the benchmark NAME: contenders take turns; medians and ratios are reported."""
+    """Run the benchmark NAME: in each round, the systems run one after the other. Reports medians and ratios."""
     console = Console(width=None if is_terminal() else 120)
     err = Console(stderr=True)
 
@@ -106,7 +104,7 @@ def _table(result: ComparisonResult, width: int) -> Table:
     figures = sorted({name for row in result.rows for name in row.figures})
     lines = [["", result.unit, "ratio", *figures]]
     for row in result.rows:
-        more = [number(row.figures[name]) if name in row.figures else "–" for name in figures]
+        more = [figure(name, row) for name in figures]
         lines.append([row.contender, number(row.median), f"{row.ratio:.2f}×", *more])
     columns: list[tuple[str, ...]] = list(zip(*lines, strict=True))
     if sum(max(map(len, column)) + 3 for column in columns) >= width:

@@ -1,4 +1,4 @@
-"""Identifiers: operations parsed, written, read back and resolved; a registry taking them in. Trees of ledgers."""
+"""Operations of identifiers: parsing, writing, reading, resolving, and acceptance by a registry. Ledger trees."""
 
 from __future__ import annotations
 

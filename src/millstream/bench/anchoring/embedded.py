@@ -26,11 +26,12 @@ def in_process(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes])
     return Comparison(
         title="A registry on SQLite, in process",
         unit="operations/s",
-        conditions=f"durable (fsync) before it is confirmed; {THREADS} threads, or one call with all",
+        conditions="Operations are durable (fsync) before they are confirmed. Single operations come from "
+        f"{THREADS} threads; in bulk, one call has all operations.",
         contenders=[
-            Contender("creates, one a call", functools.partial(_accept, folder, [], creates, bulk=False)),
+            Contender("creates, one per call", functools.partial(_accept, folder, [], creates, bulk=False)),
             Contender("creates, in bulk", functools.partial(_accept, folder, [], creates, bulk=True)),
-            Contender("signed updates, one a call", functools.partial(_accept, folder, creates, updates, bulk=False)),
+            Contender("signed updates, one per call", functools.partial(_accept, folder, creates, updates, bulk=False)),
             Contender("signed updates, in bulk", functools.partial(_accept, folder, creates, updates, bulk=True)),
             Contender("cut, anchor and observe creates", functools.partial(_anchor, folder, creates, [])),
             Contender("cut, anchor and observe updates", functools.partial(_anchor, folder, creates, updates)),

@@ -47,10 +47,11 @@ def trees_of_ledgers(size: Size, folder: Path) -> Iterator[Comparison]:
         yield Comparison(
             title=f"The signed tree of a ledger of {entries:,} entries",
             unit="operations/s",
-            conditions="an anchor: the entry is hashed, the tree extended, its head signed and kept in node.db; the "
-            "append to the ledger itself is not counted. Tiles: two or three files an anchor, and the checkpoint. The "
-            "ledger part of a proof: the inclusion path to the newest checkpoint, from node.db. A proof: of a message "
-            "in an anchor of 100 small batches, with its files, verified with the key of the ledger",
+            conditions="An anchor: the entry is hashed, the tree extended, and its head signed and stored in node.db; "
+            "the append to the ledger itself is not counted. Tiles are two or three files per anchor, and the "
+            "checkpoint. The ledger part of a proof is the inclusion path to the newest checkpoint, from node.db. A "
+            "proof is for a message in an anchor of 100 small batches, with its files, and is verified with the key of "
+            "the ledger.",
             contenders=[
                 Contender("an anchor, without syncs", partial(bench.anchors, durable=False)),
                 Contender(
@@ -67,7 +68,8 @@ def trees_of_ledgers(size: Size, folder: Path) -> Iterator[Comparison]:
     yield Comparison(
         title=f"A ledger of {count:,} entries without a tree is taken over",
         unit="entries/s",
-        conditions="entries read from a log in memory, their chain checked, hashed, and signed once; node.db durable",
+        conditions="Entries are read from a log in memory, and their chain is checked. They are hashed, and the head "
+        "is signed once. Writes to node.db are durable.",
         contenders=[
             Contender("appended one by one", partial(_take_over, folder / "one-by-one", count, 1)),
             Contender("in blocks of 4,096", partial(_take_over, folder / "blocks", count, 4_096)),

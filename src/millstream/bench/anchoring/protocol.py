@@ -22,8 +22,8 @@ from millstream.bench.runner import Comparison, Contender, Measurement
 from millstream.core.canonical import canonical_json
 
 REFERENCE = {
-    "creates": "parse 31,300/s, write 21,400/s, process 1,570/s, apply 12,000/s",
-    "signed updates": "parse 6,600/s, write 5,470/s, process 1,205/s, apply 608/s",
+    "creates": "parse 31,300, write 21,400, process 1,570, apply 12,000",
+    "signed updates": "parse 6,600, write 5,470, process 1,205, apply 608",
 }
 """What the reference implementation, in TypeScript, gave in a run of its own on two cores with 10,000 operations."""
 
@@ -32,15 +32,15 @@ def by_the_protocol(what: str, operations: Sequence[Operation], before: Sequence
     """*operations*, each of which follows the operations *before* it on its DID."""
     requests = [canonical_json(operation.request) for operation in operations]
     return Comparison(
-        title=f"{len(operations):,} {what}, by the protocol alone",
+        title=f"{len(operations):,} {what}, only the protocol",
         unit="operations/s",
-        conditions="one thread; parsing checks all rules and the signature; reading checks all rules of a reader. The "
-        f"reference implementation by itself: {REFERENCE[what]}",
+        conditions="One thread. Parsing checks all rules and the signature; reading checks all rules of a reader. "
+        f"Operations per second of the reference implementation, measured separately: {REFERENCE[what]}.",
         contenders=[
             Contender("parse", functools.partial(_parse, requests)),
             Contender("write the five files", functools.partial(_write, operations)),
-            Contender("write them from requests, as the batch writer does", functools.partial(_rewrite, requests)),
-            Contender("read them back (process)", functools.partial(_read, operations)),
+            Contender("write the files from requests, as the batch writer does", functools.partial(_rewrite, requests)),
+            Contender("read the files back (process)", functools.partial(_read, operations)),
             Contender("resolve the identifiers", functools.partial(_resolve, operations, before)),
             Contender("apply the last operation", functools.partial(_apply, operations, before)),
         ],
@@ -52,8 +52,8 @@ def signatures(updates: Sequence[Operation]) -> Comparison:
     return Comparison(
         title="ES256K signatures",
         unit="signatures/s",
-        conditions="one thread; each of another key, which is decoded and checked to be a point of the curve; "
-        "libsecp256k1 through coincurve",
+        conditions="One thread. Each signature has a key of its own, which is decoded and checked to be a point of the "
+        "curve. Signatures are verified by libsecp256k1, called through coincurve.",
         contenders=[Contender("decode the JWS and verify", functools.partial(_verify, updates))],
     )
 

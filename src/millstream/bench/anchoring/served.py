@@ -47,8 +47,8 @@ def _floors(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes]) ->
             return timed(len(requests), lambda: post_each(requests, port), server=process)
 
     return [
-        Contender("floor: creates, one a request", lambda: run(creates)),
-        Contender("floor: signed updates, one a request", lambda: run(updates)),
+        Contender("minimal server: creates, one per request", lambda: run(creates)),
+        Contender("minimal server: signed updates, one per request", lambda: run(updates)),
     ]
 
 
@@ -74,11 +74,12 @@ def _comparison(where: str, place: _Place, creates: Sequence[bytes], updates: Se
     return Comparison(
         title=f"A registry on {where}, over HTTP",
         unit="operations/s",
-        conditions="signatures checked, durable before they are answered, cut and anchored meanwhile; "
-        f"{CONNECTIONS} connections of one client, or one connection with all; client and servers on one machine",
+        conditions="Signatures are checked, and operations are durable before they are answered; they are anchored at "
+        f"the same time. Single operations come over {CONNECTIONS} connections of one client; in bulk, one connection "
+        "sends all operations. Client and servers run on one machine.",
         contenders=[
-            contender("creates, one a request", [], creates, bulk=False),
-            contender("signed updates, one a request", creates, updates, bulk=False),
+            contender("creates, one per request", [], creates, bulk=False),
+            contender("signed updates, one per request", creates, updates, bulk=False),
             contender("creates, in bulk", [], creates, bulk=True),
             contender("signed updates, in bulk", creates, updates, bulk=True),
         ],

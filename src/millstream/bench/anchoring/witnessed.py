@@ -31,11 +31,13 @@ def witnessed_ledger(size: Size, folder: Path) -> Iterator[Comparison]:
     """Anchors without witnesses, with three, and with three that are unreachable; and the time until the quorum."""
     bench = _Witnessed(folder / "witnessed", _ANCHORS[size])
     yield Comparison(
-        title=f"An anchor beside {WITNESSES} witnesses",
+        title=f"An anchor with {WITNESSES} witnesses",
         unit="ms",
-        conditions="one batch taken, its files written, the entry appended, the tree extended and signed, all durable; "
-        f"the median of {_ANCHORS[size]} anchors. The node asks the witnesses meanwhile as one that serves does; they "
-        "are processes of their own on this machine, durable before they answer",
+        conditions="An anchor: one batch is read, its files are written, the entry is appended, and the tree is "
+        f"extended and signed; all of this is durable. The figure is the median of {_ANCHORS[size]} anchors. At the "
+        "same time "
+        "the node asks the witnesses, as `millstream serve` does. The witnesses are processes on the same machine, "
+        "and write durably before they answer.",
         contenders=[
             Contender("no witnesses", partial(bench.anchors, "none")),
             Contender("three that answer", partial(bench.anchors, "all")),
@@ -45,8 +47,8 @@ def witnessed_ledger(size: Size, folder: Path) -> Iterator[Comparison]:
     yield Comparison(
         title=f"The quorum of two of {WITNESSES} witnesses",
         unit="ms",
-        conditions="from the end of an anchor until two cosignatures are kept beside its checkpoint; the median of "
-        f"{_ANCHORS[size] // 3} anchors",
+        conditions="The time from the end of an anchor until two cosignatures are stored with its checkpoint: the "
+        f"median of {_ANCHORS[size] // 3} anchors.",
         contenders=[
             Contender("asked at once", partial(bench.quorums, 0.0)),
             Contender("asked as a node that serves does", partial(bench.quorums, _SERVE_SECONDS)),

@@ -1,4 +1,4 @@
-"""The log in its stores, in a checkout beside one database row per message, Redis, JetStream, a Python queue."""
+"""The log in its stores; in a checkout compared with one row per message, Redis, JetStream and a Python queue."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from millstream.bench.log.options import Choice, parse_choice
 from millstream.bench.log.runs import LogRuns
 from millstream.bench.log.servers import Servers
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
+from millstream.core.amounts import counted
 from millstream.core.clock import SystemClock
 
 _DURABLE = (
-    "Durable: synced to the disk before it is confirmed (MariaDB and PostgreSQL by their commit, SQLite in WAL mode "
-    "with synchronous FULL, Redis with appendfsync always; JetStream with sync_interval always from version 2.10 on, "
-    "older ones sync every two minutes)."
+    "Durable messages are synced to the disk before they are confirmed: MariaDB and PostgreSQL sync at each commit, "
+    "SQLite runs in WAL mode with synchronous FULL, Redis with appendfsync always, and JetStream with sync_interval "
+    "always (versions before 2.10 cannot do that, and sync every two minutes)."
 )
 _BUCKETS = (
     "The Versity gateway writes files without syncing them; moto and a bucket in memory keep objects in memory. "
-    "Requests and megabytes of objects sent and received are those of the writer."
+    "Only the requests of the writer are counted, and the megabytes of objects that it sends and receives."
 )
+_READS = "reads all messages in order and acknowledges them, in batches where the system supports this"
 _CHECKED = "The reader reads ids and bodies, and checks every id and a checksum over all bodies."
 
 
@@ -77,30 +79,24 @@ class LogComparisons:
         for smaller in sorted(set(self._choice.packs) - {pack}, reverse=True) if "alone" in modes else ():
             yield self._alone(min(self._choice.payloads), smaller)
         if "lone" in modes:
-            yield self._comparison("Wait for a lone message", "ms", self._lone_conditions(), self._lone)
+            yield self._comparison("Latency of a single message", "ms", self._lone_conditions(), self._lone)
 
     def _alone(self, payload: int, pack: int) -> Comparison:
-        conditions = f"{self._senders(pack)} Then one reader takes and acknowledges message by message. {_CHECKED}"
+        conditions = f"{self._senders(pack)} Then one reader {_READS}. {_CHECKED}"
         run = functools.partial(self._work.alone, payload=payload, pack=pack)
-        return self._comparison(f"Write, then read: {payload:,} B, packs of {pack}", "messages/s", conditions, run)
+        return self._comparison(f"Write, then read: {payload:,} B, {_per_append(pack)}", "messages/s", conditions, run)
 
     def _both(self, payload: int, pack: int) -> Comparison:
-        conditions = (
-            f"{self._senders(pack)} At the same time a thread of the same process reads and acknowledges message by "
-            f"message. {_CHECKED}"
-        )
+        conditions = f"{self._senders(pack)} At the same time, a thread of the same process {_READS}. {_CHECKED}"
         run = functools.partial(self._work.both, payload=payload, pack=pack)
         return self._comparison(
-            f"Write and read at once: {payload:,} B, packs of {pack}", "messages/s", conditions, run
+            f"Write and read at the same time: {payload:,} B, {_per_append(pack)}", "messages/s", conditions, run
         )
 
     def _two_processes(self, payload: int, pack: int) -> Comparison:
-        conditions = (
-            f"{self._senders(pack)} At the same time another process reads and acknowledges message by message. "
-            f"{_CHECKED}"
-        )
+        conditions = f"{self._senders(pack)} At the same time, another process {_READS}. {_CHECKED}"
         run = functools.partial(self._work.two_processes, payload=payload, pack=pack)
-        title = f"Write and read at once in two processes: {payload:,} B, packs of {pack}"
+        title = f"Write and read at the same time in two processes: {payload:,} B, {_per_append(pack)}"
         names = [name for name in self._choice.contenders if not contender(name).in_memory]
         return self._comparison(title, "messages/s", conditions, run, names)
 
@@ -113,20 +109,20 @@ class LogComparisons:
 
     def _ahead(self, payload: int, pack: int) -> Comparison:
         senders, unconfirmed = self._choice.senders, self._choice.unconfirmed
-        what = f"packs of {pack}" if pack > 1 else "single messages"
         conditions = (
-            f"{senders:,} coroutines, each of which sends {what} without waiting until {unconfirmed:,} of its messages "
-            f"are unconfirmed. p50 and p99 are from sending to the confirmation. {_DURABLE} {_BUCKETS} {_CHECKED}"
+            f"{senders:,} coroutines send {_per_append(pack)}. Each waits only when {unconfirmed:,} of its messages "
+            "are unconfirmed. p50 and p99 are the times from sending a message to its confirmation. "
+            f"{_DURABLE} {_BUCKETS} {_CHECKED}"
         )
         run = functools.partial(self._work.ahead, payload=payload, pack=pack)
-        title = f"Write with {unconfirmed:,} unconfirmed messages a sender: {payload:,} B, {what}"
+        title = f"Write with {unconfirmed:,} unconfirmed messages per sender: {payload:,} B, {_per_append(pack)}"
         return self._comparison(title, "messages/s", conditions, run, self._choice.backends)
 
     def _arrow(self, payload: int) -> Comparison:
         conditions = (
-            "One sender with record batches of 65,536 messages, each durable before the next; then they are read as "
-            "Arrow, all columns and the bodies alone, each block's checksum verified. "
-            "Ids and bodies are checked in a further pass."
+            "One sender appends record batches of 65,536 messages; each is durable before the next one is sent. Then "
+            "the messages are read as Arrow: once with all columns, and once only the bodies. The checksum of each "
+            "block is verified. Another pass checks ids and bodies."
         )
         run = functools.partial(self._work.arrow, payload=payload)
         return self._comparison(f"Arrow: {payload:,} B", "messages/s", conditions, run, self._choice.backends)
@@ -136,13 +132,15 @@ class LogComparisons:
 
     @staticmethod
     def _lone_conditions() -> str:
-        return f"One thread sends 4 B, waits until it is durable, and so on; the median. Less is better. {_DURABLE}"
+        return (
+            "One thread sends messages of 4 B one by one, and waits until each is durable. The figure is the median "
+            f"latency; less is better. {_DURABLE}"
+        )
 
     def _senders(self, pack: int) -> str:
-        many = "packs" if pack > 1 else "messages"
         return (
-            f"Up to {self._choice.senders:,} {self._choice.kind} (fewer where a contender is slow), each of which "
-            f"waits until its {many} of {pack} are durable before it sends the next. {_DURABLE}"
+            f"Up to {self._choice.senders:,} {self._choice.kind} (fewer for a slow system) send {_per_append(pack)}. "
+            f"Each waits until an append is durable before it sends the next one. {_DURABLE}"
         )
 
     def _comparison(
@@ -159,4 +157,8 @@ class LogComparisons:
 
     def _title(self, name: str) -> str:
         found = contender(name)
-        return f"{found.title} + {self._choice.latency:g} ms a request" if found.is_far else found.title
+        return f"{found.title} + {self._choice.latency:g} ms per request" if found.is_far else found.title
+
+
+def _per_append(pack: int) -> str:
+    return f"{counted(pack, 'message')} per append"

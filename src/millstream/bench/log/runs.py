@@ -54,7 +54,7 @@ class LogRuns:
                 **after.figures(before, total, has_server=bool(contender(name).server)),
                 "p50 ms": sent.percentile(50),
                 "p99 ms": sent.percentile(99),
-                "memory MiB": memory,
+                "client RSS, MiB": memory,
                 "senders": float(load[0]),
             }
             with contextlib.closing(open_receiver(place)) as receiver:

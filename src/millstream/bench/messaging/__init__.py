@@ -1,4 +1,4 @@
-"""Sending and receiving through our broker; in a checkout beside the official client, RabbitMQ and NATS JetStream.
+"""Sending and receiving; in a checkout compared with the official client, RabbitMQ and NATS JetStream.
 
 Single sends are 64 at a time, each confirmed when it is durable; our client gathers those of the same moment, unless
 it is told to make a call of each; so with acknowledgements. Batches are 1,000 messages: one call of our client, and
@@ -72,30 +72,30 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
         ours = MessagingTask(str(broker.place), folder, (broker.pid,), broker.create_topic)
         module = cast(MessagingPeersModule | None, load_peers("messaging"))
         peers = _NoPeers() if module is None else module.open_peers(stack, folder, ours)
-        body = f"{len(BODY)} bytes a message, durable by fsync where the server can"
+        body = f"Bodies have {len(BODY)} bytes. Servers sync before they confirm, if they can."
         yield Comparison(
-            "Single sends", "messages/s", f"64 at a time, {body}",
+            "Single sends", "messages/s", f"64 sends at a time. {body}",
             [
                 _contender("our client, our broker", ours, send_gathered_ours, singly),
-                _contender("our client with a call each, our broker", ours, send_singly_ours, singly),
+                _contender("our client without batching, our broker", ours, send_singly_ours, singly),
                 *peers.send_singly(singly),
             ],
         )  # fmt: skip
         yield Comparison(
-            "Batched sends", "messages/s", f"1,000 a batch, {body}",
+            "Batched sends", "messages/s", f"1,000 messages per batch. {body}",
             [_contender("our client, our broker", ours, send_batches_ours, batched), *peers.send_batches(batched)],
         )  # fmt: skip
         yield Comparison(
-            "Receiving, and acknowledging singly", "received/s", f"every message acknowledged by itself, {body}",
+            "Receiving, with single acknowledgements", "received/s", f"One acknowledgement per message. {body}",
             [
                 _contender("our client, our broker", ours, receive_gathered_ours, singly),
-                _contender("our client with a call each, our broker", ours, receive_singly_ours, singly),
+                _contender("our client without batching, our broker", ours, receive_singly_ours, singly),
                 *peers.receive_singly(singly),
             ],
         )  # fmt: skip
         half = batched // 2
         yield Comparison(
-            "Receiving and acknowledging batches", "received/s", f"about 1,000 a batch, {body}",
+            "Receiving, with batched acknowledgements", "received/s", f"About 1,000 messages per batch. {body}",
             [_contender("our client, our broker", ours, receive_batches_ours, half), *peers.receive_batches(half)],
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Bulk tasks: every bit checked, copies made and found unchanged; in a checkout beside sha256sum and rclone.
+"""Bulk tasks: checking every bit, copying, and finding nothing to copy; compared with sha256sum and rclone.
 
 All work on the same files. Our copies are audited, synced to the disk before they are confirmed, and proven to hash to
 what the source's provider recorded; those of rclone are not synced.
@@ -30,6 +30,7 @@ from millstream.bench.mill.listed import prepare
 from millstream.bench.mill.timing import PARALLEL, remove_large, time_bytes, time_files
 from millstream.bench.peers import load_peers
 from millstream.bench.runner import Comparison, Contender, Measurement, PeerContenders, Size
+from millstream.core.amounts import counted
 from millstream.core.errors import InputError
 from millstream.stores import LocalStore
 
@@ -132,7 +133,8 @@ def _listings(folder: Path, items: int, *, once: bool) -> Comparison:
     return Comparison(
         title=f"A duplication run with nothing to copy: {items:,} listed items",
         unit="items/s",
-        conditions="source and copy list as many, and the manifest has a row for each; in a process of its own",
+        conditions="Source and copy have this many items each, and the manifest has a row for each. The run has its "
+        "own process.",
         contenders=[Contender("millstream", functools.partial(_listed, folder, items))],
         once=once,
     )
@@ -147,7 +149,7 @@ def _number(name: str, text: str | None, default: int) -> int:
 
 
 def _described(tree: FileTree) -> str:
-    return f"{tree.files:,} {tree.space} files ({tree.bytes / 1e6:,.0f} MB)"
+    return f"{counted(tree.files, f'{tree.space} file')} ({tree.bytes / 1e6:,.0f} MB)"
 
 
 def _sweeps(shop: MillFixture, tree: FileTree, peers: PeerContenders, *, once: bool) -> Comparison:
@@ -155,9 +157,9 @@ def _sweeps(shop: MillFixture, tree: FileTree, peers: PeerContenders, *, once: b
         title=f"Integrity sweep of {_described(tree)}",
         unit="MB/s",
         conditions=(
-            f"files in the page cache; {PARALLEL} readers. {peers.conditions}Millstream compares the content with "
-            "the checksums of provider, manifest and audit log, records each result, and "
-            "reads small files in as many processes as there are readers"
+            f"The files are in the page cache, and there are {PARALLEL} readers. {peers.conditions}Millstream compares "
+            "the content with the checksums of provider, manifest and audit log, and records each result; each reader "
+            "of small files is a process."
         ),
         contenders=[
             *peers.contenders,
@@ -175,7 +177,7 @@ def _loops(shop: MillFixture, tree: FileTree, peers: PeerContenders, *, once: bo
     return Comparison(
         title=f"A duplication run with nothing to copy: {_described(tree)}",
         unit="files/s",
-        conditions=f"{peers.conditions}Ours compares sizes, times and the manifest's checksums of both",
+        conditions=f"{peers.conditions}Millstream compares sizes, times and the checksums in the manifest.",
         contenders=[*peers.contenders, Contender("millstream", lambda: time_files(tree.files, loop))],
         once=once,
     )
@@ -186,9 +188,9 @@ def _duplications(folder: Path, tree: FileTree, source: Path, peers: PeerContend
         title=f"First duplication of {_described(tree)}",
         unit="MB/s",
         conditions=(
-            "from one folder to another of the same disk. Ours is recorded, planned, copied, proven against "
-            "the source's checksum, synced, audited and written into manifest and audit log; small files in up to "
-            f"four processes beside the one that does the rest{peers.conditions}"
+            "Files are copied from one folder to another on the same disk. Millstream records and plans each copy, "
+            "verifies the checksum of the source, syncs the copy, and writes manifest and audit log. Up to four "
+            f"processes copy small files, and one does the rest.{peers.conditions}"
         ),
         contenders=[*peers.contenders, Contender("millstream", lambda: _duplicated(folder, tree, source))],
         once=once,
@@ -211,8 +213,9 @@ def _adoptions(folder: Path, tree: FileTree, peers: MillPeers | None) -> Compari
         title=f"Adoption of {_described(tree)}",
         unit="MB/s",
         conditions=(
-            f"a folder of other programs, in the page cache; {PARALLEL} readers. {found.conditions}Ours proves that "
-            "each file is as it was listed, and records it durably in catalog and manifest"
+            "The folder is written by other programs. Its files are in the page cache, and there are "
+            f"{PARALLEL} readers. {found.conditions}Millstream checks that each file is as it was listed, and records "
+            "it durably in catalog and manifest."
         ),
         contenders=[*found.contenders, Contender("millstream", lambda: _adopted(folder, tree, source))],
     )
