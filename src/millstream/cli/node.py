@@ -108,7 +108,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
         echo_line(f"{table.name}  {table.rows:,} rows  {table.checksum}")
     echo_line(f"states of batching, producers and MQTT sessions  {copied:,}")
     echo_line(f"integrity reports  {reports:,}")
-    setting = "remove node.database from the settings" if target == FILE else "set node.database to it"
+    setting = "remove node.database from the settings" if target == FILE else "set node.database to the new URL"
     echo_line(f"{sum(table.rows for table in moved):,} rows moved and verified; now {setting}")
 
 

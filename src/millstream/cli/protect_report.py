@@ -19,14 +19,14 @@ SHOWN = 20
 """Findings, and repairs, that are printed; the report of ``--json`` has all."""
 
 _REMEDIES = {
-    FindingKind.SUSPECTED_ROT: "restore them from a copy (`millstream store get {copy} {space} ID FILE`), or adopt the "
-    "new bytes: `millstream mill accept {store} {space} ID…`",
-    FindingKind.CHECKSUM_MISMATCH: "find out which is right; adopt the bytes with `millstream mill accept {store} "
-    "{space} ID…`",
-    FindingKind.UNREADABLE: "make them readable, or leave them out with --exclude",
-    FindingKind.UNSTABLE: "run the same command again when no program writes to them",
-    FindingKind.NOT_SUPPORTED: "leave them out with --exclude",
-    FindingKind.NOT_THERE: "restore them, or correct the list of checksums",
+    FindingKind.SUSPECTED_ROT: "restore them from a copy (`millstream store get {copy} {space} ID FILE`), or accept "
+    "the new bytes: `millstream mill accept {store} {space} ID…`",
+    FindingKind.CHECKSUM_MISMATCH: "find out whether the file or the listed checksum is right; to accept the "
+    "files as they are, run `millstream mill accept {store} {space} ID…`",
+    FindingKind.UNREADABLE: "make these items readable, or exclude them with --exclude",
+    FindingKind.UNSTABLE: "run the same command again when no program writes to these items",
+    FindingKind.NOT_SUPPORTED: "exclude these items with --exclude",
+    FindingKind.NOT_THERE: "restore these items, or correct the list of checksums",
 }
 
 
@@ -53,19 +53,19 @@ def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
     found = plan.adoption
     yield f"{plan.space}: {counted(plan.items, 'item')}, {size_text(plan.bytes)}, at {plan.url}"
     yield (
-        f"  would adopt {found.added:,} new, {found.changed:,} changed; {plan.vanished:,} vanished, "
+        f"  would record {found.added:,} new and {found.changed:,} changed items; {plan.vanished:,} vanished, "
         f"{found.moved:,} renamed; {size_text(found.read_bytes)} read"
     )
     yield from _change_lines(found)
     if plan.vanished:
         yield (
-            f"  WAITING  {counted(plan.vanished, 'item')} vanished from the source: a run names them, "
-            "and keeps their copies"
+            f"  WAITING  {counted(plan.vanished, 'item')} vanished from the source: a run lists "
+            "the names, and keeps the copies"
         )
     if found.unread:
         yield (
-            f"  NOT READ: {counted(found.unread, 'item')}, {size_text(found.unread_bytes)}; with "
-            "--read all this plan is exact"
+            f"  NOT READ: {counted(found.unread, 'item')}, {size_text(found.unread_bytes)}; add "
+            "--read all for an exact plan"
         )
     for copy in plan.copies:
         held = ", HELD as a whole until it is approved" if copy.is_held else ""
@@ -74,7 +74,7 @@ def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
             f"{copy.held:,} without an original{held}; {size_text(copy.bytes)} to write, at {copy.url}"
         )
         if copy.unread:
-            yield f"  {copy.store}: NOT READ: {counted(copy.unread, 'copy')}; with --read all this plan is exact"
+            yield f"  {copy.store}: NOT READ: {counted(copy.unread, 'copy')}; add --read all for an exact plan"
         if copy.taken_over:
             yield f"  {copy.store}: would take over {copy.taken_over:,} that exist without a record"
     repairs = [(copy.store, one) for copy in plan.copies for one in copy.repairs]
@@ -97,7 +97,7 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
         yield (
             f"  {found.added:,} new, {found.changed:,} changed, {found.moved:,} renamed, "
             f"{report.vanished:,} vanished; {size_text(found.read_bytes)} read; {report.adopted_only:,} items have no "
-            "checksum but ours"
+            "independent checksum"
         )
     yield from _change_lines(found)
     if report.exclude:
@@ -106,7 +106,7 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
             if report.excluded
             else ""
         )
-        yield f"  left out: {' '.join(report.exclude)} (taken back with --no-exclude){kept}"
+        yield f"  excluded: {' '.join(report.exclude)} (--no-exclude removes the patterns){kept}"
     for copy in report.copies:
         yield from _copy_lines(report, copy, now)
     yield from _repair_lines(report)
@@ -165,12 +165,12 @@ def _finding_lines(report: ProtectionReport) -> Iterator[str]:
 
 def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
     if report.is_emptied:
-        yield "  WAITING  the source is empty where items were: no deletion is followed while nothing is there"
+        yield "  WAITING  the source is empty, but had items: no copy is deleted while the source is empty"
     if report.vanished:
         yield (
             f"  WAITING  {counted(report.vanished, 'item')} vanished from the source, and their "
-            "copies are kept: put them back, "
-            f"or let the copies be deleted with `millstream mill forget {report.store} {report.space} --vanished`"
+            "copies are kept: put the items back, or approve the deletion of the copies with "
+            f"`millstream mill forget {report.store} {report.space} --vanished`"
         )
         yield from (f"    vanished: {name!r}" for name in report.vanished_items[:SHOWN])
         if report.vanished > SHOWN:
@@ -178,8 +178,9 @@ def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
     for copy in report.copies:
         if copy.hold is not None:
             yield (
-                f"  WAITING  {copy.store}: more copies would be replaced or deleted than the change guard allows: see "
-                f"`millstream mill approve`, then `millstream mill approve {copy.hold}`"
+                f"  WAITING  {copy.store}: more copies would be replaced or deleted than the change guard allows: "
+                "review the plan with `millstream mill approve`, then approve it with "
+                f"`millstream mill approve {copy.hold}`"
             )
 
 
@@ -190,5 +191,5 @@ def _verdict(report: ProtectionReport) -> str:
     if report.exit_code == 0:
         return f"Protected: all {report.items:,} items have {copies} verified {'copy' if copies == 1 else 'copies'}."
     if report.exit_code == 5:
-        return "Waiting for a person: approve it as said above, and run the same command again."
+        return "Waiting for your approval: follow the advice above, then run the same command again."
     return "NOT PROTECTED: follow the advice above, then run the same command again."

@@ -190,7 +190,7 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
     if space.adopted_only is not None:
         yield (
             f"  last run {_age(space.last_run, now)}; every item read within {_age(space.oldest_read, now, '')}; "
-            f"{space.adopted_only:,} items have no checksum but ours"
+            f"{space.adopted_only:,} items have no independent checksum"
         )
     if space.last_code:
         yield f"  the last run ended with code {space.last_code}: run `millstream protect` again, which says why"
@@ -209,11 +209,13 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
             "`millstream queue redrive`"
         )
     if space.vanished:
-        forget = f"`millstream mill forget {space.store} {space.space} --vanished`"
-        yield f"  {counted(space.vanished, 'item')} vanished from the source and wait: put them back, or {forget}"
+        yield (
+            f"  {counted(space.vanished, 'item')} vanished from the source: put the items back, or approve the "
+            f"deletion of their copies with `millstream mill forget {space.store} {space.space} --vanished`"
+        )
     yield from _name_lines(space.named, {**space.findings, VANISHED: space.vanished})
     if space.excluded:
-        yield f"  {space.excluded:,} items are left out (--exclude) since they were copied; their copies are kept"
+        yield f"  {space.excluded:,} items were excluded (--exclude) after they had been copied; their copies are kept"
     yield f"  {'well' if space.is_well else 'NOT WELL'}"
 
 

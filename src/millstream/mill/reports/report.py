@@ -339,11 +339,11 @@ def report_lines(report: IntegrityReport, *, age: str = "") -> Iterator[str]:
 
 
 def adopted_text(report: IntegrityReport) -> str:
-    """How much of the space has no checksum but ours, for people."""
+    """How much of the space has no independent checksum, for people."""
     adopted = report.adopted
     return (
-        f"{adopted.items:,} items ({size_text(adopted.bytes)}) have no checksum but the one computed at adoption: "
-        "damage from before that cannot be seen"
+        f"{adopted.items:,} items ({size_text(adopted.bytes)}) have no checksum older than Millstream's first reading: "
+        "damage from before that reading cannot be detected"
     )
 
 
