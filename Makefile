@@ -65,7 +65,7 @@ screenshots: $(VENV)/.dev ## Keep a picture of every page of the console, 1440 a
 	@mkdir -p build/screenshots
 	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_browser.py -k "every_page or whole_page"
 
-check: $(VENV)/.dev ## Lint, types, floors
+check: $(VENV)/.dev ## Run the linters, the type checker and the import contracts
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
