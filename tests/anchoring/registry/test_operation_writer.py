@@ -256,6 +256,25 @@ def test_requests_are_read_only_when_a_batch_may_be_due(
     assert 0 < len(read) < 10
 
 
+def test_a_batch_is_read_back_by_the_instance_that_cut_it_and_by_no_other(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = sqlite_fleet.instance("one"), sqlite_fleet.instance("two")
+    submit(one, *creates(3))
+    one.queue.claim(100)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(one.observer, "observe", lambda: 1 / 0)
+        stopped.setattr(one.writer, "_with_effect", lambda parsed, _rejected: parsed)
+        with pytest.raises(ZeroDivisionError):
+            one.writer.cut(force=True)
+    assert sqlite_fleet.ledger.head().number == 1
+    two.work_once()
+    assert two.history.position()[0] == 0, "its files were not read a second time"
+    one.work_once()
+    assert two.history.position()[0] == 1
+    assert sqlite_fleet.counts == {OperationState.OBSERVED: 3}
+
+
 def test_no_file_is_estimated_to_grow_by_more_than_half_of_a_request() -> None:
     person = DidOwner("sizes")
     for operation in (person.create, person.update(), person.recover(), person.deactivate()):

@@ -241,6 +241,14 @@ class OperationStore:
         except _TakenOverError:
             return None
 
+    def is_cut_by_other(self, anchor_string: str, instance: str) -> bool:
+        """Whether an instance other than *instance* has an open cut with *anchor_string*.
+
+        That instance, or the one that takes the cut over, reads its files and closes it.
+        """
+        found = t.cuts.c.open & (t.cuts.c.instance != instance) & (t.cuts.c.anchor_string == anchor_string)
+        return self.database.read(lambda connection, _: bool(connection.scalar(sa.select(sa.exists().where(found)))))
+
     def open_cuts(self, instance: str | None = None) -> Sequence[OpenCut]:
         """The cuts that are not observed yet, oldest first; those of *instance*, or all."""
         columns = [t.cuts.c[name] for name in OpenCut.__struct_fields__]

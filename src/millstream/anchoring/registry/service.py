@@ -39,6 +39,8 @@ NOTICE_IDS = 100
 NOTICES = 5
 """How many notices a subscriber takes at once."""
 
+_SUBSCRIBE_SECONDS = 0.2
+
 _log = logging.getLogger(__name__)
 
 
@@ -98,6 +100,7 @@ class DidRegistry(ClosesOnExit):
         self._threads: list[threading.Thread] = []
         self._woken = threading.Condition()
         self._announcing = threading.Condition()
+        self._leasing = threading.Lock()
         self._unannounced: list[str] = []
         self._stopping = False
 
@@ -113,7 +116,7 @@ class DidRegistry(ClosesOnExit):
         ]
         if self._broker:
             loops.append(("announce", self._announce, 0.005))
-            loops += [(f"subscribe-{n}", self._subscribe, 0.2) for n in range(settings.queue.pool)]
+            loops += [(f"subscribe-{n}", self._subscribe, _SUBSCRIBE_SECONDS) for n in range(settings.queue.pool)]
         for name, step, pause in loops:
             thread = threading.Thread(target=self._loop, args=(step, pause), name=f"registry-{name}", daemon=True)
             self._threads.append(thread)
@@ -124,8 +127,13 @@ class DidRegistry(ClosesOnExit):
         notice_lost = self.settings.queue.monitor_interval if self._broker else 0.0
         while self.queue.claim(10_000, older_than=notice_lost) == 10_000:
             pass
-        if self._has_new(self.ledger.head()):  # another registry writes to the same ledger
-            self.observer.observe()
+        head = self.ledger.head()
+        if (
+            head is not None
+            and self._has_new(head)
+            and not self.store.is_cut_by_other(head.anchor_string, self.instance)
+        ):
+            self.observer.observe()  # another registry writes to the same ledger
         self.writer.cut()
 
     def close(self) -> None:
@@ -157,6 +165,13 @@ class DidRegistry(ClosesOnExit):
         """Whether the ledger has entries that were not observed yet, or not read for want of their files."""
         head = self.ledger.head()
         return self._has_new(head) or self.history.postponed_count() > 0
+
+    def _is_left_to_observe(self) -> bool:
+        """Whether the ledger has a new entry that no other instance is about to observe: another registry made it."""
+        head = self.ledger.head()
+        if head is None or not self._has_new(head):
+            return False
+        return not self.store.is_cut_by_other(head.anchor_string, self.instance)
 
     def _has_new(self, head: LedgerEntry | None) -> bool:
         return head is not None and head.number > self.history.position()[0]
@@ -197,7 +212,10 @@ class DidRegistry(ClosesOnExit):
 
     def _subscribe(self) -> None:
         assert self._broker is not None
-        leases = self._broker.lease(NOTICES, visibility=self.settings.queue.visibility)
+        with self._leasing:  # one asks at a time: all together would ask an idle broker that much more often
+            leases = self._broker.lease(NOTICES, visibility=self.settings.queue.visibility)
+            if not leases:
+                self._pause(_SUBSCRIBE_SECONDS)
         if leases:
             self.queue.add([name for lease in leases for name in lease.body.decode("ascii", "replace").split()])
             self._broker.ack(leases)
