@@ -126,7 +126,7 @@ def test_a_forged_length_is_refused_before_anything_is_allocated() -> None:
     forged = bytearray(encoded([Message(b"x" * 1000)]))
     raw_bytes_at = HEADER.size - 8
     forged[raw_bytes_at : raw_bytes_at + 4] = (2**32 - 1).to_bytes(4, "little")
-    with pytest.raises(BlockError, match="exceed the limits of a block"):
+    with pytest.raises(BlockError, match="the limits are 65,536 messages"):
         Block(resealed(bytes(forged)))
 
 
@@ -138,7 +138,7 @@ def test_a_forged_number_of_values_is_refused_before_they_are_unpacked() -> None
         if part != BYTES:
             forged = bytearray(data)
             ENTRY.pack_into(forged, at, column, part, *rest[:2], MAX_ITEMS + 1, *rest[3:])
-            with pytest.raises(BlockError, match=f"{MAX_ITEMS + 1} items are more than a block holds"):
+            with pytest.raises(BlockError, match=f"{MAX_ITEMS + 1:,} items, more than the limit"):
                 Block(resealed(bytes(forged))).decode()
 
 
@@ -178,14 +178,14 @@ def test_packs_are_joined_and_cut_without_losing_or_moving_a_message(packs: list
 
 
 def test_a_message_that_is_too_large_is_refused_with_advice() -> None:
-    with pytest.raises(MessageTooLargeError, match="store it as a content item"):
+    with pytest.raises(MessageTooLargeError, match="store the content as a content item"):
         make_request([bytes((64 << 20) + 1)])
 
 
 def test_the_key_counts_for_the_largest_size_of_a_message() -> None:
     largest = bytes((64 << 20) - MESSAGE_BYTES - 3)
     assert make_request([Message(largest, "key")]).count == 1
-    with pytest.raises(MessageTooLargeError, match="store it as a content item"):
+    with pytest.raises(MessageTooLargeError, match="store the content as a content item"):
         make_request([Message(b"small"), Message(largest + b"x", "key")])
 
 

@@ -81,21 +81,24 @@ def test_what_is_no_list_and_no_record_batch_is_refused_by_name(log: Log, messag
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        (Message(b"", event_time=2**63), "its event_time is 9223372036854775808, not whole microseconds since 1970"),
-        (Message(b"", received_at=-(2**63) - 1), "its received_at is -9223372036854775809, not whole microseconds"),
-        (Message(b"", event_time=1.5), "its event_time is 1.5, not whole microseconds"),  # type: ignore[arg-type]
+        (Message(b"", event_time=2**63), "its event_time is 9223372036854775808, not a whole number"),
+        (
+            Message(b"", received_at=-(2**63) - 1),
+            "its received_at is -9223372036854775809, not a whole number of microseconds since 1970",
+        ),
+        (Message(b"", event_time=1.5), "its event_time is 1.5, not a whole number of microseconds since 1970"),  # type: ignore[arg-type]
         (Message("text"), "its body is str, not bytes"),  # type: ignore[arg-type]
-        (Message(b"", key="a\ud800"), r"its key is 'a.ud800', which UTF-8 cannot hold: replace .* at 1"),
-        (Message(b"", source="\ud800"), r"its source is '.ud800', which UTF-8 cannot hold"),
+        (Message(b"", key="a\ud800"), r"its key is 'a.ud800', which is not valid Unicode: replace .* index 1"),
+        (Message(b"", source="\ud800"), r"its source is '.ud800', which is not valid Unicode"),
         (Message(b"", source=b"s"), "its source is bytes, not text"),  # type: ignore[arg-type]
-        (Message(b"", headers=(("\ud800", b""),)), r"the name of a header is '.ud800', which UTF-8 cannot hold"),
+        (Message(b"", headers=(("\ud800", b""),)), r"the name of a header is '.ud800', which is not valid Unicode"),
         (Message(b"", headers=(("a", 1),)), "its header 'a' is int, not bytes"),  # type: ignore[arg-type]
-        (Message(b"", headers=(("a",),)), "its headers are no pairs of text and bytes"),  # type: ignore[arg-type]
+        (Message(b"", headers=(("a",),)), "its headers are not pairs of text and bytes"),  # type: ignore[arg-type]
     ],
 )
 def test_the_message_that_cannot_be_stored_is_named_with_what_is_wrong(log: Log, wrong: Message, what: str) -> None:
     with log.writer() as writer:
-        with pytest.raises(LogInputError, match=f"message 2 of 3 cannot be stored, and none is: {what}"):
+        with pytest.raises(LogInputError, match=f"message 2 of 3 is invalid, so none was stored: {what}"):
             writer.append([Message(b"fine"), wrong, Message(b"fine", "k")])
         assert log.last_id == 0
 

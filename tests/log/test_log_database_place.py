@@ -179,7 +179,7 @@ def test_a_name_that_is_too_long_for_a_key_is_refused(log: Log) -> None:
 @pytest.mark.parametrize(("scheme", "module"), [("mysql", "pymysql"), ("postgresql", "psycopg")])
 def test_a_server_that_is_not_there_is_named_at_once(scheme: str, module: str) -> None:
     pytest.importorskip(module)
-    with pytest.raises(StorageUnavailableError, match=r"//me:\*\*\*@127.0.0.1:1/db: .*see that the server runs"):
+    with pytest.raises(StorageUnavailableError, match=r"//me:\*\*\*@127.0.0.1:1/db: .*check that the server runs"):
         open_store(f"{scheme}://me:s3cret@127.0.0.1:1/db")
 
 

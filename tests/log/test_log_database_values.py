@@ -51,7 +51,7 @@ def test_an_index_that_is_not_what_the_blocks_say_is_found(
     ((table,),) = connection.rows("SELECT blocks FROM millstream_logs WHERE name = ?", "weather")
     connection.execute(f"UPDATE {_text(table)} SET {column} = {column} + 8 WHERE first_id = 21")
     (problem,) = log.verify().problems
-    assert f"of the block of ids 21 to 30: {column} " in problem
+    assert f"of the block with ids 21 to 30 is wrong: {column} " in problem
 
 
 def _text(value: Any) -> str:

@@ -57,7 +57,7 @@ def test_a_holder_that_is_not_one_of_ours_keeps_others_out_as_well(
 ) -> None:
     until = backend.lease_time() + int(LEASE * 1e6)
     assert backend.take_lease("weather", epoch=0, holder=b"someone", until=until)
-    with pytest.raises(WriterBusyError, match="is being written by a program that does not say which process it is"):
+    with pytest.raises(WriterBusyError, match="is being written by an unknown process"):
         log.writer()
     clock.advance(LEASE)
     log.writer().close()

@@ -82,8 +82,8 @@ def test_a_flipped_bit_of_the_index_is_found_and_a_copy_has_a_right_one(
     ((value,),) = execute(path, f"SELECT {column} FROM blocks_1 WHERE first_id = 21")
     execute(path, f"UPDATE blocks_1 SET {column} = ? WHERE first_id = 21", int(value) ^ 1 << bit)
     (problem,) = log.verify().problems
-    assert problem.startswith("the index of the store has of the block of ids 21 to 30: ")
-    assert f"{column} {int(value) ^ 1 << bit} where the block has {value}" in problem
+    assert problem.startswith("the index entry of the block with ids 21 to 30 is wrong: ")
+    assert f"{column} is {int(value) ^ 1 << bit}, but {value} in the block" in problem
     copied = run_command("log", "copy", f"sqlite:///{path}", f"sqlite:///{tmp_path / 'copy.db'}", "weather")
     assert copied.code == 0
     with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as store:
@@ -104,7 +104,7 @@ def test_verify_lists_all_damage_at_once(log: Log, path: Path) -> None:
     found = log.verify()
     assert not found.ok
     assert [problem[:40] for problem in found.problems] == [
-        "the block of ids 11 to 20 is damaged: th",
+        "the block with ids 11 to 20 is damaged: ",
         "ids 31 to 40 are missing",
     ]
     assert (found.blocks, found.messages) == (4, 30)
@@ -112,7 +112,7 @@ def test_verify_lists_all_damage_at_once(log: Log, path: Path) -> None:
 
 def test_a_block_filed_under_other_ids_is_noticed(log: Log, path: Path) -> None:
     execute(path, "UPDATE blocks_1 SET data = (SELECT data FROM blocks_1 WHERE first_id = 11) WHERE first_id = 21")
-    with pytest.raises(CorruptBlockError, match="it holds ids 11 to 20 and is filed under 21 to 30"):
+    with pytest.raises(CorruptBlockError, match="it contains ids 11 to 20, but the store lists it under 21 to 30"):
         list(log.read(21))
 
 
@@ -192,7 +192,7 @@ def test_a_file_of_something_else_is_left_alone(path: Path) -> None:
     with pytest.raises(StorageError, match="a database of another program"):
         open_store(f"sqlite:///{path}")
     path.write_bytes(b"no database at all, but long enough to look at" * 100)
-    with pytest.raises(DamagedLogError, match="not an SQLite database"):
+    with pytest.raises(DamagedLogError, match="not that of an SQLite database"):
         open_store(f"sqlite:///{path}")
 
 

@@ -75,7 +75,7 @@ def test_what_cannot_be_done_is_said_once_and_tried_again(store: LogStore, clock
     real, cloud.store = cloud.store, (away := Away())
     with UpkeepThread(store, clock, [LogRule("*", tier=URL, segment_bytes=8000)], seconds=60, say=said.append):
         until(lambda: clock.advance(60) or away.calls > 3, "some turns")
-        assert [line.partition(":")[0] for line in said] == ["weather is not kept up"]
+        assert [line.partition(":")[0] for line in said] == ["upkeep of weather failed"]
         cloud.store = real
         until(lambda: clock.advance(60) or cloud.names()[2:], "the objects")
     assert len(said) == 1

@@ -48,7 +48,8 @@ def _objects(url: str, clock: Clock, open_bucket: OpenBucket | None, *, read_onl
 
     if open_bucket is None:
         raise LogInputError(
-            "logs in a bucket are opened with millstream.stores.tiers.open_log_store, which knows how it is reached"
+            f"cannot open {mask_password(url)[:200]}: open log stores in a bucket with "
+            "millstream.stores.tiers.open_log_store"
         )
     return ObjectsBackend(open_bucket(url), clock, read_only=read_only)
 
@@ -109,12 +110,13 @@ def is_database_store(url: str) -> bool:
 def _check_durability(scheme: str, durability: Durability) -> None:
     if scheme in _DATABASES:
         raise LogInputError(
-            f"durability={durability!r} is not supported here, because the database server decides it; "
-            "`millstream doctor --store URL` checks the server's settings"
+            f"durability={durability!r} is not supported by log stores in a database: remove durability, and change "
+            "the settings of the server instead; `millstream doctor --store URL` checks these settings"
         )
     if scheme == "s3":
         raise LogInputError(
-            f"durability={durability!r} is not supported here, because the bucket decides it: remove it"
+            f"durability={durability!r} is not supported by log stores in a bucket, which are always durable: remove "
+            "durability"
         )
     if durability != "memory":
         raise LogInputError(f"durability={durability!r} is not supported by memory://: use sqlite:/// or segments:///")

@@ -90,5 +90,8 @@ def read_header(data: bytes) -> BlockHeader:
         )
     header = BlockHeader(sections, *rest)
     if not 1 <= header.count <= MAX_COUNT or header.raw_bytes > MAX_RAW_BYTES:
-        raise BlockError(f"{header.count} messages in {header.raw_bytes} bytes exceed the limits of a block")
+        raise BlockError(
+            f"its header states {header.count:,} messages in {header.raw_bytes:,} bytes; the limits are "
+            f"{MAX_COUNT:,} messages and {MAX_RAW_BYTES:,} bytes"
+        )
     return header

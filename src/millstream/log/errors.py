@@ -70,7 +70,7 @@ class TrimmedError(LogError):
 
     def __init__(self, log: str, first_id: int, last_id: int) -> None:
         super().__init__(
-            f"ids {first_id} to {last_id} of log {log!r} were trimmed and are gone; it is read from id {last_id + 1} on"
+            f"ids {first_id} to {last_id} of log {log!r} were trimmed and cannot be read: read from id {last_id + 1} on"
         )
         self.log = log
         self.first_id = first_id
@@ -86,8 +86,8 @@ class CorruptBlockError(DamagedLogError):
 
     def __init__(self, log: str, first_id: int, reason: str) -> None:
         super().__init__(
-            f"the block of log {log!r} that begins at id {first_id} is damaged: {reason}. Restore it from a backup; "
-            f"`millstream log verify {log}` lists all damage, and reading can continue after this block by its ids"
+            f"the block of log {log!r} that begins at id {first_id} is damaged: {reason}. Restore the log from a "
+            f"backup, or read on after this block; `millstream log verify {log}` lists all damage"
         )
         self.log = log
         self.first_id = first_id

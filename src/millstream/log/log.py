@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from millstream.log.upkeep.verification import Verification
     from millstream.log.writing.writer import Writer
 
-_BY_CONSUMERS = "by consumers, which would keep their places with it"
+_BY_CONSUMERS = "by consumers that store a position"
 
 
 class Log:
@@ -271,7 +271,7 @@ class Log:
                 "(keep_all): change the policy first"
             )
         if not 1 <= first_id <= last_id + 1:
-            raise LogInputError(f"cannot trim log {self.name!r} to begin at id {first_id}: it ends at id {last_id}")
+            raise LogInputError(f"cannot trim log {self.name!r} to begin at id {first_id}: choose 1 to {last_id + 1}")
         raise_watermarks(self._backend, self.name, first_id=first_id)
         try:
             return self._drop_trimmed() + free_blocks(self._backend, self.name)
@@ -292,7 +292,7 @@ class Log:
         if self.bodies_only:
             raise LogInputError(
                 f"cannot move messages of log {self.name!r} to a tier: it is stored as rows, not as "
-                "blocks; copy it to another store"
+                "blocks; copy the log to a store of another kind"
             )
         url = self._backend.objects(policy.url).url
         write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=url))
@@ -349,7 +349,7 @@ class Log:
             raise LogInputError(
                 f"cannot change the kind of log {self.name!r}: its store recorded the kind when the log was created"
             )
-        self._refuse_users("given notes")
+        self._refuse_users("given metadata")
         self._put_state(key, value)
 
     def _put_state(self, key: str, value: bytes) -> None:
@@ -424,7 +424,9 @@ class Log:
     def _tierer(self) -> BlockMover:
         policy = self.tiering
         if policy is None:
-            raise LogInputError(f"log {self.name!r} has no tier: give a URL for its objects first")
+            raise LogInputError(
+                f"log {self.name!r} has no tier: set its URL with `millstream log tier {self.name} --to URL`"
+            )
         places = self._backend.places(self.name)
         from millstream.log.tiering.block_mover import BlockMover
 

@@ -53,13 +53,13 @@ class LogSpec(msgspec.Struct, frozen=True):
         if not 1 <= self.block_messages <= 65_536:
             raise LogInputError(f"block_messages of log {self.name!r} must be 1 to 65,536, not {self.block_messages}")
         if not 1 <= self.block_bytes <= 64 << 20:
-            raise LogInputError(f"block_bytes of log {self.name!r} must be 1 to 64 MiB, not {self.block_bytes}")
+            raise LogInputError(f"block_bytes of log {self.name!r} must be 1 byte to 64 MiB, not {self.block_bytes}")
         if not 0 <= self.linger <= _LONGEST_LINGER:
             raise LogInputError(f"linger of log {self.name!r} must be 0 to 60 seconds, not {self.linger}")
         for name, rate in (("commit_rate", self.commit_rate), ("message_rate", self.message_rate)):
             if not (rate == 0 or 0.01 <= rate <= 1e9):
                 raise LogInputError(
-                    f"{name} of log {self.name!r} must be 0 (off) or 0.01 to 1e9 per second, not {rate}"
+                    f"{name} of log {self.name!r} must be 0 (off) or 0.01 to 1,000,000,000 per second, not {rate}"
                 )
 
 
@@ -72,8 +72,8 @@ def require_owner(spec: LogSpec, done: str) -> None:
     """Raise :class:`SystemLogError` where *spec* is of a system log and does not name its kind: it cannot be *done*."""
     if is_system(spec.name) and spec.kind not in SYSTEM_KINDS:
         raise SystemLogError(
-            f"{spec.name!r} is a system log: it can be read, but not {done}. Choose a name that does "
-            f"not begin with {SYSTEM!r}"
+            f"{spec.name!r} is a system log: it can be read, but not {done}. Names that begin with "
+            f"{SYSTEM!r} are reserved: use another log"
         )
 
 

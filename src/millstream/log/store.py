@@ -158,7 +158,7 @@ class LogStore(ClosesOnExit):
         elif not copying.value:
             raise SystemLogError(
                 f"{spec.name!r} in {self.url} is a system log, which only Millstream writes: copy to a "
-                "store that has no such log"
+                "store that has no log of this name"
             )
         return self.log(spec, create=False)
 
@@ -166,9 +166,9 @@ class LogStore(ClosesOnExit):
         name, kind = spec.name, spec.kind
         if self._names.is_taken(name):
             raise WriterBusyError(
-                f"{name!r} is still the name of a system log that an older release created, and it "
-                f"could not be renamed to {SYSTEM}{name}: stop its writers, and make the store writable "
-                "with free space"
+                f"an older release created a system log with the name {name!r}, which could not be renamed to "
+                f"{SYSTEM + name!r}: stop the writers of this log, and check that the store is writable and has free "
+                "space"
             )
         self._names.settle(name)
         self._backend.create(name, first_id=first_id, kind=kind)
@@ -269,6 +269,6 @@ def open_store(
 
 def _refuse_objects(url: str) -> TierObjects:
     raise LogInputError(
-        f"older messages of this log are in the tier {url}, which this process has not opened: open the "
-        "store with millstream.stores.tiers.open_log_store"
+        f"older messages of this log are in the tier {url}, which open_store() cannot read: open the store with "
+        "millstream.stores.tiers.open_log_store()"
     )

@@ -216,7 +216,7 @@ def test_a_row_in_a_table_where_it_does_not_belong_is_told(original: OriginalQue
     original.execute(f"INSERT INTO queue_{NAME}_003_0001 VALUES (51, 'twice')")
     with pytest.raises(DamagedLogError, match=r"id 51 .* is in two tables"):
         list(log.read())
-    assert log._backend.check(NAME) == ["1 rows lie in tables where their ids do not belong"]
+    assert log._backend.check(NAME) == ["rows whose ids belong in other tables: 1"]
 
 
 def test_a_pointer_far_behind_its_rows_is_not_believed(original: OriginalQueue, log: Log) -> None:

@@ -25,7 +25,7 @@ def test_large_messages_fill_packets_and_one_that_fits_into_none_is_told(
     large = [bytes([n]) * 3000 for n in range(10)] + [b"'" * 2900, b"small"]
     with log.writer() as writer:
         assert writer.append(large) == IdRange(1, 12)
-        with pytest.raises(WriterFailedError, match="increase its max_allowed_packet"):
+        with pytest.raises(WriterFailedError, match="increase max_allowed_packet of the server"):
             writer.append([b"x" * 10_000])
     assert bodies(log) == large
     assert [data for _, data in open_original().packets(1, 20)] == large

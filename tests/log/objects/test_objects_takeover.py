@@ -338,7 +338,7 @@ def test_a_commit_that_is_gone_before_others_is_reported(bucket: MemoryBucket) -
         backend.commit(NAME, commit(epoch, last_id))
     del bucket.objects[NAMES.commit(2)]
     (problem,) = opened(bucket).check(NAME)
-    assert "commit 2 is missing from the bucket, so that later ones are not read" in problem
+    assert "commit 2 is missing from the bucket, so later commits cannot be read" in problem
 
 
 def test_p2_no_writer_puts_its_fence_in_the_place_of_a_commit_that_is_gone(bucket: MemoryBucket) -> None:

@@ -91,4 +91,4 @@ def test_the_command_moves_messages_and_says_where_they_are(
     assert "weather: 0 messages trimmed, 0 messages moved" in run("upkeep")
     victim = next((tmp_path / "cold").rglob("*.tier"))
     victim.unlink()
-    assert "not there" in run("verify", "weather", code=1)
+    assert "does not exist" in run("verify", "weather", code=1)

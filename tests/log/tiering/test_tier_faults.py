@@ -110,7 +110,7 @@ def test_an_object_that_is_gone_is_missing_and_what_follows_it_is_read(
     cloud.real.delete(SPACE, name)
     log = open_log()
     (problem,) = log.verify().problems
-    assert name in problem and "not there" in problem
+    assert name in problem and "does not exist" in problem
     with pytest.raises(MissingBlockError):
         list(log.read())
     (gap,) = [batch for batch in log.read(gaps="all") if isinstance(batch, Gap)]
@@ -193,7 +193,7 @@ def test_a_listing_that_is_behind_and_objects_that_seem_gone_lose_nothing(
     assert ids_of(open_log()) == list(range(1, 301))
     cloud.store = VanishingStore(cloud.real)
     fill(log, 100)
-    with pytest.raises(StorageError, match="not there"):
+    with pytest.raises(StorageError, match="does not exist"):
         log.move_blocks()
     cloud.store = cloud.real
     assert ids_of(open_log()) == list(range(1, 401))

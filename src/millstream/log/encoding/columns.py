@@ -106,7 +106,7 @@ def from_messages(messages: Sequence[Message]) -> Columns:
     except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
         found = ((number, fault) for number, message in enumerate(messages, 1) if (fault := _fault(message)))
         number, fault = next(found, (0, ""))
-        where = f"message {number} of {len(messages)} cannot be stored, and none is: " if number else ""
+        where = f"message {number} of {len(messages)} is invalid, so none was stored: " if number else ""
         raise LogInputError(f"{where}{fault or error}") from error
 
 
@@ -194,7 +194,9 @@ def _fault(message: Any) -> str:
     for name in ("event_time", "received_at"):
         time = getattr(message, name)
         if time is not None and not (isinstance(time, int) and -(2**63) <= time < 2**63):
-            return f"its {name} is {str(time)[:40]}, not whole microseconds since 1970 that fit into 64 bits"
+            return (
+                f"its {name} is {str(time)[:40]}, not a whole number of microseconds since 1970 that fits into 64 bits"
+            )
     if not isinstance(message.body, bytes):
         return f"its body is {type(message.body).__name__}, not bytes"
     for name in ("source", "key"):
@@ -212,7 +214,7 @@ def _headers_fault(headers: Any) -> str:
             if not isinstance(value, bytes):
                 return f"its header {name[:40]!r} is {type(value).__name__}, not bytes"
     except (TypeError, ValueError):
-        return "its headers are no pairs of text and bytes"
+        return "its headers are not pairs of text and bytes"
     return ""
 
 
@@ -223,7 +225,7 @@ def _text_fault(text: Any) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        return f"is {text[:40]!r}, which UTF-8 cannot hold: replace what is not a character at {error.start}"
+        return f"is {text[:40]!r}, which is not valid Unicode: replace the surrogate at index {error.start}"
     return ""
 
 
@@ -242,7 +244,7 @@ def _column(batch: pa.RecordBatch, name: str) -> Any:
         column = column if column.type == wanted else column.cast(wanted)
         column.validate(full=True)
     except pa.ArrowException as error:
-        raise LogInputError(f"the column {name} is not {wanted}: {error}") from error
+        raise LogInputError(f"the column {name} must be of type {wanted}: {error}") from error
     return column
 
 
@@ -267,7 +269,9 @@ def _header_column(column: Any) -> Any:
         return None
     pairs = column.flatten()
     if pairs.null_count or any(part.null_count for part in pairs.flatten()):
-        raise LogInputError("the column 'headers' has a header without a name or value: give each header both")
+        raise LogInputError(
+            "the column 'headers' has a header without a name or value: give each header a name and a value"
+        )
     return column.fill_null([]) if column.null_count else column
 
 

@@ -185,7 +185,9 @@ class SectionReader:
     def _unpack(self, column: int, part: int) -> tuple[int, int, Any]:
         _expect(self.has(column, part), column, f"its part {part} is missing")
         encoding, codec, items, size, position, stored = self._places[column, part]
-        _expect(part == BYTES or items <= MAX_ITEMS, column, f"{items} items are more than a block holds")
+        _expect(
+            part == BYTES or items <= MAX_ITEMS, column, f"it has {items:,} items, more than the limit of {MAX_ITEMS:,}"
+        )
         try:
             raw = decompress(self._data[position : position + stored], codec, size)
         except ValueError as error:

@@ -143,7 +143,7 @@ class Reader(ClosesOnExit):
             self._end = head.last_id
             if not head.first_id <= first_id <= self._end + 1:
                 raise LogInputError(
-                    f"cannot read {self._log!r} from id {first_id}: choose {head.first_id} to {self._end + 1}"
+                    f"cannot read log {self._log!r} from id {first_id}: choose {head.first_id} to {self._end + 1}"
                 )
             self._frontier = Frontier(first_id - 1)
             self._next = first_id
@@ -246,7 +246,7 @@ class Reader(ClosesOnExit):
 
     def _pass_over(self, gap: Gap, seeks: int) -> None:
         _logger.warning(
-            "%s continues after ids %d to %d of %s: %s",
+            "consumer %s skips ids %d to %d of log %s: %s",
             self._consumer,
             gap.first_id,
             gap.last_id,
@@ -275,7 +275,7 @@ class Reader(ClosesOnExit):
                 "consumer name"
             )
         if self._closed:
-            raise LogError(f"this reader of {self._log!r} is closed; open a new one")
+            raise LogError(f"this reader of log {self._log!r} is closed: open a new reader")
 
     def _store(self, position: ConsumerPosition) -> None:
         try:

@@ -92,7 +92,8 @@ def open_block(log: str, stored: StoredBlock) -> Block:
     head = block.header
     if (head.first_id, head.last_id) != (stored.first_id, stored.last_id):
         reason = (
-            f"it holds ids {head.first_id} to {head.last_id} and is filed under {stored.first_id} to {stored.last_id}"
+            f"it contains ids {head.first_id} to {head.last_id}, but the store lists it under {stored.first_id} to "
+            f"{stored.last_id}"
         )
         raise CorruptBlockError(log, stored.first_id, reason)
     if head.log != log_hash(log):

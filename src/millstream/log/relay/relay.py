@@ -139,8 +139,8 @@ class Relay:
             self._append(writer, OutboxBatch(progress, self._outbox.reread(progress)))
         elif writer.sequence > progress.number:
             _log.warning(
-                "the log %s has batch %d of the outbox %s, which knows of %d only: it was restored from a copy, or its "
-                "database is not durable. Messages may come twice",
+                "log %s has batch %d of outbox %s, but the outbox records only batch %d: the database of the outbox "
+                "was restored from a backup, or is not durable. Messages may be delivered twice",
                 self._log.name, writer.sequence, self._outbox.table.name, progress.number,
             )  # fmt: skip
         return progress
@@ -167,7 +167,7 @@ class Relay:
 
     def _tell(self, error: LogError, standby: bool) -> None:
         if not standby:
-            _log.warning("%s; the relay of %s tries again", error, self._outbox.table.name)
+            _log.warning("%s; the relay of outbox %s tries again", error, self._outbox.table.name)
 
 
 def _is_transient(error: LogError) -> bool:

@@ -29,12 +29,12 @@ FAILURES = ErrorCodes(
     duplicate=sqlite3.SQLITE_CONSTRAINT,
     unknown_database=sqlite3.SQLITE_CANTOPEN,
     advice={
-        sqlite3.SQLITE_CANTOPEN: (LogNotFoundError, "check the path: the application's database must be there"),
+        sqlite3.SQLITE_CANTOPEN: (LogNotFoundError, "check the path: the application's database must exist"),
         sqlite3.SQLITE_FULL: (StorageFullError, "free some space on its disk"),
         sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "check the rights of the file and its folder"),
-        sqlite3.SQLITE_CORRUPT: (DamagedLogError, "restore it from a backup"),
-        sqlite3.SQLITE_NOTADB: (DamagedLogError, "it is not an SQLite database; check the path"),
-        sqlite3.SQLITE_IOERR: (StorageError, "see what its disk says"),
+        sqlite3.SQLITE_CORRUPT: (DamagedLogError, "restore the file from a backup"),
+        sqlite3.SQLITE_NOTADB: (DamagedLogError, "check the path, which is not that of an SQLite database"),
+        sqlite3.SQLITE_IOERR: (StorageError, "check the disk for errors"),
     },
 )
 

@@ -66,7 +66,7 @@ class _ScheduledCalls:
             try:
                 method()
             except Exception:
-                _log.exception("housekeeping of the log failed; it is tried again when it is next due")
+                _log.exception("a background task of the log failed; it runs again when it is next due")
 
     def _next(self) -> Callable[[], Any] | None:
         """The next method that is due; None when there is nothing more to do, ever."""

@@ -8,7 +8,7 @@ import msgspec
 
 from millstream.log.backend import Head
 from millstream.log.tiering.reading import TierReader
-from millstream.log.tiering.seal import find_fault, find_fault_of_parquet
+from millstream.log.tiering.seal import ABSENT, find_fault, find_fault_of_parquet, size_fault
 from millstream.log.tiering.sealed_objects import SealedObject
 
 
@@ -25,18 +25,18 @@ def check_objects(tier: TierReader, log: str, head: Head, *, deep: bool) -> Iter
     for row in tier.rows(head.first_id, tier.last_id):
         where = f"the object {row.name} (ids {row.first_id} to {row.last_id})"
         if row.first_id > expected:
-            yield CheckedObject(row, f"ids {expected} to {row.first_id - 1} are in no object")
+            yield CheckedObject(row, f"ids {expected} to {row.first_id - 1} are not in any object")
         expected = row.last_id + 1
         fault = find_fault(tier.places.of(row), log, row) if deep else _missing(tier, row)
-        yield CheckedObject(row, None if fault is None else f"{where} is damaged: {fault}")
+        yield CheckedObject(row, None if fault is None else f"{where} is missing or damaged: {fault}")
         fault = find_fault_of_parquet(tier.places.of(row), row.parquet) if deep and row.parquet is not None else None
         if fault is not None:
-            problem = f"the Parquet file beside {row.name} is damaged: {fault}. The messages are in the object"
+            problem = f"the Parquet file beside {row.name} is missing or damaged: {fault}. The object itself is intact"
             yield CheckedObject(row, problem)
 
 
 def _missing(tier: TierReader, row: SealedObject) -> str | None:
     size = tier.places.of(row).size(row.name)
     if size is None:
-        return "it is not there"
-    return None if size == row.size else f"it has {size} bytes where {row.size} were written"
+        return ABSENT
+    return None if size == row.size else size_fault(size, row.size)

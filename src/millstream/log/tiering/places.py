@@ -23,7 +23,9 @@ class ObjectPlaces:
         """The objects at the URL of the log's tiering. Raises :class:`LogInputError` where it has none."""
         tiering = read_tiering(self.backend, self.log)
         if tiering is None:
-            raise LogInputError(f"log {self.log!r} has no tier: give a URL for its objects first")
+            raise LogInputError(
+                f"log {self.log!r} has no tier: set its URL with `millstream log tier {self.log} --to URL`"
+            )
         return self._open_objects(tiering.url)
 
     @property

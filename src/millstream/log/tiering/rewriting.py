@@ -42,9 +42,14 @@ def _blocks(places: ObjectPlaces, rows: Sequence[SealedObject]) -> Iterator[Stor
             data = read_index(objects, row)
             entries = None if data is None else decode_index(data)
         except SealError as error:
-            raise DamagedLogError(f"the object {row.name} is damaged: {error}") from error
+            raise DamagedLogError(
+                f"the object {row.name} of log {places.log!r} is damaged: {error}. Restore the object from a copy of "
+                "its store"
+            ) from error
         if entries is None:
-            raise DamagedLogError(f"the object {row.name} is not there")
+            raise DamagedLogError(
+                f"the object {row.name} of log {places.log!r} is missing: restore the object from a copy of its store"
+            )
         for begin, end, part in _parts(entries):
             found = objects.read(row.name, begin, end - begin) or b""
             for first_id, last_id, offset, size in part:

@@ -28,6 +28,8 @@ from millstream.log.tiering.objects import TierObjects
 from millstream.log.tiering.sealed_objects import ParquetCopy, SealedObject
 
 PART_BYTES = 4 << 20
+ABSENT = "it does not exist"
+_OTHER_BYTES = "its SHA-256 does not match"
 
 
 def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO, suffix: str = "") -> SealedObject:
@@ -70,13 +72,13 @@ def find_fault(objects: TierObjects, log: str, row: SealedObject) -> str | None:
     """What is wrong with the object of *row*, read from its first byte to its last; None where nothing is."""
     size = objects.size(row.name)
     if size != row.size:
-        return "it is not there" if size is None else f"it has {size} bytes where {row.size} were written"
+        return ABSENT if size is None else size_fault(size, row.size)
     data, digest = _read_index(objects, row), hashlib.sha256()
     try:
         found, first_id = decode_head(_read(objects, row.name, 0, HEAD_SIZE))
         entries = decode_index(data)
         if (found, first_id) != (log_hash(log), row.first_id) or summarize(entries) != row.sums:
-            return "it holds something else than its row says"
+            return "its ids and totals differ from those that the log records"
     except SealError as error:
         return str(error)
     digest.update(_read(objects, row.name, 0, HEAD_SIZE))
@@ -84,20 +86,25 @@ def find_fault(objects: TierObjects, log: str, row: SealedObject) -> str | None:
         part = _read(objects, row.name, begin, length)
         digest.update(part)
         if _checksums(part, checksums) != [checksum for _, checksum in checksums]:
-            return f"a block among the {length} bytes from {begin} on has another CRC32C than when it was sealed"
+            return f"the CRC32C of a block within bytes {begin:,} to {begin + length:,} does not match"
     digest.update(data)
-    return None if digest.hexdigest() == row.sha256 else "its SHA-256 is not that of what was written"
+    return None if digest.hexdigest() == row.sha256 else _OTHER_BYTES
 
 
 def find_fault_of_parquet(objects: TierObjects, copy: ParquetCopy) -> str | None:
     """What is wrong with a Parquet file, read from its first byte to its last; None where nothing is."""
     size = objects.size(copy.name)
     if size != copy.size:
-        return "it is not there" if size is None else f"it has {size} bytes where {copy.size} were written"
+        return ABSENT if size is None else size_fault(size, copy.size)
     digest = hashlib.sha256()
     for start in range(0, copy.size, PART_BYTES):
         digest.update(_read(objects, copy.name, start, PART_BYTES))
-    return None if digest.hexdigest() == copy.sha256 else "its SHA-256 is not that of what was written"
+    return None if digest.hexdigest() == copy.sha256 else _OTHER_BYTES
+
+
+def size_fault(size: int, written: int) -> str:
+    """What is wrong with an object of *size* bytes of which *written* bytes were written."""
+    return f"it has {size:,} bytes, but {written:,} were written"
 
 
 def _read(objects: TierObjects, name: str, start: int, length: int) -> bytes:

@@ -74,7 +74,7 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
         before = msgspec.json.decode(state.value, type=prepared(Tiering)) if state.value else None
         if before is not None and before.url != tiering.url and _has_tier(backend, log):
             raise LogInputError(
-                f"log {log!r} has its tier at {before.url} already, and a log can have only one: use that URL"
+                f"log {log!r} already has a tier at {before.url}, and a log can have only one tier: use that URL"
             )
         folder = before.folder if before is not None else f"{log}/{secrets.token_hex(8)}"
         wanted = msgspec.structs.replace(tiering, folder=folder)

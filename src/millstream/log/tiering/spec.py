@@ -48,7 +48,9 @@ class Compaction(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.commits < MIN_COMMITS:
-            raise LogInputError(f"a log is compacted after at least {MIN_COMMITS} commits, not {self.commits}")
+            raise LogInputError(
+                f"the number of commits before a compaction must be at least {MIN_COMMITS}, not {self.commits}"
+            )
 
 
 class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +70,7 @@ class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if not 1 <= self.segment_bytes <= 4 << 30:
-            raise LogInputError(f"segment_bytes must be 1 to 4 GiB, not {self.segment_bytes}")
+            raise LogInputError(f"segment_bytes must be 1 byte to 4 GiB, not {self.segment_bytes}")
 
 
 class TierInfo(msgspec.Struct, frozen=True, kw_only=True):

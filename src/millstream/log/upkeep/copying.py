@@ -76,8 +76,8 @@ def _refuse_other(source: Log, target: Log, last_id: int, columns: Sequence[str]
     parts = _read(source, ids, columns)
     if source.last_id < last_id or not all(_same(target, batch) for batch in parts):
         raise LogInputError(
-            f"log {target.name!r}, with ids up to {last_id}, differs from the beginning of the source "
-            "log: copy into a store that has no such log"
+            f"log {target.name!r} of the target, with ids up to {last_id}, differs from the beginning of the source "
+            "log: copy into a store that has no log of this name"
         )
 
 

@@ -145,11 +145,11 @@ class UpkeepThread:
             self._tell(self._store.url, ())
         except Exception as error:  # whatever it is, the next turn may do better
             if not isinstance(error, MillstreamError):
-                _log.exception("the upkeep of %s has failed", self._store.url)
+                _log.exception("the upkeep of %s failed", self._store.url)
             self._tell(self._store.url, (str(error),))
 
     def _tell(self, what: str, problems: tuple[str, ...]) -> None:
         if problems != self._said.get(what, ()):
             self._said[what] = problems
             for problem in problems:
-                self._say(f"{what} is not kept up: {problem}")
+                self._say(f"upkeep of {what} failed: {problem}")

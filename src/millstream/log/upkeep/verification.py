@@ -132,12 +132,13 @@ def _index_problem(stored: StoredBlock, entry: IndexEntry | None) -> str | None:
     head = read_header(stored.data)
     said = {**msgspec.structs.asdict(head), "last_id": head.last_id, "bytes": len(stored.data)}
     kept = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
-    wrong = [f"{name} {value} where the block has {said[name]}" for name, value in kept.items() if value != said[name]]
+    wrong = [f"{name} is {value}, but {said[name]} in the block" for name, value in kept.items() if value != said[name]]
     if not wrong:
         return None
     return (
-        f"the index of the store has of the block of ids {stored.first_id} to {stored.last_id}: {', '.join(wrong)}. "
-        "Seeks by time and figures may be wrong; the messages are whole, and `millstream log copy` makes a right index"
+        f"the index entry of the block with ids {stored.first_id} to {stored.last_id} is wrong: {'; '.join(wrong)}. "
+        "Seeks by time and statistics may be wrong; the messages are intact. `millstream log copy` makes a log with a "
+        "correct index"
     )
 
 
@@ -145,5 +146,5 @@ def _problem(log: str, stored: StoredBlock) -> str | None:
     try:
         open_block(log, stored).decode().validate(full=True)
     except (CorruptBlockError, BlockError, pa.ArrowInvalid) as error:
-        return f"the block of ids {stored.first_id} to {stored.last_id} is damaged: {error}"
+        return f"the block with ids {stored.first_id} to {stored.last_id} is damaged: {error}"
     return None

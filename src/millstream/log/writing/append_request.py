@@ -144,12 +144,12 @@ def _request_of_columns(columns: Columns, sequence: int | None) -> AppendRequest
 def _checked(total: int, largest: int) -> int:
     if largest > MAX_MESSAGE_BYTES:
         raise MessageTooLargeError(
-            f"a message of {largest:,} bytes exceeds the limit of {MAX_MESSAGE_BYTES:,}: store it as a "
-            "content item and append a reference"
+            f"a message of {largest:,} bytes exceeds the limit of {MAX_MESSAGE_BYTES:,} bytes: store the content as a "
+            "content item, and append its id"
         )
     if total > MAX_REQUEST_BYTES:
         raise LogInputError(
-            f"{total:,} bytes exceed the limit of one append call, {MAX_REQUEST_BYTES:,}: append fewer "
+            f"{total:,} bytes exceed the limit of one append call, {MAX_REQUEST_BYTES:,} bytes: append fewer "
             "messages per call"
         )
     return total

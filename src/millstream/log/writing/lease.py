@@ -33,7 +33,8 @@ class WriterLease:
         holder = encode_holder(this_holder(clock.now()))
         until = now + round(seconds * MICROSECONDS)
         if not backend.take_lease(log, epoch=head.epoch, holder=holder, until=until):
-            raise WriterBusyError(f"another writer has just taken over log {log!r}: {current_writer(backend, log)}")
+            other = current_writer(backend, log) or "it has ended since"
+            raise WriterBusyError(f"another writer took log {log!r} at the same time ({other}): try again later")
         return cls(backend, log, head.epoch + 1, seconds)
 
     def renew(self) -> bool:
@@ -68,5 +69,5 @@ def _holder_in_force(head: Head, one_host: bool, now: int) -> str | None:
     try:
         holder = decode_holder(head.holder)
     except msgspec.DecodeError:
-        return "a program that does not say which process it is"
+        return "an unknown process"
     return None if holder is None or holder.is_gone(one_host=one_host) else str(holder)

@@ -15,7 +15,7 @@ from millstream.log.errors import LogInputError
 
 _DATABASE = re.compile(r"[A-Za-z0-9_$-]{1,63}")
 _MOST_PASSWORD_BYTES = 4096
-_QUOTING = "write special characters of user and password as %XX"
+_QUOTING = ", and write special characters of user and password as %XX"
 
 
 class DatabaseAddress(msgspec.Struct, frozen=True):
@@ -69,28 +69,28 @@ def parse_database(url: str, kind: type[AddressT]) -> AddressT:
     if parts.scheme != kind.scheme or not parts.hostname or not parts.username or parts.fragment:
         raise _refusal(url, kind, _QUOTING)
     if not _DATABASE.fullmatch(database):
-        raise _refusal(url, kind, "the database name must have 1 to 63 letters, digits, '_', '$' and '-'")
-    if set(options) - set(kind.options):
-        raise _refusal(url, kind, f"its query options can be {', '.join(kind.options)}")
+        raise _refusal(url, kind, " with a database name of 1 to 63 letters, digits, '_', '$' and '-'")
+    if unknown := sorted(set(options) - set(kind.options)):
+        raise _refusal(url, kind, f"; unknown options: {', '.join(unknown)}; allowed: {', '.join(kind.options)}")
     fields = {"host": parts.hostname, "port": port, "user": unquote(parts.username), "database": database, **options}
     password = _password(url, kind, parts, options.get("password_file"))
     try:
         return msgspec.convert({**fields, "password": password}, prepared(kind))
     except msgspec.ValidationError as error:
-        raise _refusal(url, kind, str(error)) from error
+        raise _refusal(url, kind, f"; {error}") from error
 
 
 def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: str | None) -> str:
     password = unquote(parts.password or "")
     if password == HIDDEN:
         raise LogInputError(
-            f"the password in {mask_password(url)} is masked: write the password itself, or keep it in "
-            "a file with ?password_file=/path"
+            f"the password in {mask_password(url)} is masked: write the password itself, or put the password in a "
+            "file and add ?password_file=/path"
         )
     if file is None:
         return password
     if password:
-        raise _refusal(url, kind, "give either the password or a password_file")
+        raise _refusal(url, kind, " with either a password or a password_file, not both")
     try:
         return read_password(file)
     except (OSError, ValueError) as error:
@@ -99,4 +99,4 @@ def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: s
 
 def _refusal(url: str, kind: type[DatabaseAddress], advice: str) -> LogInputError:
     form = f"{kind.scheme}://user:password@host:port/database"
-    return LogInputError(f"invalid log store URL {mask_password(url)[:200]!r}: use {form}: {advice}")
+    return LogInputError(f"invalid log store URL {mask_password(url)[:200]!r}: use {form}{advice}")

@@ -230,7 +230,8 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
         except LogNotFoundError as error:
             if not create:
                 raise LogNotFoundError(
-                    f"no log store at {self.url}: check the URL, or create a log in it first"
+                    f"no log store at {self.url}: check the URL, or create the store with "
+                    "`millstream log create NAME --store URL`"
                 ) from error
             for statement in self.sql.SCHEMA:
                 self._execute(statement)

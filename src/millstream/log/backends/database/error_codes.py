@@ -13,6 +13,10 @@ from millstream.log.errors import LogError, StorageBusyError, StorageError, Stor
 ErrorAdvice: TypeAlias = tuple[type[LogError], str]
 """What is raised for an error, and what people are told to do next."""
 
+DENIED_ADVICE = "check the user and the password, and grant the user all rights on the database"
+DAMAGED_ADVICE = "check the server's error log, and restore the damaged tables from a backup"
+ABSENT_ADVICE = "check the URL, or create the store with `millstream log create NAME --store URL`"
+
 
 class ErrorCodes(msgspec.Struct, frozen=True, kw_only=True):
     """The errors of one kind of server, by code; a code of letters may also stand as its class, the first two.
@@ -42,11 +46,11 @@ class ErrorCodes(msgspec.Struct, frozen=True, kw_only=True):
 
     def _advice_for(self, error: ServerError) -> ErrorAdvice:
         if self.is_lost(error):
-            return StorageUnavailableError, "see that the server runs and can be reached"
+            return StorageUnavailableError, "check that the server runs and can be reached"
         if self.is_worth_another_try(error):
-            return StorageBusyError, "another transaction has held it for a minute; see who does"
+            return StorageBusyError, "find the transaction that holds the lock, and end it"
         known = (self.advice[name] for name in _names(error.code) if name in self.advice)
-        return next(known, (StorageError, "look the error up in the server's documentation"))
+        return next(known, (StorageError, "look up the error in the server's documentation"))
 
 
 def _names(code: Code) -> Set[Code]:

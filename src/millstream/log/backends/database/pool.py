@@ -175,4 +175,4 @@ class ConnectionPool(Generic[LocationT]):
     def _log_recovery(self) -> None:
         if self._unreachable:
             self._unreachable = False
-            _log.warning("%s: it is back", self.address.url)
+            _log.warning("%s answers again", self.address.url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.log.backends.database.error_codes import ErrorCodes
+from millstream.log.backends.database.error_codes import ABSENT_ADVICE, DAMAGED_ADVICE, DENIED_ADVICE, ErrorCodes
 from millstream.log.errors import (
     DamagedLogError,
     LogInputError,
@@ -35,13 +35,11 @@ MYSQL_ERRORS = ErrorCodes(
     unknown_database=UNKNOWN_DATABASE,
     advice={
         **dict.fromkeys(_FULL, (StorageFullError, "free some space on the server, then open the writer again")),
-        **dict.fromkeys(_READ_ONLY, (StorageReadOnlyError, "it can only be read; use the primary server")),
-        **dict.fromkeys(_DENIED, (StorageError, "check user and password, and grant it all rights on the database")),
-        **dict.fromkeys(
-            _DAMAGED, (DamagedLogError, "see the server's own log, and restore what is damaged from a backup")
-        ),
-        UNKNOWN_DATABASE: (LogNotFoundError, "check the URL, or create a log in it first"),
-        UNKNOWN_TABLE: (LogNotFoundError, "check the URL, or create a log in it first"),
+        **dict.fromkeys(_READ_ONLY, (StorageReadOnlyError, "this server is read-only: use the primary server")),
+        **dict.fromkeys(_DENIED, (StorageError, DENIED_ADVICE)),
+        **dict.fromkeys(_DAMAGED, (DamagedLogError, DAMAGED_ADVICE)),
+        UNKNOWN_DATABASE: (LogNotFoundError, ABSENT_ADVICE),
+        UNKNOWN_TABLE: (LogNotFoundError, ABSENT_ADVICE),
         1406: (LogInputError, "use a shorter name"),
     },
 )

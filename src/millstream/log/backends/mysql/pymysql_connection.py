@@ -98,7 +98,7 @@ def mysql_errors() -> Iterator[None]:
     except pymysql.MySQLError as error:
         number, text = (*error.args, "", "")[:2]
         if not isinstance(number, int):
-            number, text = CR.CR_MALFORMED_PACKET, number or "the server sent what cannot be understood"
+            number, text = CR.CR_MALFORMED_PACKET, number or "the server sent a malformed packet"
         raise ServerError(number, str(text) or "the connection is closed") from error
     except OSError as error:
         raise ServerError(CR.CR_SERVER_LOST, str(error)) from error

@@ -66,6 +66,6 @@ def _number(url: str, name: str, text: str) -> int:
 def _refusal(url: str) -> LogInputError:
     return LogInputError(
         f"invalid log store URL {mask_password(url)[:200]!r}: use "
-        "mysql://user:password@host:port/database?layout=nerve&shards=4, and add pointers= and rps= if "
-        "the queue has such tables"
+        "mysql://user:password@host:port/database?layout=nerve, with the options "
+        f"{', '.join(f'{name}=0 to {most:,}' for name, most in _OPTIONS.items())}"
     )

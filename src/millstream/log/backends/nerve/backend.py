@@ -176,8 +176,8 @@ class NerveBackend:
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         raise LogInputError(
-            f"cannot find {time} in queue {log!r}: the nerve layout stores no times from id {first_id} "
-            "on. Use an id, or copy the queue into another store"
+            f"cannot find the time {time} (microseconds since the epoch) in queue {log!r}: the nerve layout stores no "
+            f"times for messages from id {first_id} on. Use an id, or copy the queue into a store of another kind"
         )
 
     def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
@@ -192,7 +192,7 @@ class NerveBackend:
     def check(self, log: str) -> Sequence[str]:
         queue = self._queue(log)
         count = queue.reader.strays(self._existing(log, self.head(log).hot_id, 2**63 - 1))
-        return [f"{count} rows lie in tables where their ids do not belong"] if count else []
+        return [f"rows whose ids belong in other tables: {count:,}"] if count else []
 
     def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
         """Delete old rows, as many as there are about *max_bytes* in; the server's estimate of their size counts."""
@@ -283,8 +283,8 @@ class NerveBackend:
             return seen
         if seen[1] - seen[0] > MOST_LEFTOVERS:
             raise DamagedLogError(
-                f"queue {log!r} has rows up to id {seen[1]}, but its writer pointer is {seen[0]}; an "
-                "interrupted publisher cannot cause such a distance. Restore the pointer from a backup"
+                f"queue {log!r} has rows up to id {seen[1]}, but its writer pointer is {seen[0]}: an interrupted "
+                f"publisher leaves at most {MOST_LEFTOVERS:,} rows. Restore the pointer from a backup"
             )
         self._clock.sleep(WATCH_SECONDS)
         if self._ends(log) != seen:
@@ -309,5 +309,5 @@ def _added(connection: DatabaseConnection, statement: str, *values: Value) -> bo
 def _at_work(log: str) -> WriterBusyError:
     return WriterBusyError(
         f"another publisher is writing to queue {log!r} without a lease, but a queue can have only one "
-        "publisher: stop it first"
+        "publisher: stop the other publisher first"
     )

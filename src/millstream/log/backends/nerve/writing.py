@@ -174,7 +174,7 @@ def _packets(share: ShardBatch, packet_bytes: int) -> Iterator[tuple[range, Sequ
         if taken > room:
             raise MessageTooLargeError(
                 f"a message of {len(body):,} bytes exceeds the server's packet limit of "
-                f"{packet_bytes:,}: increase its max_allowed_packet"
+                f"{packet_bytes:,} bytes: increase max_allowed_packet of the server"
             )
         if size + taken > room or position - start == MOST_ROWS:
             yield share.ids[start:position], share.bodies[start:position]
@@ -194,5 +194,5 @@ def _foreign(queue: str, first_id: int) -> ForeignPublisherError:
     return ForeignPublisherError(
         f"another publisher is writing to queue {queue!r} without a lease: from id {first_id} on, the "
         "tables differ from what this writer wrote, and its last messages were not confirmed. A queue "
-        "can have only one publisher: stop the other one"
+        "can have only one publisher: stop the other publisher"
     )

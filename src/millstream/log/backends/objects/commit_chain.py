@@ -250,9 +250,11 @@ def check_link(end: ChainEnd, commit: CommitObject) -> None:
     head = commit.head
     where = f"commit {head.number} of log {head.log!r}"
     if (head.previous, head.previous_id) != (end.digest, end.last_id) or head.number != end.number + 1:
-        raise DamagedLogError(f"{where} does not continue commit {end.number}: one of them was replaced. {ADVICE}")
+        raise DamagedLogError(
+            f"{where} does not continue commit {end.number}: one of the two objects was replaced. {ADVICE}"
+        )
     if head.epoch < end.epoch or (head.epoch > end.epoch and not head.is_fence):
-        raise DamagedLogError(f"{where} has epoch {head.epoch} after epoch {end.epoch}. {ADVICE}")
+        raise DamagedLogError(f"{where} has epoch {head.epoch}, but the commit before it has {end.epoch}. {ADVICE}")
     expected = head.previous_id + 1
     for block in head.blocks:
         if block.first_id != expected or block.last_id < block.first_id:

@@ -97,10 +97,12 @@ def decode_commit(log: str, number: int, data: bytes) -> CommitObject:
     """The object that begins with *data*. Raises :class:`HeadTooLongError`, :class:`DamagedLogError`."""
     where = f"commit {number} of log {log!r}"
     if len(data) < PREFIX.size:
-        raise DamagedLogError(f"{where} is damaged: {len(data)} bytes are too few. {ADVICE}")
+        raise DamagedLogError(
+            f"{where} is damaged: it has {len(data)} bytes, fewer than the {PREFIX.size} of its head. {ADVICE}"
+        )
     magic, version, _, length, digest = PREFIX.unpack_from(data)
     if magic != MAGIC or length > MAX_HEAD_BYTES:
-        raise DamagedLogError(f"{where} is damaged: it does not begin as a commit does. {ADVICE}")
+        raise DamagedLogError(f"{where} is damaged: it does not begin with the head of a commit. {ADVICE}")
     if version != VERSION:
         raise DamagedLogError(
             f"{where} has format {version}, but this release reads format {VERSION}: upgrade Millstream"
@@ -116,7 +118,9 @@ def decode_commit(log: str, number: int, data: bytes) -> CommitObject:
     except msgspec.DecodeError as error:
         raise DamagedLogError(f"{where} is damaged: {error}. {ADVICE}") from error
     if (head.log, head.number) != (log, number):
-        raise DamagedLogError(f"{where} contains commit {head.number} of log {head.log!r}. {ADVICE}")
+        raise DamagedLogError(
+            f"{where} is damaged: its object contains commit {head.number} of log {head.log!r}. {ADVICE}"
+        )
     return CommitObject(head, digest, start)
 
 

@@ -126,8 +126,8 @@ class CommitReader:
                 return None
             if len(data) < error.needed:
                 raise DamagedLogError(
-                    f"commit {number} of log {self._names.log!r} is damaged: it has {len(data)} bytes, and its head "
-                    f"alone has {error.needed}. {ADVICE}"
+                    f"commit {number} of log {self._names.log!r} is damaged: it has {len(data)} bytes, but its head "
+                    f"alone needs {error.needed}. {ADVICE}"
                 ) from error
             commit = decode_commit(self._names.log, number, data)
         self.keep(commit, data)

@@ -107,7 +107,7 @@ class ObjectLog:
         is_cut_off = (
             later > end.number + 1 and self.reader.read_head(later) and self.chain.refresh().number == end.number
         )
-        missing = f"commit {end.number + 1} is missing from the bucket, so that later ones are not read"
+        missing = f"commit {end.number + 1} is missing from the bucket, so later commits cannot be read"
         return missing if is_cut_off else ""
 
     def _head(self, end: ChainEnd, epoch: int) -> CommitHeader:

@@ -69,8 +69,8 @@ class States:
         made = create_object(self._bucket, self._names.state(key, new.version), data, self._clock)
         if self._find_gone(key) >= _block(new.version):
             raise StorageUnavailableError(
-                f"state {key!r} of log {self._names.log!r} was changed by others while this change was under way, and "
-                "it may have been made before that: read the state again"
+                f"state {key!r} of log {self._names.log!r} was changed by another process at the same time, and it is "
+                "unknown whether this change was stored: read the state again"
             )
         if not made:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.log.backends.database.error_codes import ErrorCodes
+from millstream.log.backends.database.error_codes import ABSENT_ADVICE, DAMAGED_ADVICE, DENIED_ADVICE, ErrorCodes
 from millstream.log.errors import (
     DamagedLogError,
     LogInputError,
@@ -21,9 +21,9 @@ _NOT_NOW = ("53300", "57P01", "57P02", "57P03", "57P04")  # full, ending, crashe
 _ENDED = ("25P03", "57P05")  # the server has ended a transaction or a session in which nothing happened
 _CONTENDED = ("40001", "40P01", "55006", "55P03", "57014")  # a deadlock, a lock or an answer not in time
 
-_DENIED = (StorageError, "check user and password, and grant it all rights on the database")
-_DAMAGED = (DamagedLogError, "see the server's own log, and restore what is damaged from a backup")
-_ABSENT = (LogNotFoundError, "check the URL, or create a log in it first")
+_DENIED = (StorageError, DENIED_ADVICE)
+_DAMAGED = (DamagedLogError, DAMAGED_ADVICE)
+_ABSENT = (LogNotFoundError, ABSENT_ADVICE)
 
 POSTGRES_ERRORS = ErrorCodes(
     lost=frozenset(["08", *_NOT_NOW, *_ENDED]),
@@ -32,7 +32,7 @@ POSTGRES_ERRORS = ErrorCodes(
     unknown_database=UNKNOWN_DATABASE,
     advice={
         "53100": (StorageFullError, "free some space on the server, then open the writer again"),
-        "25006": (StorageReadOnlyError, "it can only be read; use the primary server"),
+        "25006": (StorageReadOnlyError, "this server is read-only: use the primary server"),
         "28": _DENIED,
         "42501": _DENIED,
         "XX001": _DAMAGED,

@@ -250,7 +250,10 @@ class SegmentsBackend:
         marker = self._folder / "store.json"
         if not marker.exists():
             if not create:
-                raise LogNotFoundError(f"no log store at {self._folder}: check the path, or create a log in it first")
+                raise LogNotFoundError(
+                    f"no log store at {self._folder}: check the path, or create the store with "
+                    f"`millstream log create NAME --store {self.url}`"
+                )
             make_private_folder(self._folder)
             foreign = [path for path in self._folder.iterdir() if path.name != "logs" and path.name[0] != "."]
             if foreign and not marker.exists():  # another process may just have made it

@@ -22,7 +22,7 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOSPC: (StorageFullError, "free some space on its disk, then open the writer again"),
     errno.EDQUOT: (StorageFullError, "raise the quota or free some space, then open the writer again"),
     errno.EFBIG: (StorageFullError, "raise the limit on the size of files, then open the writer again"),
-    errno.EROFS: (StorageReadOnlyError, "its disk can only be read"),
+    errno.EROFS: (StorageReadOnlyError, "make its disk writable"),
     errno.EACCES: (StorageReadOnlyError, "check the rights of the folder and its files"),
     errno.EPERM: (StorageReadOnlyError, "check the rights of the folder and its files"),
 }
@@ -67,7 +67,7 @@ def translated(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind, advice = _KINDS.get(error.errno or 0, (StorageError, "see what its disk says"))
+        kind, advice = _KINDS.get(error.errno or 0, (StorageError, "check the disk for errors"))
         raise kind(f"{path}: {error}; {advice}") from error
 
 

@@ -126,7 +126,7 @@ class SealedSegments:
         try:
             head = read_head(self._folder, self._log, first_id)
         except FileNotFoundError:
-            return NOTHING, [f"{path} is not there"]
+            return NOTHING, [f"{path} is missing"]
         except FormatError as error:
             return NOTHING, [f"{path}: the head of the segment is damaged: {error}"]
         try:

@@ -118,7 +118,7 @@ class SegmentStream(CommittedSegments):
             size = path.stat().st_size
             whole = size >= confirmed and scan.offset >= confirmed and scan.run_on(size)
             if not whole and not (unsettled and scan.last_id >= confirmed_id):
-                raise self._damage("; ".join(scan.problems) or f"{path} is shorter than what was confirmed")
+                raise self._damage("; ".join(scan.problems) or f"{path} is shorter than its confirmed data")
             end = CommittedEnd(
                 boot=self._boot,
                 segment=segments[-1],
@@ -218,7 +218,7 @@ class SegmentStream(CommittedSegments):
 
     def _damage(self, what: str) -> DamagedLogError:
         return DamagedLogError(
-            f"log {self._name!r} in {self._folder} is damaged: {what}. Restore it from a backup; "
+            f"log {self._name!r} in {self._folder} is damaged: {what}. Restore the log from a backup; "
             f"`millstream log verify {self._name}` lists all damage"
         )
 

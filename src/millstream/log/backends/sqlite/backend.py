@@ -43,12 +43,12 @@ _WAIT = 60.0  # seconds for which a statement waits for another process's transa
 
 _KINDS: dict[int, tuple[type[StorageError | DamagedLogError], str]] = {
     sqlite3.SQLITE_FULL: (StorageFullError, "free some space on its disk, then open the writer again"),
-    sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "it can only be read; check the rights of the file and its folder"),
+    sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "check the rights of the file and its folder"),
     sqlite3.SQLITE_CORRUPT: (
         DamagedLogError,
-        "restore it from a backup; `sqlite3 FILE .recover` saves what can be read",
+        "restore the file from a backup; `sqlite3 FILE .recover` saves what can be read",
     ),
-    sqlite3.SQLITE_NOTADB: (DamagedLogError, "it is not an SQLite database; check the path"),
+    sqlite3.SQLITE_NOTADB: (DamagedLogError, "check the path, which is not that of an SQLite database"),
 }
 
 
@@ -82,7 +82,10 @@ class SqliteBackend:
         self._closed = False
         self._reserve = DiskReserve(Path(f"{self._path}-reserve"))
         if not self._path.exists() and (read_only or not create):
-            raise LogNotFoundError(f"no log store at {self._path}: check the path, or create a log in it first")
+            raise LogNotFoundError(
+                f"no log store at {self._path}: check the path, or create the store with "
+                f"`millstream log create NAME --store {self.url}`"
+            )
         self._is_frozen = is_on_read_only_disk(self._path)
         with self._translated():
             if not self._is_frozen:
@@ -367,7 +370,7 @@ class SqliteBackend:
             if code == sqlite3.SQLITE_BUSY:
                 holder = describe_lock_holders(self._path, Path(f"{self._path}-shm"), Path(f"{self._path}-wal"))
                 raise StorageBusyError(f"{self._path} has been locked for {_WAIT:.0f} seconds: {holder}") from error
-            kind, advice = _KINDS.get(code, (StorageError, "see what its disk says"))
+            kind, advice = _KINDS.get(code, (StorageError, "check the disk for errors"))
             raise kind(f"{self._path}: {error}; {advice}") from error
 
 
