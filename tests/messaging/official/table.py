@@ -19,7 +19,8 @@ LINES = 6
 PROOFS = """# Faults of official clients
 
 Faults of official RocketMQ clients, with traces, in the order of the [table](../messaging.md#official-clients).
-In each heading "it" is the client named below. `make test-clients` writes this page.
+Each heading names a client and its fault; the text in italics is the behaviour that the test expects.
+`make test-clients` writes this page.
 """
 BEGIN, END = "<!-- clients: written by make test-clients -->\n", "<!-- end of clients -->\n"
 
@@ -65,7 +66,8 @@ def render_exchanges(cells: Sequence[Cell]) -> str:
     found = {cell.text: cell for cell in cells if cell.result == "its own"}
     parts = [PROOFS]
     for cell in found.values():
-        parts += [f"## {cell.text}", "", f"{cell.client}: *{cell.about.strip()}* It failed with", "", "```text"]
+        fault = cell.text[:1].lower() + cell.text[1:].rstrip(".")
+        parts += [f"## {cell.client}: {fault}", "", f"The test of *{cell.about.strip()}* failed with", "", "```text"]
         parts += [cell.seen[:600].rstrip(), "```", ""]
         if cell.exchange:
             parts += ["The last messages, `>` to the broker and `<` from it:", "", "```text"]
