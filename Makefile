@@ -12,10 +12,10 @@ unexport PYTHONDONTWRITEBYTECODE # or each of the processes that tests start com
 
 .PHONY: help demo test test-all test-clients test-reference test-transparency test-object-storage test-heavy test-failed test-long test-long-status screenshots check bench docs proto openapi requirements clean
 
-help: ## List what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-18s %s\n' "$$name" "$$text"; done
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-19s %s\n' "$$name" "$$text"; done
 
-demo: $(VENV)/.demo ## Run the whole road on real data: log, batches, anchors, copies, checks, repair, proof
+demo: $(VENV)/.demo ## Run all steps on real data: log, batches, anchors, copies, checks, repair, proof
 	$(BIN)/millstream demo $(ARGS)
 
 # pytest rewrites each test file at its first import, which takes seconds: two processes do it for those that run tests,
@@ -24,19 +24,19 @@ $(VENV)/.tests: $(VENV)/.dev $(wildcard tests/*.py tests/*/*.py tests/*/*/*.py t
 	@for half in '[a-l]' '[m-z]'; do $(PYTEST) -n 0 --collect-only -qq tests/$$half*/ >/dev/null & done; wait
 	@touch $@
 
-test: $(VENV)/.tests ## Run the default tier, and of each other tier what proves that it works (10 minutes)
+test: $(VENV)/.tests ## Run the default tier, and the smoke tests of the other tiers (10 minutes)
 	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=quick $(PYTEST) -m "default or smoke" $(ARGS)
 
-test-all: $(VENV)/.tests ## Run all tiers at the size of CI (30 minutes)
+test-all: $(VENV)/.tests ## Run all tiers at the size ci (30 minutes)
 	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=ci $(PYTEST) $(ARGS)
 
-test-heavy: $(VENV)/.tests ## Run what `make test` leaves out of `make test-all`
+test-heavy: $(VENV)/.tests ## Run all tiers except the default one, at the size ci (25 minutes)
 	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=ci $(PYTEST) -m "not default" $(ARGS)
 
-test-failed: $(VENV)/.dev ## Run the few tests that failed in the last run again, one at a time; SIZE=ci for those of test-heavy
+test-failed: $(VENV)/.dev ## Run the tests that failed in the last run again, one at a time (at most 4; SIZE=ci after test-heavy)
 	PYTHONPATH=tests MILLSTREAM_TEST_SIZE=$(SIZE) $(BIN)/python -m suite.again $(ARGS)
 
 test-clients: $(VENV)/.dev ## Run the official RocketMQ clients of five languages; needs Maven, Go, npm and cargo (30 minutes)
@@ -47,21 +47,21 @@ test-clients: $(VENV)/.dev ## Run the official RocketMQ clients of five language
 test-reference: $(VENV)/.dev ## Compare with Sidetree's reference implementation; needs npm (MILLSTREAM_TEST_SIZE=long: 5 minutes)
 	MILLSTREAM_TEST_REFERENCE=build/reference $(BIN)/python -m pytest tests/anchoring/reference $(ARGS)
 
-test-transparency: $(VENV)/.dev ## Compare signed ledgers with verifiers of transparency logs; needs Go (one minute)
+test-transparency: $(VENV)/.dev ## Compare signed ledgers with verifiers of transparency logs; needs Go (1 minute)
 	MILLSTREAM_TEST_TRANSPARENCY=build/transparency $(BIN)/python -m pytest tests/anchoring/transparency/interop $(ARGS)
 
-test-object-storage: $(VENV)/.dev ## Run the tests of logs in buckets on one more real S3 server; needs Go (5 minutes, 2 of which build it)
+test-object-storage: $(VENV)/.dev ## Run the tests of logs in buckets, also on the Versity gateway; needs Go (5 minutes)
 	cd tests/log/objects/versitygw && GOFLAGS= go build -mod=readonly -buildvcs=false -o $(CURDIR)/build/object-storage/versitygw github.com/versity/versitygw/cmd/versitygw
 	PATH="$(CURDIR)/build/object-storage:$$PATH" MILLSTREAM_TEST_SIZE=$(or $(MILLSTREAM_TEST_SIZE),ci) $(PYTEST) tests/log/objects $(ARGS)
 
-test-long: $(VENV)/.tests ## Run all tiers at their long size; PART=2/6 for the second of six parts, of an hour at most
+test-long: $(VENV)/.tests ## Run all tiers at the size long; PART=2/6 runs the second of six parts (at most 60 minutes per part)
 	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=long $(PYTEST) --part $(PART) --record-run --timeout 3600 -o faulthandler_timeout=0 $(ARGS)
 
-test-long-status: $(VENV)/.dev ## Show when each part of the long runs was last run, and on which commit
+test-long-status: $(VENV)/.dev ## Show the last run, commit and result of each part of test-long
 	@PYTHONPATH=tests $(BIN)/python -m suite.runs
 
-screenshots: $(VENV)/.dev ## Keep a picture of every page of the console, 1440 and 390 pixels wide, light and dark, in build/screenshots
+screenshots: $(VENV)/.dev ## Write screenshots of all console pages to build/screenshots (1440 and 390 pixels wide, light and dark)
 	@mkdir -p build/screenshots
 	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_browser.py -k "every_page or whole_page"
 
@@ -71,7 +71,7 @@ check: $(VENV)/.dev ## Run the linters, the type checker and the import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev ## Measure against peers in the same run and write docs/benchmarks.md
+bench: $(VENV)/.dev ## Run the benchmarks, compare with other systems, and update docs/benchmarks.md
 	$(BIN)/millstream bench log --runs 1 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench log-buckets --runs 1 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench batching --markdown docs/benchmarks.md $(ARGS)
@@ -81,26 +81,26 @@ bench: $(VENV)/.dev ## Measure against peers in the same run and write docs/benc
 	$(BIN)/millstream bench batching-spark --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench pipeline --runs 1 --markdown docs/benchmarks.md $(ARGS)
 
-bench-long: $(VENV)/.dev ## Let a log grow to a thousand million messages and say what each costs (ARGS="--up-to 1e8")
+bench-long: $(VENV)/.dev ## Measure the cost per message while a log grows to 1,000,000,000 messages (ARGS="--up-to 1e8" for fewer)
 	$(BIN)/millstream bench log-flat --size full --markdown docs/benchmarks.md $(ARGS)
 
-docs: $(VENV)/.dev ## Build the documentation into build/docs; its links, commands and tutorials are tried
+docs: $(VENV)/.dev ## Build the documentation in build/docs, and test its links, commands and tutorials
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	$(BIN)/python -m pytest -q tests/docs
 
-proto: $(VENV)/.dev ## Compile the messaging protocol, and write the blocking client, anew
+proto: $(VENV)/.dev ## Compile the messaging protocol, and generate the blocking client
 	$(BIN)/python -m millstream.messaging.protocol.compile
 	$(BIN)/python -m millstream.messaging.client.generate
 
-openapi: $(VENV)/.dev ## Write the descriptions of the interfaces for programs anew
+openapi: $(VENV)/.dev ## Generate the OpenAPI descriptions in docs/reference
 	$(BIN)/python -m millstream.rest.description docs/reference/openapi.json
 	$(BIN)/python -m millstream.rest.registry_app docs/reference/registry-openapi.json
 
-requirements: $(VENV)/.dev ## Compile the pinned requirements anew
+requirements: $(VENV)/.dev ## Update the pinned requirements
 	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --no-annotate --extra demo --extra dev pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --no-annotate --extra demo --extra build -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
 
-clean: ## Remove what was built (the demo's data stays)
+clean: ## Remove the environment, build output and caches (not the data of the demo)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
