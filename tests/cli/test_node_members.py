@@ -334,6 +334,17 @@ def test_what_batches_topics_is_where_the_broker_is_and_goes_elsewhere_without_i
     assert set(assign({"a": plain}, assigned).values()) == {"a"}
 
 
+def test_a_broker_with_clients_stays_where_it_is_when_a_member_joins(tmp_path: Path) -> None:
+    serve = ServeSettings(batching={name: f"{name}.batches" for name in "abc"}, producers=True)
+    with Node.open(Settings(data=str(tmp_path), serve=serve), create=True) as node:
+        roles = NodeRoles(node).groups(broker=True)
+    for first, joined in (("a", "b"), ("b", "a")):
+        alone = assign({first: roles}, {})
+        assigned = assign({first: roles, joined: roles}, alone)
+        assert assigned["broker"] == first
+        assert joined in assigned.values()
+
+
 names = st.sampled_from(["m1", "m2", "m3", "m4"])
 roles = st.dictionaries(st.sampled_from([f"r{n}" for n in range(8)]), st.sampled_from(["g1", "g2", "g3"]))
 

@@ -14,8 +14,8 @@ from serving_nodes import MEMBER_SETTINGS, Serving, open_node, owner_of
 
 from millstream.messaging.client import ClientError, Message, Producer, PushConsumer
 from millstream.node import Node
+from millstream.node.members.assignment import BROKER_ROLE
 from millstream.node.members.member_table import Member
-from millstream.node.messaging import BROKER_ROLE
 from millstream.testing.waiting import until_allowed_async, until_async
 from support.server_databases import new_database
 

@@ -20,7 +20,7 @@ from millstream.core.metric_collection.hook import LabelledMetrics
 from millstream.log import LogSpec
 from millstream.mill.workers.pools import queues_of
 from millstream.node.ledger_trees import LEDGERS
-from millstream.node.messaging import BROKER_ROLE
+from millstream.node.members.assignment import BROKER_ROLE
 
 if TYPE_CHECKING:
     from millstream.batching.ticks import Ticker

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from millstream.cli.node_roles import NodeRoles, Opener
 from millstream.cli.role_run import RoleRun
-from millstream.node.messaging import BROKER_ROLE
+from millstream.node.members.assignment import BROKER_ROLE
 
 if TYPE_CHECKING:
     from millstream.cli.broker_role import BrokerRole

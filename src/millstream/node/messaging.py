@@ -10,6 +10,7 @@ from millstream.core.address import Address, is_wildcard, parse_address
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
+from millstream.node.members.assignment import BROKER_ROLE
 
 if TYPE_CHECKING:
     from millstream.messaging.broker.address import RouteEndpoints
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
-
-BROKER_ROLE = "broker"
-"""The role of the member that has the broker; members tell the others under this name where theirs listens."""
 
 _TLS = "broker-tls"
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+BROKER_ROLE = "broker"
+"""The role of the broker for RocketMQ clients. Its clients wait for seconds when it moves, so it moves last."""
+
 
 def assign(offers: Mapping[str, Mapping[str, str]], owners: Mapping[str, str]) -> Mapping[str, str]:
     """The owner of each role that somebody of *offers* (roles and their groups, by member) can have.
@@ -55,7 +58,7 @@ def _move(
     able: Mapping[tuple[str, ...], Sequence[str]], chosen: Mapping[tuple[str, ...], str], load: Mapping[str, int]
 ) -> tuple[tuple[str, ...], str] | None:
     """A unit and the member that should have it instead of one that has at least two more."""
-    for unit in sorted(chosen, key=lambda unit: (-load[chosen[unit]], unit)):
+    for unit in sorted(chosen, key=lambda unit: (-load[chosen[unit]], BROKER_ROLE in unit, unit)):
         least = min(able[unit], key=lambda name: (load[name], name))
         if load[chosen[unit]] - load[least] > 1:
             return unit, least
