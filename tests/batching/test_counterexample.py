@@ -97,8 +97,8 @@ def test_the_command_prints_lines_that_show_the_difference_when_they_are_batched
     lines = b"".join(msgspec.json.encode(event) + b"\n" for event in fleet(1))
     result = CliRunner().invoke(batch, ["shrink", *PLAIN], input=lines, catch_exceptions=False)
     assert [line.partition(":")[0] for line in result.stderr.splitlines()] == [
-        "faithful, as they came",
-        "faithful, had each come at once",
+        "faithful, as received",
+        "faithful, without delays",
         "order-free, in any order",
     ]
     events = [json.loads(line) for line in result.stdout.splitlines()]

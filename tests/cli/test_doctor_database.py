@@ -66,13 +66,13 @@ def test_the_doctor_asks_the_server_and_names_what_a_move_has_left(
         settings = settings_of(tmp_path, f"[node]\ndatabase = '{database}'\n[batching]\nmax_count = 10\n")
         checks = doctor()
         assert checks["database packets"]["ok"], checks["database packets"]
-        assert checks["left-over states"]["found"] == "node.db, batching/a.batches.state: no process reads them"
-        assert "as old as the move" in str(checks["left-over states"]["fix"])
+        assert checks["left-over states"]["found"] == "node.db, batching/a.batches.state: not read by any process"
+        assert "they date from the move" in str(checks["left-over states"]["fix"])
         with Node.open(settings) as node, node.batching.state_file("a.batches") as path:
             assert path.read_bytes() == b"{}"
             path.write_bytes(b"[]")
         with Node.open(settings) as node:
             assert node.batching.state("a.batches").read() == b"[]"
-        assert doctor()["left-over states"]["found"] == "node.db: no process reads them"
+        assert doctor()["left-over states"]["found"] == "node.db: not read by any process"
         settings_of(tmp_path, f"[node]\ndatabase = '{empty}'\n")
         assert "was not filled from them" in str(doctor()["left-over states"]["fix"])

@@ -140,7 +140,7 @@ def test_devices_an_outbox_and_identifiers_come_in_and_are_anchored_though_nothi
             index = other.anchoring.observer.index
             until(lambda: _anchored(index) == 50, "all messages anchored, though nothing follows them")
         node.drain()
-    assert "ingest into pumps: it has ended: 20 records, 0 messages put aside" in node.said
+    assert "ingest into pumps: it has ended: 20 records, 0 messages rejected" in node.said
     assert "relaying into orders has ended: 30 messages, 0 dead rows" in node.said
 
 
@@ -188,7 +188,7 @@ def test_topics_groups_and_clients_are_administered_over_the_url_of_a_node_with_
         assert ask("otto", "group", "configure", "billing", "--max-attempts", "3", "--backoff", "1s")[0] == 0
         assert ask("vera", "topic", "describe", "orders") == (0, (
             "orders  NORMAL  2 queues  2 messages  billing\nmessages 1 to 2; 0 held back\n"
-            "billing  orders  1 to come, 0 in flight, all done up to 1, 0 consumers\n"
+            "billing  orders  lag 1, 0 in flight, all done up to 1, 0 consumers\n"
         ))  # fmt: skip
         assert "billing  dead after 3 attempts; waits 1 s" in ask("vera", "group", "describe", "billing")[1]
         assert ask("vera", "client", "list") == (0, "")

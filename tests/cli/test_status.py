@@ -55,7 +55,7 @@ def status(folder: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Status:
 def test_a_policy_whose_copies_are_all_in_order_is_well(status: Status) -> None:
     code, found, printed = status()
     assert (code, found["well"], found["damaged"], found["report"]) == (0, True, 0, "SUCCESS")
-    assert "  well" in printed
+    assert "  OK" in printed
 
 
 @pytest.mark.parametrize("damage", ["gone", "rotten"])
@@ -68,8 +68,8 @@ def test_an_item_that_the_source_lost_is_not_well(status: Status, folder: Path, 
     assert run(["mill", "check", "--data", str(folder)]) == 1
     code, found, printed = status()
     assert (code, found["well"], found["damaged"], found["report"]) == (1, False, 1, "FAILURE")
-    assert "missing or damaged in the source: 1 item" in printed and "NOT WELL" in printed
-    assert "the last report on one says FAILURE: see `millstream mill report one photos`" in printed
+    assert "missing or damaged in the source: 1 item" in printed and "NOT OK" in printed
+    assert "the last report on one is FAILURE: see `millstream mill report one photos`" in printed
 
 
 def test_the_last_report_on_a_copy_counts(status: Status, folder: Path, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_last_report_on_a_copy_counts(status: Status, folder: Path, tmp_path
     assert run(["mill", "check", "--data", str(folder)]) == 1
     code, found, printed = status()
     assert (code, found["report"], found["copies"][0]["report"]) == (1, "SUCCESS", "FAILURE")
-    assert "the last report on two says FAILURE" in printed
+    assert "the last report on two is FAILURE" in printed
 
 
 def test_a_task_that_failed_for_good_is_not_well(status: Status, folder: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_task_that_failed_for_good_is_not_well(status: Status, folder: Path) -
             queue.dead_letter(lease, cause="no permission")
     code, found, printed = status()
     assert (code, found["dead_tasks"]) == (1, {"duplication-low": 1})
-    assert "1 task failed for good: see `millstream queue dead duplication-low`" in printed
+    assert "1 task failed permanently: see `millstream queue dead duplication-low`" in printed
 
 
 def test_a_store_that_cannot_be_used_is_not_well(status: Status, tmp_path: Path) -> None:

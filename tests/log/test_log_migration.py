@@ -172,7 +172,7 @@ def test_a_ledger_with_somebodys_message_is_repaired(folder: Path) -> None:
     code, _, error = run_command(*words)
     assert (code, "message 2 of log 'system:registry.ledger' is not a ledger entry" in error) == (1, True)
     assert "anchor ledger --repair" in error
-    assert run_command(*words, "--repair")[:2] == (0, "1 entry in the chain; 1 message aside: 2\n")
+    assert run_command(*words, "--repair")[:2] == (0, "1 entry in the chain; 1 message excluded: 2\n")
     code, out, _ = run_command(*words, "--json")
     assert (code, [json.loads(line)["number"] for line in out.splitlines()]) == (0, [1])
     with Node.open(settings_of(folder)) as node:

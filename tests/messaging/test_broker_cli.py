@@ -52,12 +52,12 @@ def test_serve_says_when_it_is_ready_and_ends_on_a_signal(tmp_path: Path, capsys
         capsys.readouterr()
         assert run(["group", "reset", "g", "--topic", "t", "--to", "1", *endpoint]) == 0
         assert run(["group", "list", *endpoint]) == 0
-        assert "g  t  2 to come, 0 in flight, all done up to 0, 0 consumers" in capsys.readouterr().out
+        assert "g  t  lag 2, 0 in flight, all done up to 0, 0 consumers" in capsys.readouterr().out
         assert run(["topic", "describe", "t", *endpoint]) == 0
         assert capsys.readouterr().out.splitlines() == [
             "t  NORMAL  4 queues  2 messages  g",
             "messages 1 to 2; 0 held back",
-            "g  t  2 to come, 0 in flight, all done up to 0, 0 consumers",
+            "g  t  lag 2, 0 in flight, all done up to 0, 0 consumers",
         ]
         assert run(["client", "list", *endpoint]) == 0
         assert run(["client", "stack", "nobody", *endpoint]) == 3

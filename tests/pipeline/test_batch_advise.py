@@ -69,7 +69,7 @@ def test_the_command_draws_the_trade_off_and_gives_advice(
     assert all(one["late_share"] <= 1 for one in tried)
     assert run(command) == 0
     shown = capfd.readouterr().out
-    assert "Advice: window = " in shown
+    assert "Recommended: window = " in shown
     assert "◆" in shown
     assert run([*command[:-1], "never"]) == 2
     assert run([*command, "--grace", "soon"]) == 2

@@ -211,7 +211,7 @@ class TestOnSpark:
         (tmp_path / "files/broken.parquet").write_bytes(b"no Parquet")
         capfd.readouterr()
         assert run(command) == 1
-        assert f"not taken: {tmp_path}/files/broken.parquet is not a Parquet file" in capfd.readouterr().err
+        assert f"not ingested: {tmp_path}/files/broken.parquet is not a Parquet file" in capfd.readouterr().err
         (tmp_path / "files/broken.parquet").unlink()
         assert run(command) == 0
         assert run([*command[:2], str(tmp_path / "nowhere"), *command[3:]]) == 2

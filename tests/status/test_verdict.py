@@ -307,7 +307,7 @@ def test_status_asks_the_node_that_serves_the_folder(
     assert (code, found["ok"], found["issues"], found["unknown"], found["watching"]) == (0, True, [], [], False)
     assert found["well"] and found["copies"]
     run(["status", "--data", str(desk.folder)])
-    assert b"nothing is watching" in capsysbinary.readouterr().out
+    assert b"not monitored" in capsysbinary.readouterr().out
     with FAULTS["dead letters"](desk):
         code, found = status()
         assert (code, found["ok"], [one["kind"] for one in found["issues"]]) == (1, False, ["dead-letters"])

@@ -25,11 +25,11 @@ from millstream.cli.examples import example
 _CHUNK = 8192
 
 Group = Iterable[EventBatch | Reject]
-"""What is printed together."""
+"""Number of lines that are printed together."""
 
 
 class _WithTools(click.Command):
-    """A command that is another one where its first argument names a tool; a file of that name is ``./explain``."""
+    """A command that calls another one if its first argument names a tool; a file with such a name is ``./explain``."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -48,7 +48,7 @@ TOOLS = {
     "serve": "millstream.cli.batch_serve:serve_command",
     "advise": "millstream.cli.batch_advise:advise_command",
 }
-"""What ``millstream batch`` does besides batching lines, and where it is defined (loaded only when it is called)."""
+"""The tools of ``millstream batch`` and where each is defined; a tool is loaded only when it is called."""
 
 
 @example("millstream batch --window 1200000000 --max-delay 3600000000 events.jsonl")
@@ -116,7 +116,7 @@ def _replayed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator
 
 
 def _streamed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator[Group]:
-    """Each line's ``received_at`` says that no later line was received before it."""
+    """The lines are sorted: no later line was received before the ``received_at`` of an earlier one."""
     for number, event in events:
         yield chain(*batcher.advance(event.received_at))
         try:
@@ -127,7 +127,7 @@ def _streamed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator
 
 
 def _sorted(batcher: Batcher, events: Iterator[Event]) -> Iterator[Group]:
-    """The same output for any order of lines: only the latest ``received_at`` of all is taken for the clock."""
+    """The same output for any order of lines: only the latest ``received_at`` of all sets the clock."""
     outcomes: list[BatcherOutput] = []
     latest: int | None = None
     while chunk := list(islice(events, _CHUNK)):

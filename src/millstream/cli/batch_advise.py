@@ -1,4 +1,4 @@
-"""``millstream batch advise``: which window, delay and late policy fit the records that a log has."""
+"""``millstream batch advise``: recommend a window, a delay and a late policy for the records of a log."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def advise_command(
 
     One Spark job tries all combinations. Latency is the time from the first record of a group to its close. The
     recommendation has the lowest latency among the rules that reject at most --late-share of the records as late and
-    leave about as few records alone as any of them. Nothing is changed.
+    whose share of single-record batches is about the smallest. Nothing is changed.
     """
     from millstream.pipeline.jobs.advise import try_rules
 
@@ -145,7 +145,7 @@ def _show(
     log: str, tried: Sequence[SimulationMetrics], best: SimulationMetrics, late_share: float, seconds: float
 ) -> None:
     table = Table(title=f"{tried[0].records:,} records of {log}, in {seconds:.1f} s", title_justify="left")
-    for heading in ("", "window", "max delay", "late", "groups", "single", "refused late", "latency", "99 %"):
+    for heading in ("", "window", "max delay", "late", "groups", "single", "rejected late", "latency", "99 %"):
         table.add_column(heading, justify="left" if heading == "late" else "right")
     for number, figures in enumerate(tried, start=1):
         table.add_row(
@@ -163,10 +163,10 @@ def _show(
     console.print(table)
     click.echo(chart(tried, best))
     setting = f"window = {_span(best.window)}, max_delay = {_span(best.max_delay)}, late = {best.late_policy}"
-    click.echo(f"Advice: {setting}{f', grace = {_span(best.grace)}' if best.grace else ''}")
+    click.echo(f"Recommended: {setting}{f', grace = {_span(best.grace)}' if best.grace else ''}")
     click.echo(
-        f"  (of those that refuse at most {late_share:.2%} as late, within {SLACK:.0%} of the fewest single records, "
-        "the least latency)"
+        f"  (the lowest latency among the rules that reject at most {late_share:.2%} as late, and whose share of "
+        f"single-record batches is at most {SLACK:.0%} above the smallest)"
     )
 
 
@@ -185,7 +185,7 @@ def chart(tried: Sequence[SimulationMetrics], best: SimulationMetrics) -> str:
     labels = [f"{top:8.2%}", *[" " * 8] * (_HEIGHT - 2), f"{0:8.2%}"]
     drawn = [f"{label} │{row}" for label, row in zip(labels, rows, strict=True)]
     axis = f"{'':8} └{'─' * _WIDTH}\n{'':10}0{_span(right):>{_WIDTH - 1}}"
-    return "\n".join(["refused as late, against mean latency (◆ is the advice)", *drawn, axis])
+    return "\n".join(["rejected as late, against mean latency (◆: recommended)", *drawn, axis])
 
 
 def _span(ticks: float) -> str:

@@ -1,4 +1,4 @@
-"""The options of ``millstream batch`` and its tools that say by which rules to batch."""
+"""The options of ``millstream batch`` and its tools for the batching rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.cli.parameter_types import RecordDuration, SizeType
 
 
 def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
-    """Give a command the rules that every batch is made by, named as in BatchConfig; *cut* is the default cut."""
+    """Give a command the options for the rules of every batch, named as in BatchConfig; *cut* is the default cut."""
     options = [
         click.option(
             "--window",

@@ -1,4 +1,4 @@
-"""``millstream batch serve``: a log in, its batches into another log, for as long as it runs."""
+"""``millstream batch serve``: batch a log into another log until it is stopped."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from millstream.settings import Settings
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a batch service: ``position`` and ``behind`` in messages of its log, the rest since it was started.
 
-    ``delay_seconds`` says how long messages took from event to receipt: half of them, 99 % and all of them at most so
-    long. ``settle_lag_seconds`` is for how long the next batch has been due without the log having said so.
+    ``delay_seconds`` is the time from event to receipt of a message: median, 99 % and maximum. ``settle_lag_seconds``
+    is for how long the next batch has been due without the log having said so.
     """
 
     log: str
@@ -67,7 +67,7 @@ class ServiceStatusPrinter:
         self._next = clock.monotonic() + every
 
     def show_when_due(self, *, as_json: bool) -> None:
-        """Print a line where the last one is old enough."""
+        """Print a line if it is due."""
         if self._clock.monotonic() >= self._next:
             self.show(as_json=as_json)
             self._next = self._clock.monotonic() + self._every
@@ -159,7 +159,7 @@ def serve(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Run *service* until *stop* says so, or *once* through what is there; print *status* by and by.
+    """Run *service* until *stop* returns True, or *once* over the existing messages; print *status* when it is due.
 
     With *anchoring* the batches are anchored when they are due, and all of them in the end.
     """

@@ -84,8 +84,8 @@ def shrink_command(*, file: BinaryIO, **rules: Any) -> int:
     for event in found.events:
         _print(event)
     for what, made in (
-        ("faithful, as they came", found.faithful),
-        ("faithful, had each come at once", found.prompt),
+        ("faithful, as received", found.faithful),
+        ("faithful, without delays", found.prompt),
         ("order-free, in any order", found.order_free),
     ):
         click.echo(f"{what + ':':<33}{_text(made)}", err=True)

@@ -1,4 +1,4 @@
-"""``millstream bench``: measure our own parts, and in a checkout their peers in the same run."""
+"""``millstream bench``: measure Millstream, and in a checkout its peers in the same run."""
 
 from __future__ import annotations
 

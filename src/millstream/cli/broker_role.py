@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class BrokerRole:
-    """Lets *broker*, which runs in the event loop *loop*, have the topics while the role runs in this process."""
+    """Gives *broker*, which runs in the event loop *loop*, the topics while the role runs in this process."""
 
     def __init__(self, broker: SharedBroker, loop: asyncio.AbstractEventLoop) -> None:
         self._broker, self._loop = broker, loop
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where clients are led that look for it, as members tell each other."""
+        """The address to which other members direct the broker's clients."""
         return member_addresses(self._broker.routes)
 
     def writer_of(self, topic: str) -> Writer | None:

@@ -15,7 +15,7 @@ _LONGEST_NAME = 64
 
 
 def os_user() -> str:
-    """``os:NAME``: the account of this process by its effective user id, whatever variables such as ``USER`` say."""
+    """``os:NAME``: the account of this process by its effective user id; variables such as ``USER`` are ignored."""
     number = os.geteuid()
     try:
         return f"os:{pwd.getpwuid(number).pw_name}"

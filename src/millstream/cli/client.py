@@ -35,7 +35,7 @@ _DEFAULT_BROKER = "127.0.0.1:8081"
 
 
 def endpoint_options(command: Command) -> Command:
-    """Give *command* the address of a running broker and how to reach it; its first argument asks that broker."""
+    """Give *command* the options to reach a running broker; its first argument is a client of that broker."""
 
     @click.option("--broker", "endpoint", metavar="HOST:PORT", help="Address of the broker (default: 127.0.0.1:8081).")
     @administration_options

@@ -1,4 +1,4 @@
-"""What all commands share: where the data lies, how results are printed, how errors end the process."""
+"""Code that all commands share: data and log options, and the printing of results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def data_options(command: Command) -> Command:
 
 
 def store_options(command: Command) -> Command:
-    """Like :func:`data_options`, and ``--store URL``, which wins, for a bare log store in place of a node's own."""
+    """Like :func:`data_options`, and ``--store URL`` for a log store without a node, which takes precedence."""
 
     @click.option("--store", metavar="URL", help="Use a log store without a node, such as sqlite:///path/log.db.")
     @data_options
@@ -86,5 +86,5 @@ def echo_line(text: str, *, err: bool = False) -> None:
 
 
 def is_terminal() -> bool:
-    """Whether a person is watching: progress bars are drawn there, plain lines elsewhere."""
+    """Whether standard error is a terminal: progress bars are drawn there, plain lines elsewhere."""
     return sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""``millstream completion``: what a shell needs to complete commands and options."""
+"""``millstream completion``: print the completion script of a shell."""
 
 from __future__ import annotations
 

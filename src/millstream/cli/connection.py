@@ -1,4 +1,4 @@
-"""How commands reach a broker: which key they sign with, and how they encrypt."""
+"""Options for the connection to a broker: access key and TLS."""
 
 from __future__ import annotations
 

@@ -101,14 +101,14 @@ def _run_demo(
 
 
 def _with_stores(settings: Settings) -> Settings:
-    """*settings* with three stores, unless the user has configured those that the demo needs."""
+    """*settings* with three stores, unless the user has configured the stores that the demo needs."""
     urls = {PRIMARY: PRIMARY_URL} | {name: f"file://{{data}}/stores/{name}" for name in COPIES}
     stores = {name: StoreSettings(url) for name, url in urls.items()}
     return msgspec.structs.replace(settings, stores={**stores, **settings.stores})
 
 
 def _keep_settings(settings: Settings) -> None:
-    """Tell later commands on this data folder of the three stores."""
+    """Write the three stores into the settings file of the data folder, for later commands."""
     path = settings.folder / FILE_NAME
     if not path.exists():
         lines = [f'[stores.{name}]\nurl = "{store.url}"\n' for name, store in settings.stores.items()]

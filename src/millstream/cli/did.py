@@ -30,7 +30,7 @@ class DidInputError(InputError):
 
 
 class DidUnknownError(NotFoundError):
-    """Nothing is known of the DID."""
+    """The DID is unknown."""
 
 
 profile_option = click.option(
@@ -260,7 +260,7 @@ def read_operations(source: BinaryIO | None, suffix: str, profile: Profile) -> l
 
 
 def parse(data: bytes, profile: Profile, where: str) -> Operation:
-    """The operation in *data*; *where* it stands is said in the error."""
+    """The operation in *data*; an error names its position *where*."""
     from millstream.anchoring.sidetree import RequestError, parse_request
 
     try:
@@ -270,7 +270,7 @@ def parse(data: bytes, profile: Profile, where: str) -> Operation:
 
 
 def print_request(request: bytes, profile: Profile) -> None:
-    """Print *request*, after a check that a node would take it."""
+    """Print *request*, after a check that a node would accept it."""
     parse(request, profile, "the request")
     sys.stdout.buffer.write(request + b"\n")
     sys.stdout.buffer.flush()

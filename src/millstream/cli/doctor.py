@@ -1,4 +1,4 @@
-"""``millstream doctor``: what is missing on this machine, and how to get it."""
+"""``millstream doctor``: show what is missing on this machine, and how to install it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def doctor(settings: Settings, as_json: bool) -> int:
 
     Anything missing that the settings do not require is optional, with its purpose. The command writes to folders and
     connects to the servers of the settings; for a log store on a database server it compares the server's settings with
-    the recommended ones, and in a bucket it tries out whether one of many creators of a name wins. For tables on a
-    server it names files in the data folder that are not read any more.
+    the recommended ones, and for a bucket it tests whether exactly one of several concurrent creators of a name
+    succeeds. If the tables are on a server, it names files in the data folder that are no longer used.
     """
     checks = list(run_checks(settings))
     for check in checks:

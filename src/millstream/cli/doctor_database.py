@@ -1,4 +1,4 @@
-"""What the doctor looks at where the node's database is on a server: what the server takes, and what is left behind."""
+"""Checks of a node's database on a server: the size of statements, and files left behind in the folder."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from millstream.core.errors import MillstreamError
 from millstream.settings import Settings
 
 _MESSAGE_BYTES = 20
-"""What a message adds to the statement that stores an anchor: its id (8 bytes) and the place of its batch (4 bytes), in
-which the client writes each zero byte as two. Measured: 17 to 19.4 bytes."""
+"""Bytes that a message adds to the statement that stores an anchor: its id (8 bytes) and the index of its batch (4
+bytes); the client escapes each zero byte as two. Measured: 17 to 19.4 bytes."""
 
 _LARGEST_PACKET = 1 << 30
 """The largest ``max_allowed_packet`` of MariaDB and MySQL."""
@@ -24,8 +24,7 @@ _MOST_NAMED = 10
 
 
 def check_database(settings: Settings) -> Iterator[Check]:
-    """Whether the server of ``node.database`` takes statements as large as an anchor needs, and which states in the
-    folder no process reads."""
+    """Checks that the server of ``node.database`` accepts the statement of an anchor, and finds unused files."""
     from millstream.core.database_server import open_server
     from millstream.core.retry import RetryPolicy
     from millstream.node.moving import was_moved
@@ -50,7 +49,7 @@ def check_database(settings: Settings) -> Iterator[Check]:
 
 
 def _packet(settings: Settings, packet: int) -> Check:
-    """Whether *packet* (bytes) is enough for an anchor; not needed for sure where batches have no largest count."""
+    """Whether *packet* (bytes) is enough for an anchor; optional if batches have no maximum count."""
     counts = [config.max_count for config in settings.batching.rules.configs]
     known = [count for count in counts if isinstance(count, int)]
     bounded = len(known) == len(counts)
@@ -69,7 +68,7 @@ def _packet(settings: Settings, packet: int) -> Check:
 
 
 def left_over_states(settings: Settings) -> Sequence[Path]:
-    """The files in the folder of the node that no process reads, because their content is on servers."""
+    """The unused files in the folder of the node: their content is on servers."""
     from millstream.node.context import DATABASE
 
     folder = settings.folder
@@ -84,10 +83,15 @@ def _left_over(left: Sequence[Path], folder: Path, *, moved: bool) -> Check:
     shown = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED:,} more" if names[_MOST_NAMED:] else "")
     aside = shlex.quote(f"{folder}-before")
     if moved:
-        fix = f"they are as old as the move: mv them to {aside}, and delete them when the backups have the database"
+        fix = (
+            f"they date from the move to the server: mv them to {aside}, and delete them once the backups contain the "
+            "database"
+        )
     else:
         fix = (
             "the database was not filled from them: if the node lacks what they contain, stop it and run `millstream "
             f"node move` first; else mv them to {aside}"
         )
-    return Check("left-over states", False, f"{shown}: no process reads them", "a folder that is up to date", fix, True)
+    return Check(
+        "left-over states", False, f"{shown}: not read by any process", "a folder that is up to date", fix, True
+    )

@@ -1,4 +1,4 @@
-"""What the doctor looks at in the ledgers of a node: entries without a signature, and where checkpoints are copied."""
+"""Checks of the ledgers of a node: entries without a signature, and the location of copied checkpoints."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from millstream.node.ledger_trees import LEDGERS, LedgerName
 from millstream.settings import Settings
 
 _COPY = "checkpoint copy"
-_SHOWS = "a restored backup that is found before it forks a ledger"
+_SHOWS = "detection of a restored backup before it forks a ledger"
 _ELSEWHERE = (
     "set anchoring.checkpoint_copy to a folder on another disk, or to a bucket, that is not backed up with the node"
 )
 
 
 def check_ledgers(settings: Settings) -> Iterator[Check]:
-    """Whether the ledgers of the node of *settings* are signed to their end, and their checkpoints copied."""
+    """Checks that all entries of the node's ledgers are signed, and that checkpoints are copied."""
     from millstream.node.databases import has_database
 
     if not has_database(settings):  # looking must not begin a node

@@ -1,4 +1,4 @@
-"""What the doctor looks at on the machine: Python, SQLite, folders, clock, limits, forks."""
+"""Checks of the machine: Python, SQLite, folders, clock, limits, forks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TIMEX_BYTES = 512  # more than a struct timex has on any architecture
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was examined. ``needed_for`` names what does not work without it; ``fix`` is a command.
+    """The result of one check. ``needed_for`` names what does not work without it; ``fix`` is a command.
 
     What is ``optional`` is not needed by the node's settings.
     """
@@ -67,7 +67,7 @@ def _sqlite() -> Check:
 
 
 def _folder(name: str, folder: Path, needed_for: str, least: int = 0) -> Check:
-    """Whether something can be written to *folder*, or to where it would be made, and *least* bytes are free."""
+    """Whether *folder*, or its nearest existing parent, is writable and has *least* bytes free."""
     place = nearest_existing(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
@@ -84,7 +84,7 @@ def _folder(name: str, folder: Path, needed_for: str, least: int = 0) -> Check:
 
 
 def _clock(folder: Path, clock: Clock) -> Check:
-    """Whether the clock is not behind what was written last: ids of time would go back with it."""
+    """Whether the clock is later than the last write: otherwise ids that contain a time would go back."""
     now = clock.now() / MICROSECONDS
     last = max((path.stat().st_mtime for path in folder.glob("*.db")), default=0.0)
     text = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%SZ}"
@@ -95,12 +95,12 @@ def _clock(folder: Path, clock: Clock) -> Check:
 
 
 def _synchronised() -> Check:
-    """Whether the kernel keeps the clock in step with others (adjtimex)."""
-    name, needed_for = "clock in step", "several hosts that share work"
+    """Whether the kernel reports that the clock is synchronized (adjtimex)."""
+    name, needed_for = "clock synchronization", "several hosts that share work"
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (AttributeError, OSError):
-        return Check(name, True, "cannot be asked on this system", needed_for)
+        return Check(name, True, "not readable on this system", needed_for)
     found = "not synchronised" if state == _UNSYNCHRONISED else "synchronised"
     return Check(name, state != _UNSYNCHRONISED, found, needed_for, "timedatectl set-ntp true", optional=True)
 
@@ -113,9 +113,14 @@ def _open_files() -> Check:
 
 
 def _forks(environment: Any = os.environ) -> Check:
-    """gRPC's own handlers of forks crash children now and then; our clients leave them off."""
+    """gRPC's own fork handlers sometimes crash child processes; our clients disable them."""
     on = environment.get("GRPC_ENABLE_FORK_SUPPORT", "0").lower() in ("1", "true", "yes")
     found = "GRPC_ENABLE_FORK_SUPPORT is on" if on else "clients of a broker are started after a fork, or with spawn"
     return Check(
-        "gRPC and forks", not on, found, "processes that fork and send", "unset GRPC_ENABLE_FORK_SUPPORT", optional=True
+        "gRPC and forks",
+        not on,
+        found,
+        "programs that fork after they created a client",
+        "unset GRPC_ENABLE_FORK_SUPPORT",
+        optional=True,
     )

@@ -1,4 +1,4 @@
-"""What the doctor looks at because the settings name it: servers, stores, keys, and the packages for them."""
+"""Checks of what the settings name: servers, stores, keys, and the packages for them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def needed_extras(settings: Settings, environment: Mapping[str, str]) -> frozens
 
 
 def check_node(settings: Settings) -> Iterator[Check]:
-    """The servers and stores that *settings* name, each asked for an answer; only a bucket of logs is written to."""
+    """Checks of the servers and stores that *settings* name; only a bucket of logs is written to."""
     if is_database_store(settings.log_url):
         yield from _database(settings.log_url)
     if is_bucket_url(settings.log_url):
@@ -69,7 +69,7 @@ def _urls(settings: Settings) -> dict[str, str]:
 
 
 def _extra(url: str) -> str:
-    """The extra of the package that a client of *url* is in; empty where none is needed."""
+    """The extra of the package that contains the client for *url*; empty if none is needed."""
     return scheme_of(url).extra or provider_scheme(url).extra
 
 
@@ -126,7 +126,7 @@ def _access(settings: Settings) -> Iterator[Check]:
 
 
 def _bucket(url: str) -> Check:
-    """Whether the bucket of the log store lets one of many creators of a name win, tried out."""
+    """Tests whether exactly one of several concurrent creators of a name succeeds in the bucket of the log store."""
     from millstream.log.backends.objects.probe import UnfitBucketError, probe_bucket
 
     try:

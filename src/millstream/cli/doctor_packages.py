@@ -1,4 +1,4 @@
-"""What the doctor looks at beside the node: optional packages of Python, Java, and the programs that tests run."""
+"""Checks of optional Python packages, of Java, and of the programs that tests run."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Program(msgspec.Struct, frozen=True):
     needed_for: str
 
 
-_TESTS = "tests, and benchmarks beside it"
+_TESTS = "tests, and benchmarks for comparison"
 PROGRAMS = (
     Program("MariaDB", "mariadbd", "mariadb-server", _TESTS),
     Program("PostgreSQL", "postgres", "postgresql", _TESTS),
     Program("RabbitMQ", "rabbitmq-server", "rabbitmq-server", _TESTS),
     Program("Mosquitto", "mosquitto", "mosquitto", "tests of MQTT"),
-    Program("Redis", "redis-server", "redis-server", "benchmarks beside it"),
-    Program("NATS", "nats-server", "nats-server", "benchmarks beside it"),
+    Program("Redis", "redis-server", "redis-server", "benchmarks for comparison"),
+    Program("NATS", "nats-server", "nats-server", "benchmarks for comparison"),
     Program("Chromium", "chromium", "chromium fonts-dejavu-core", "tests of the console"),
-    Program("C compiler", "cc", "gcc libc6-dev", "a test of disks that forget"),
+    Program("C compiler", "cc", "gcc libc6-dev", "tests of disks that lose writes"),
 )
 
 
 def check_packages(needed: Collection[str], java: str = "") -> Iterator[Check]:
-    """Every extra, of which those in *needed* are not optional, and the *java* that Spark would get."""
+    """Checks of every extra (those in *needed* are required), and of the *java* that Spark would use."""
     for extra, packages in extras().items():
         found = {name: _version(name) for name in packages}
         absent = [name for name, version in found.items() if version is None]
@@ -53,7 +53,7 @@ def check_packages(needed: Collection[str], java: str = "") -> Iterator[Check]:
 
 
 def extras() -> Mapping[str, Sequence[str]]:
-    """The extras of the installed package, each with the packages that it asks for; those of developers left out."""
+    """The extras of the installed package with the packages that each requires; without those of developers."""
     found: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     for requirement in importlib.metadata.requires("millstream") or ():
         match = _REQUIREMENT.match(requirement)

@@ -11,7 +11,7 @@ Command = TypeVar("Command", bound=click.Command)
 
 
 def example(line: str) -> Callable[[Command], Command]:
-    """Show *line*, as a user types it, at the end of the help of the command. Tests parse each with its command."""
+    """Show *line*, as a user types it, at the end of the command's help. Tests parse each line with its command."""
 
     def with_example(command: Command) -> Command:
         command.epilog = "\n\n".join(filter(None, (command.epilog, f"\b\nExample:\n  {line}")))

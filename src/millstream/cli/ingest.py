@@ -1,4 +1,4 @@
-"""``millstream ingest``: what comes from elsewhere, into a log."""
+"""``millstream ingest``: messages from other systems into a log."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def ingest() -> None:
 def mqtt(
     settings: Settings, *, url: str, log: str, batches: str | None, every: float, as_json: bool, **wanted: Any,
 ) -> None:  # fmt: skip
-    """Take the messages of the MQTT broker at URL into a log; a message is acknowledged once it is on the disk.
+    """Store the messages of the MQTT broker at URL in a log; a message is acknowledged after it is durable.
 
     URL is mqtt://user:password@host:1883 or mqtts://host:8883?tls_ca=/path; ?password_file=/path reads the password
     from a file. With QoS 2 every message that the broker accepts is stored exactly once, with QoS 1 at least once (a
     repeated one is rejected as a duplicate when it is batched), with QoS 0 some may be lost. While this command is not
     running, the broker keeps messages until the session expires.
 
-    Shapes: thin-edge (te/… and tedge/measurements topics; one record per measurement), json (one record per message),
+    --shape: thin-edge (te/… and tedge/measurements topics; one record per measurement), json (one record per message),
     raw (unchanged payloads), auto (thin-edge on its topics, else json). Locations: topic, topic/2, topic/-1, topic/:-1,
     $, $.member.of.member. Times are ISO 8601 with a zone or numbers since the epoch; a record without one gets the time
     at which it is stored. Invalid messages go to the log of rejects, with the reason. SIGTERM or Ctrl-C stops the
@@ -111,9 +111,9 @@ def _look(status: IngestStatusPrinter) -> bool:
 def _batching(
     node: Node, log: str, batches: str | None, records: Writer, figures: MetricsCollector
 ) -> Iterator[Callable[[], bool]]:
-    """Batch *log* into *batches*, if that is named, in a thread of its own; yields whether it has failed.
+    """Batch *log* into *batches* in a separate thread, unless *batches* is None; yields whether it has ended.
 
-    Its ticks are by *records*. On the way out what was stored is batched to its end.
+    *records* appends its ticks. At the end of the block all stored messages are batched.
     """
     if batches is None:
         yield lambda: False

@@ -15,9 +15,8 @@ from millstream.log import Log
 
 
 class IngestStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of an ingest since it was started; ``last_id`` is that of its log.
-
-    ``rejects`` were put aside as no records; ``batches``, ``refused`` and ``open_sources`` are those of the batcher.
+    """The status of an ingest since its start; ``last_id`` is the last id of its log. ``rejects`` are invalid messages;
+    ``batches``, ``refused`` and ``open_sources`` are the batcher's counts.
     """
 
     log: str
@@ -41,7 +40,7 @@ class IngestStatusPrinter:
         self._next = clock.monotonic() + every
 
     def show_when_due(self) -> None:
-        """Print a line where the last one is old enough."""
+        """Print a line if it is due."""
         if self._clock.monotonic() >= self._next:
             self.show()
             self._next = self._clock.monotonic() + self._every
@@ -74,5 +73,5 @@ def _line(found: IngestStatus) -> str:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(found.rejects.items()))
     return (
         f"{found.log}: {'connected' if found.connected else 'not connected'}; {counted(found.messages, 'message')}, "
-        f"{found.records:,} records, {aside:,} put aside{f' ({reasons})' if reasons else ''}"
+        f"{found.records:,} records, {aside:,} rejected{f' ({reasons})' if reasons else ''}"
     )

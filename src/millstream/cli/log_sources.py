@@ -1,4 +1,4 @@
-"""What comes from elsewhere into logs of a node, as commands and ``millstream serve`` run it: MQTT, and outboxes."""
+"""Sources of a node's logs, as commands and ``millstream serve`` run them: MQTT brokers and outboxes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class MqttIngestRunner:
 
     @property
     def rejects(self) -> str:
-        """The log of what is not a record."""
+        """The log of invalid messages."""
         return self._role.rejects or f"{self.name}.rejects"
 
 
@@ -90,7 +90,7 @@ def opened_relay(name: str, role: RelayRole, node: Node, stopped: Stopped) -> It
 
 
 def run_relay(relay: Relay, role: RelayRole) -> RelayResult:
-    """Let *relay* move what comes until it is stopped; what it did."""
+    """Let *relay* move rows until it is stopped; returns what it did."""
     for _ in relay.follow(longest_pause=role.poll / MICROSECONDS, standby=role.standby):
         pass
     return relay.relayed

@@ -1,4 +1,4 @@
-"""The log lines of a command that runs on and on: for people on a terminal, else a JSON object a line."""
+"""Log lines of commands that run until they are stopped: text on a terminal, otherwise a JSON object per line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start_logging(form: str, level: str, *, debug: bool = False, secrets: Collec
 
 
 def stop_logging() -> None:
-    """Write no more log lines; where none are written it does nothing."""
+    """Write no more log lines. Has no effect if none are written."""
     for handler in _written():
         logging.getLogger().removeHandler(handler)
         logging.getLogger(_OURS).setLevel(logging.NOTSET)

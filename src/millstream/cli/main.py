@@ -1,4 +1,4 @@
-"""``millstream``: one command a package, each loaded only when it is called."""
+"""``millstream``: the commands, each loaded only when it is called."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from millstream.core.extras import missing_package
 from millstream.core.tracing import exporting
 
 COMPLETE = "_MILLSTREAM_COMPLETE"
-"""The variable by which a shell asks what a line may continue with."""
+"""The environment variable by which a shell requests completions."""
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
+"""Exit code after Ctrl-C, as in shells (128 + SIGINT)."""
 
 
 GROUPS = {
@@ -39,7 +39,7 @@ GROUPS = {
     },
     "Messages": {
         "log": ("millstream.cli.log:log", "Write, read and check message logs."),
-        "ingest": ("millstream.cli.ingest:ingest", "Take messages from an MQTT broker into a log."),
+        "ingest": ("millstream.cli.ingest:ingest", "Store messages from an MQTT broker in a log."),
         "topic": ("millstream.cli.topic:topic", "Create, list and configure topics of a broker."),
         "group": ("millstream.cli.topic:group", "Show consumer groups and reset their offsets."),
         "client": ("millstream.cli.client:client", "List the clients of a broker, and query them."),
@@ -75,7 +75,7 @@ GROUPS = {
         "completion": ("millstream.cli.completion:completion", "Print the completion script of a shell."),
     },
 }
-"""The commands by what people do: each with where it is defined (loaded only when it is called) and its purpose."""
+"""The commands by topic, each with the place of its definition (loaded only when it is called) and its purpose."""
 
 
 @click.group(cls=CommandGroup, tables=GROUPS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -91,7 +91,7 @@ def millstream(debug: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line and end the process; a user sees an error's text, never its traceback."""
+    """Run the command line and end the process; errors are printed without a traceback."""
     logging.getLogger().addHandler(logging.NullHandler())  # libraries' complaints are ours to put into words
     if instruction := os.environ.get(COMPLETE):
         sys.exit(shell_complete(millstream, {}, "millstream", COMPLETE, instruction))

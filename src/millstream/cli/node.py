@@ -1,4 +1,4 @@
-"""``millstream node``: where a node keeps its tables, and which processes serve it."""
+"""``millstream node``: move the tables of a node, and list and drain its processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from millstream.node.members.members_status import Member
 
 FILE = "file"
-"""The target that is the file ``node.db`` in the node's folder."""
+"""The target that means the file ``node.db`` in the node's folder."""
 
 
 class NodeServesError(BusyError):
@@ -38,7 +38,7 @@ def node() -> None:
 
 
 class _RowCounter:
-    """Counts the rows of tables with which something was *done*, and shows them on a terminal."""
+    """Counts the rows of tables that were processed (*done* is the verb), and shows them on a terminal."""
 
     def __init__(self, done: str) -> None:
         self.rows = dict[str, int]()
@@ -190,7 +190,7 @@ def _members(opened: Node) -> MemberTable:
 
 
 def _require_no_members(settings: Settings) -> None:
-    """Raise :class:`NodeServesError` where a member, on whichever host, serves the node."""
+    """Raise :class:`NodeServesError` if a member on any host serves the node."""
     from millstream.node import Node
 
     with Node.open(settings) as opened:
@@ -202,7 +202,7 @@ def _require_no_members(settings: Settings) -> None:
 
 
 def member_lines(opened: Node) -> Sequence[str]:
-    """The members that serve the node *opened*, a line each; none where its tables are in a file."""
+    """A line for each member that serves the node *opened*; none if its tables are in a file."""
     if not opened.databases.members.is_shared:
         return ()
     table = opened.databases.members.table
@@ -216,7 +216,7 @@ def _line(member: Member, now: int) -> str:
 
 
 def _state(member: Member, now: int) -> str:
-    """How *member* is at the time *now* of the database."""
+    """The state of *member* at the time *now* of the database."""
     state = member.state(now)
     if member.ended is not None:
         return f"{state} {format_timestamp(member.ended)}"

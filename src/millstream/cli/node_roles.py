@@ -1,4 +1,4 @@
-"""The roles of a node that its settings name (section ``serve``): what each opens, and what its threads do."""
+"""The roles of a node that its settings name (section ``serve``): resources and threads of each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class NodeRoles:
-    """The roles of *node*. Those of :meth:`everywhere` run in each process, those of :meth:`owned` in one of all."""
+    """The roles of *node*. Roles of :meth:`everywhere` run in each process, roles of :meth:`owned` in one process."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -54,7 +54,7 @@ class NodeRoles:
         self._topic_writer: Callable[[str], Writer | None] = lambda _: None
 
     def owned(self) -> Mapping[str, Opener]:
-        """The roles of which a node has one each, by name, in the order in which one process begins them."""
+        """The roles that one process of the node owns, by name, in the order in which a process starts them."""
         settings, serve = self._node.settings, self._settings
         roles: dict[str, Opener] = {}
         if settings.log.upkeep:
@@ -74,7 +74,7 @@ class NodeRoles:
         return roles
 
     def everywhere(self) -> Mapping[str, Opener]:
-        """The roles of which each process has one: they share queues and tables."""
+        """The roles that run in each process: they share queues and tables."""
         roles: dict[str, Opener] = {}
         if self._settings.registry or self._settings.registry_http:
             roles["registry"] = self._registry
@@ -83,7 +83,7 @@ class NodeRoles:
         return roles
 
     def groups(self, *, broker: bool = False) -> Mapping[str, str]:
-        """The roles of :meth:`owned`, each with its group: what writes to a log and what batches it belong together.
+        """The roles of :meth:`owned`, each with its group: the writer and the batcher of a log are one group.
 
         With *broker* this process can have the broker, whose owner writes the logs that no other role writes: only it
         can append ticks to a topic.
@@ -101,7 +101,7 @@ class NodeRoles:
             manager.stop()
 
     def write_topics_by(self, find: Callable[[str], Writer | None]) -> None:
-        """From now on *find* knows the writers of logs that are topics of this process's broker."""
+        """From now on *find* returns the writers of logs that are topics of this process's broker."""
         self._topic_writer = find
 
     @contextlib.contextmanager
@@ -116,7 +116,7 @@ class NodeRoles:
                     collector.figures().by_label(f"ingest_{what}_total", "log").get(log, 0)
                     for what in ("records", "rejects")
                 )
-                say(f"it has ended: {records:,} records, {counted(aside, 'message')} put aside")
+                say(f"it has ended: {records:,} records, {counted(aside, 'message')} rejected")
 
             run.add(f"ingest into {log}", take_all)
             with self._writing(log, lambda: writer):
@@ -212,7 +212,7 @@ class NodeRoles:
     def _for_ledgers(
         self, what: str, seconds: float, collect: Callable[[LedgerName], object], run: RoleRun
     ) -> Callable[[], None]:
-        """Calls *collect* every so many *seconds* for each ledger of the node, until it is stopped."""
+        """Calls *collect* every *seconds* for each ledger of the node, until it is stopped."""
 
         def collect_again_and_again() -> None:
             failed: dict[str, str] = {}
@@ -264,4 +264,4 @@ class NodeRoles:
 
 
 _OF_LOGS = ("batching ", "ingest ", "relay ")
-"""What the names of roles of one log begin with."""
+"""The common prefix of the names of the roles of a log."""

@@ -1,4 +1,4 @@
-"""All tables of a node's own database, whichever parts of it were ever used."""
+"""All tables of a node's database, including those of unused parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_ANCHORING = (index, journal_tables, timestamp_tables, tree_tables, cosignatu
 
 
 def node_tables() -> list[sa.Table]:
-    """The tables in the order of their names, but for those that keep how a database itself is used."""
+    """The tables by name, without those about the use of the database itself."""
     found = [anchoring, *(module.metadata for module in _WITH_TABLES)]
     tables = [table for metadata in found for table in metadata.tables.values()]
     return sorted([*tables, *outbox.TABLES], key=lambda table: table.name)

@@ -1,4 +1,4 @@
-"""Amounts and times as people write them on a command line."""
+"""Parameter types for amounts and times on the command line."""
 
 from __future__ import annotations
 

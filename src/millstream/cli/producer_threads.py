@@ -1,4 +1,4 @@
-"""The looping producers as threads of a process that also works, and what they have to say."""
+"""The looping producers as threads of a process that also has workers, and their log lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Say = Callable[[str], object]
 
 
 OneRun = Callable[[Callable[[], bool]], Iterator[str]]
-"""Makes a run, unless it is to be stopped; what is to be said of it."""
+"""Makes a run, unless a stop was requested; returns the lines to log."""
 
 
 class _Producer(NamedTuple):
@@ -119,7 +119,7 @@ def _run_of_export(node: Node, export: AuditExport) -> OneRun:
 
 
 def _one_run(producer: _Producer, stopping: Callable[[], bool]) -> Iterator[str]:
-    """What one run has to say."""
+    """The lines to log about one run."""
     try:
         for line in producer.run(stopping):
             yield f"producer of {producer.name}: {line}"

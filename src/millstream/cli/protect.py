@@ -1,4 +1,4 @@
-"""``millstream protect``: from a folder or a bucket of other programs to verified copies, in one command."""
+"""``millstream protect``: make verified copies of a folder or bucket that other programs write."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _plan(
     read_all: bool,
     deletions: str | None,
 ) -> ProtectionPlan:
-    """What a run would do; nothing is set up."""
+    """The plan of a run; nothing is set up."""
     require_database(settings.folder / DATABASE, TABLES)
     limits = settings.mill.change_guard
     copies = {
@@ -181,7 +181,7 @@ def _plan(
 
 
 def _copy_tables(settings: Settings, path: Path) -> Path:
-    """A copy of the node's tables, which lie on a server, in the file *path*."""
+    """Copy the node's tables from the server into the file *path*."""
     from millstream.cli.node_tables import node_tables
     from millstream.core.sqlite_file import open_database
     from millstream.node.databases import open_tables

@@ -1,4 +1,4 @@
-"""What the commands of ``millstream protect`` are made of, out of a node."""
+"""Parts of the commands around ``millstream protect``, made from a node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ checksums_option = click.option(
     metavar="FILE",
     help="Compare with the checksums in FILE (sha256sum, md5deep, rclone hashsum).",
 )
-"""The option of commands that adopt: a list of checksums that people have."""
+"""The option of commands that adopt content: a list of known checksums."""
 
 
 def read_list(path: Path, source: str) -> ChecksumList:
@@ -36,7 +36,7 @@ def read_list(path: Path, source: str) -> ChecksumList:
 
 
 class ProtectBusyError(BusyError):
-    """Another process protects something with this node."""
+    """Another `millstream protect` runs on this node."""
 
 
 @contextlib.contextmanager
@@ -53,13 +53,13 @@ def alone(node: Node) -> Iterator[None]:
 
 
 def adoption_target(node: Node, store: str) -> AdoptionTarget:
-    """The source that the settings call *store*, and where it is recorded what was adopted there."""
+    """The source *store* of the settings, and the catalog of its adopted content."""
     adopted = adopted_store(node.stores.providers[store])
     return AdoptionTarget(adopted.source, store, adopted.catalog, node.stores.manifest, node.clock)
 
 
 def protection_parts(node: Node, store: str) -> ProtectionParts:
-    """What protects the source that the settings call *store*."""
+    """The protection of the source *store* of the settings."""
     target = adoption_target(node, store)
     return ProtectionParts(
         target,

@@ -1,4 +1,4 @@
-"""How the report of ``millstream protect`` is printed."""
+"""The printed report of ``millstream protect``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import CopyFinding
 
 SHOWN = 20
-"""Findings, and repairs, that are printed; the report of ``--json`` has all."""
+"""Maximum number of findings, and of repairs, that are printed; ``--json`` prints all."""
 
 _REMEDIES = {
     FindingKind.SUSPECTED_ROT: "restore them from a copy (`millstream store get {copy} {space} ID FILE`), or accept "
@@ -31,7 +31,7 @@ _REMEDIES = {
 
 
 def print_protection(report: ProtectionReport, as_json: bool, now: int) -> None:
-    """Print *report*; *now* (microseconds) tells how old things are."""
+    """Print *report* with ages at *now* (microseconds)."""
     if as_json:
         print_json({**msgspec.to_builtins(report), "exit_code": report.exit_code})
         return
@@ -40,7 +40,7 @@ def print_protection(report: ProtectionReport, as_json: bool, now: int) -> None:
 
 
 def print_plan(plan: ProtectionPlan, as_json: bool) -> None:
-    """Print what a run would do."""
+    """Print the plan of a run."""
     if as_json:
         print_json({"dry_run": True, **msgspec.to_builtins(plan), "exit_code": plan.exit_code})
         return
@@ -88,7 +88,7 @@ def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
 
 
 def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
-    """*report* for people, and what to do."""
+    """*report* as text, with remedies."""
     found = report.adoption
     yield f"{report.space}: {counted(report.items, 'item')}, {size_text(report.bytes)}, at {report.url}"
     if report.error:
@@ -102,7 +102,7 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
     yield from _change_lines(found)
     if report.exclude:
         kept = (
-            f"; the copies of {counted(report.excluded, 'item')} that were copied before are kept"
+            f"; the copies of {counted(report.excluded, 'item')} that were copied earlier are kept"
             if report.excluded
             else ""
         )
@@ -116,7 +116,7 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
 
 
 def _change_lines(found: AdoptionSummary) -> Iterator[str]:
-    """The names of what was edited and renamed at the source."""
+    """The names of edited and renamed items of the source."""
     yield from (f"    changed: {name!r}" for name in found.changed_items[:SHOWN])
     if found.changed > SHOWN:
         yield f"    … and {found.changed - SHOWN:,} more that changed: see --json"

@@ -1,4 +1,4 @@
-"""What ``millstream protect`` sets up before its first run: stores in the settings file, spaces, a policy."""
+"""The set-up before the first run of ``millstream protect``: stores in the settings file, spaces, a policy."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class SetupError(InputError):
-    """What is to be protected cannot be set up as it is asked for."""
+    """The requested protection cannot be set up."""
 
 
 class SourceMissingError(NotFoundError):
-    """There is no such folder or bucket."""
+    """The source's folder or bucket does not exist."""
 
     exit_code = 1  # whatever is wrong but the arguments: nothing is protected
 
 
 class SourceEmptyError(SetupError):
-    """There is nothing in the source."""
+    """The source is empty."""
 
 
 IS_EMPTY = "mount its disk, correct the path, or confirm with --allow-empty that it is meant to be empty"
-"""What to do about a source in which nothing is."""
+"""The remedy for an empty source."""
 
 
 class Setup(NamedTuple):
@@ -84,7 +84,7 @@ class Wanted(NamedTuple):
 
 
 def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[str] | None, data: Path) -> Wanted:
-    """What the arguments of the command ask for. Raises :class:`SetupError`, :class:`SourceMissingError`.
+    """The request that the arguments of the command describe. Raises :class:`SetupError`, :class:`SourceMissingError`.
 
     *exclude* is None where nothing is said of what to leave out. Nothing is written, and the source is there when this
     returns.
@@ -112,7 +112,7 @@ def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[
 
 
 def find_stores(settings: Settings, asked: Wanted, *, allow_empty: bool = False) -> Stores:
-    """The stores that *asked* names, as the settings call them or will.
+    """The stores that *asked* names, with their present or future names in the settings.
 
     Raises :class:`SetupError`, also for a new source that is empty, unless that is allowed.
     """
@@ -209,7 +209,7 @@ def _excluded(url: str) -> list[str]:
 
 
 def _require_apart(source: str, space: str, destinations: Sequence[str], data: Path) -> None:
-    """Raise :class:`SetupError` where source, copies and the node's folder lie in one another."""
+    """Raise :class:`SetupError` if the source, a copy or the node's folder contains another of these."""
     for url in destinations:
         if provider_scheme(source).in_bucket and _overlap(source, url, space):
             raise SetupError(f"the copy at {url} and the source {source} overlap: name another prefix")
@@ -234,7 +234,7 @@ def _require_apart(source: str, space: str, destinations: Sequence[str], data: P
 
 
 def _require_copies_apart(space: str, folders: Sequence[Path], data: Path) -> None:
-    """Raise :class:`SetupError` where one copy would lie among the files of another, or beside those of the node."""
+    """Raise :class:`SetupError` if a copy would lie in the folder of another copy or of the node."""
     for number, one in enumerate(folders):
         if lies_in(one, data):
             raise SetupError(f"the copy at {one} would lie in the node's folder {data}: choose another folder")
@@ -316,7 +316,7 @@ def _toml(text: str) -> str:
 
 
 def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> None:
-    """Let the policy ask for the copies, beside whatever it asks for already."""
+    """Add the copies to the policy, and keep its other rules."""
     account = settings.mill.account
     with Node.open(settings, create=True) as node:
         policy = node.policies.current.by_account.get(account, Policy(account))

@@ -1,4 +1,4 @@
-"""``millstream prove`` and ``millstream verify``: from one message to the ledger, and the check of that."""
+"""``millstream prove`` and ``millstream verify``: prove that a message is anchored, and verify a proof."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _print_trust(verified: VerifiedProof, ledger_head: str | None) -> None:
 
 
 def _print_timestamps(verified: VerifiedProof) -> None:
-    """Print when the entry of the proof existed, by whose word."""
+    """Print when the entry of the proof existed, and the authorities that confirm it."""
     unchecked = [stamp for stamp in verified.timestamps if stamp.status == "unchecked"]
     if unchecked:
         echo_line(

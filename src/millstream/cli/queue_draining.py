@@ -1,4 +1,4 @@
-"""Working off queues before the eyes of a person, and what came of it."""
+"""Drain queues with a progress display, and print the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drain_queues(node: Node, *names: QueueName) -> WorkTally:
 
 
 class WorkStatus:
-    """How work without an end goes: on a terminal a line that is kept up to date, elsewhere a line a minute.
+    """Progress of workers that run until they are stopped: one updated line on a terminal, elsewhere a line per minute.
 
     Use it as a context manager, and call :meth:`show` after each group of tasks. Thread-safe.
     """
@@ -44,7 +44,7 @@ class WorkStatus:
         self._line = self._progress.add_task("no task yet", total=None)
 
     def show(self, pool: str, tally: WorkTally) -> None:
-        """Note what the workers of *pool* have done so far."""
+        """Show the progress of the workers of *pool*."""
         with self._lock:
             self._tallies[pool] = tally.done, tally.failed, tally.dead
             now = self._clock.monotonic()
@@ -68,7 +68,7 @@ class WorkStatus:
 
 
 def print_tally(tally: WorkTally, as_json: bool) -> None:
-    """What came of the work."""
+    """Print the result of the work."""
     if as_json:
         print_json(tally)
     else:

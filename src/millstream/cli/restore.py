@@ -1,4 +1,4 @@
-"""``millstream restore``: items of a space, verified on the way, into a folder or another store."""
+"""``millstream restore``: restore items of a space into a folder or another store, verified."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 MOST_NAMED = 1000
-"""Items that are named when they were not restored; all of them are counted."""
+"""Maximum number of items that are named as not restored; all of them are counted."""
 
 
 class RestoreReport(msgspec.Struct, kw_only=True):

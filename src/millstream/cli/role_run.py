@@ -1,4 +1,4 @@
-"""A role of a process while it runs: what it has open, and its threads."""
+"""A running role of a process: its open resources and its threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RoleRun:
         self._stack = contextlib.ExitStack()
 
     def open(self, opener: Callable[[RoleRun], AbstractContextManager[object]]) -> RoleRun:
-        """Open what the role needs, until it ends. Its threads are not started."""
+        """Open the resources of the role until it ends. Its threads are not started."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(opener(self))
             self._stack = stack.pop_all()
@@ -64,7 +64,7 @@ class RoleRun:
         self.stopping.set()
 
     def end(self) -> None:
-        """:meth:`stop`, wait for it, and close what the role has open; what cannot be closed is not tried again."""
+        """:meth:`stop`, wait for the threads, and close the resources; a failed close is not retried."""
         self.stop()
         for thread in self._threads:
             if thread.ident is not None:

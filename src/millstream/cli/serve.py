@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 _Places: TypeAlias = "tuple[Address, Address | None]"
-"""Where the broker listens, and where it encrypts, if it does."""
+"""The broker's address, and its address with TLS, if any."""
 
 _log = logging.getLogger(__name__)
 _ALARMS_EVERY = 20.0
-"""Seconds between two looks at the verdict, which costs nothing here: it is known already."""
+"""Seconds between two reads of the verdict, which this process has in memory."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -106,7 +106,7 @@ def serve(
 
 
 def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) -> _Places:
-    """Where the broker listens, and where it encrypts: on loopback without a certificate of the settings as well."""
+    """The broker's address, and its address with TLS: on loopback also if the settings have no certificate."""
     from millstream.core.address import Address, is_free, is_loopback, parse_address
     from millstream.messaging.broker.security.generated_certificate import generated_tls
 
@@ -180,7 +180,7 @@ def _say_ready(places: Sequence[Address]) -> None:
 
 @contextlib.asynccontextmanager
 async def _running(roles: ServeRoles) -> AsyncIterator[None]:
-    """*roles*, whose beginning and end may take a while, for the length of the block."""
+    """Run *roles* for the length of the block; their start and end may take a while."""
     await asyncio.to_thread(roles.__enter__)
     try:
         yield
@@ -218,7 +218,7 @@ async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> str:
 async def _serve_console(
     stack: contextlib.AsyncExitStack, node: Node, broker: BrokerLink | None, *, chosen: bool
 ) -> str:
-    """Serve the console; its URL, empty where it is not installed."""
+    """Serve the console; its URL, empty if it is not installed."""
     try:
         from millstream.console.app import Console
         from millstream.rest.access_control import check_address
@@ -259,5 +259,5 @@ async def _serve_console(
 
 
 def _origins(node: Node) -> Mapping[str, str]:
-    """Where the settings of *node* came from, as far as files and the environment say."""
+    """The origins of the settings of *node* that come from files and the environment."""
     return load_settings({"data": node.settings.data})[1]

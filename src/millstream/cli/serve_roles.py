@@ -1,4 +1,4 @@
-"""What one process of a node does beside broker and console: take in, batch, anchor, work, put tasks on queues."""
+"""The roles of a node's process beside broker and console: ingest, batching, anchoring, workers, producers."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class ServeRoles:
         self._roles.stop_workers()
 
     def write_topics_by(self, find: Callable[[str], Writer | None]) -> None:
-        """From now on *find* knows the writers of logs that are topics of this process's broker."""
+        """From now on *find* returns the writers of logs that are topics of this process's broker."""
         self._roles.write_topics_by(find)
 
     def listens(self, what: str, address: str) -> None:
-        """Tell the other members, if there can be some, that this process listens at *address*."""
+        """Publish the broker's *address* of this process to the other members, if the node can have some."""
         if self.membership is not None:
             self.membership.listens(what, address)
 

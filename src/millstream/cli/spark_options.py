@@ -1,4 +1,4 @@
-"""Where the jobs of Spark run and where their results go, for one command."""
+"""Options for the Spark master and the location of results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def master_option(command: Command) -> Command:
     """Give *command*, whose first argument is the :class:`Settings`, ``--master`` and ``--results``.
 
-    Both win over the settings.
+    Both override the settings.
     """
 
     @click.option("--master", metavar="URL", help="Spark master, such as local[2] (default: by the settings).")

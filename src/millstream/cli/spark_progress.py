@@ -1,4 +1,4 @@
-"""A progress bar over a Spark job: tasks that are done, of the stages that run."""
+"""A progress bar of a Spark job: finished tasks of the running stages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVERY = 0.25
 
 @contextlib.contextmanager
 def shown(spark: SparkSession, job: str) -> Iterator[None]:
-    """Show how far the tasks of *job* are while the block runs, on a terminal; elsewhere nothing."""
+    """Show the finished tasks of *job* during the block, on a terminal only."""
     if not is_terminal():
         yield
         return
@@ -55,7 +55,7 @@ def _watch(spark: SparkSession, progress: Progress, job: str, ended: threading.E
 
 
 def tasks_done(spark: SparkSession) -> tuple[int, int]:
-    """How many tasks of the stages that run now are done, and how many there are."""
+    """The numbers of finished tasks and of all tasks of the running stages."""
     tracker = spark.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     running = [stage for stage in stages if stage is not None]

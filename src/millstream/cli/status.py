@@ -1,4 +1,4 @@
-"""``millstream status``: the verdict on the node, and how well each space is protected."""
+"""``millstream status``: the verdict on the node, and the protection of each space."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from millstream.stores.protocol import StoreError
 _NOT_READABLE = (MillstreamError, OSError, sa.exc.SQLAlchemyError)
 
 MOST_DEAD = 100_000
-"""Dead tasks of one queue that are counted."""
+"""Maximum number of dead tasks of one queue that are counted."""
 
 
 @example("millstream status --json")
@@ -97,7 +97,7 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
 
 
 def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
-    """The verdict on *node*, and the process that gave it; None where it was found out here."""
+    """The verdict on *node*, and the process that gave it; None if this process computed it."""
     serving = find_serving_node(node.folder)
     try:
         if serving is None:
@@ -112,7 +112,7 @@ def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
 
 
 def _protected_spaces(node: Node, verdict: Verdict, now: int) -> list[SpaceStatus]:
-    """How well each space is protected, as far as the policies can be read; the verdict says where they cannot."""
+    """The protection of each space, if the policies can be read; if not, the verdict reports it."""
     try:
         policies = node.policies.current
     except (PolicyError, StoreError):
@@ -134,7 +134,7 @@ def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str
         yield f"  meaning: {issue.meaning}"
         yield f"  what to do: {issue.todo}"
     if serving is None:
-        yield "nothing is watching: no node serves this folder, so no alarms are sent; see `millstream serve`"
+        yield "not monitored: no node serves this folder, so no alarms are sent; see `millstream serve`"
     if verdict.ok:
         yield "no problem is known"
     else:
@@ -193,7 +193,7 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
             f"{space.adopted_only:,} items have no independent checksum"
         )
     if space.last_code:
-        yield f"  the last run ended with code {space.last_code}: run `millstream protect` again, which says why"
+        yield f"  the last run ended with code {space.last_code}: run `millstream protect` again to see the cause"
     if space.problem:
         yield f"  NOT AVAILABLE: {space.problem}"
     if space.damaged:
@@ -202,10 +202,10 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
     for copy in space.copies:
         yield from _copy_lines(copy, space.space, now)
     for kind, count in space.findings.items():
-        yield f"  {count:,} {kind}: run `millstream protect` again, which says what to do"
+        yield f"  {count:,} {kind}: run `millstream protect` again to see the remedy"
     for queue, count in space.dead_tasks.items():
         yield (
-            f"  {counted(count, 'task')} failed for good: see `millstream queue dead {queue}`, then "
+            f"  {counted(count, 'task')} failed permanently: see `millstream queue dead {queue}`, then "
             "`millstream queue redrive`"
         )
     if space.vanished:
@@ -216,16 +216,16 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
     yield from _name_lines(space.named, {**space.findings, VANISHED: space.vanished})
     if space.excluded:
         yield f"  {space.excluded:,} items were excluded (--exclude) after they had been copied; their copies are kept"
-    yield f"  {'well' if space.is_well else 'NOT WELL'}"
+    yield f"  {'OK' if space.is_well else 'NOT OK'}"
 
 
 def _report_lines(report: ReportResult | None, store: str, space: str) -> Iterator[str]:
     if report not in (None, ReportResult.SUCCESS):
-        yield f"  the last report on {store} says {report}: see `millstream mill report {store} {space}`"
+        yield f"  the last report on {store} is {report}: see `millstream mill report {store} {space}`"
 
 
 def _name_lines(named: Sequence[CopyFinding], counts: Mapping[str, int]) -> Iterator[str]:
-    """A line for each of *named*, and how many more of its kind there are, where *counts* tells it."""
+    """A line for each of *named*, and the number of further ones of each kind by *counts*."""
     for kind, some in groupby(named, lambda one: one.kind):
         shown = list(some)
         yield from (f"  {kind.upper()}  {one.content_id}: {one.detail}" for one in shown)
@@ -244,7 +244,7 @@ def _copy_lines(copy: CopyStatus, space: str, now: int) -> Iterator[str]:
     if copy.problem:
         yield f"    NOT AVAILABLE: {copy.problem}"
     for kind, count in copy.findings.items():
-        yield f"    {count:,} {kind}: run `millstream protect` again, which says what to do"
+        yield f"    {count:,} {kind}: run `millstream protect` again to see the remedy"
     yield from (f"  {line}" for line in _name_lines(copy.named, {**copy.findings, NOT_COPIED: copy.pending}))
     yield from (f"  {line}" for line in _report_lines(copy.report, copy.store, space))
     for number in copy.holds:

@@ -1,4 +1,4 @@
-"""How a command that runs on and on is asked to end."""
+"""Stop requests for commands that run until they are stopped."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from millstream.stores import (
 )
 
 THREADS = 8
-"""Files that are put at the same time: enough that their writes to the disk share commits."""
+"""Number of files that are put at the same time: enough for writes to share commits of the disk."""
 
 
 @click.group()
@@ -318,7 +318,7 @@ def _line(entry: Entry) -> str:
 
 @contextlib.contextmanager
 def _sink(file: Path) -> Iterator[BinaryIO]:
-    """Where the bytes go: standard output, or a file that appears only when it is whole."""
+    """The output: standard output, or a file that appears only when it is complete."""
     if str(file) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

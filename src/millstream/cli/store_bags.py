@@ -49,7 +49,7 @@ _GROUP = 500
 
 
 class ExportReport(msgspec.Struct, kw_only=True):
-    """What was exported: items and their bytes, and the items that were not, with the reasons."""
+    """The result of an export: numbers of items and bytes, and the items that failed, with reasons."""
 
     items: int = 0
     bytes: int = 0
@@ -169,7 +169,7 @@ def import_bag(
 
 
 class _Export(NamedTuple):
-    """An item that is to be exported; ``reason`` says why it cannot be."""
+    """An item to export; ``reason`` is the reason if it cannot be exported."""
 
     info: ItemInfo
     place: ItemRef
@@ -190,7 +190,7 @@ class _Import(NamedTuple):
         return io.BytesIO((self.described.text or "").encode()) if self.path is None else open_plain(self.path)
 
     def digest(self) -> tuple[str, int]:
-        """The SHA-256 (hex) and the size, once the bytes are what the manifests say."""
+        """The SHA-256 (hex) and the size, after the bytes were verified against the manifests."""
         with self.open() as file:
             found = hash_stream(file, {"sha256", *self.sums})
         for algorithm, value in self.sums.items():
@@ -281,7 +281,7 @@ def _describe(providers: ConfiguredStores, item: _Export) -> BagItem:
 
 
 class _PayloadTarget(FolderTarget):
-    """The payload of a bag, in which an item's id is its path as it stands."""
+    """The payload of a bag; an item's id is its path, unchanged."""
 
     def state(self, info: ItemInfo, sha256: str) -> TargetState:
         return super().state(_as_file(info), sha256)

@@ -1,4 +1,4 @@
-"""``millstream topic`` and ``millstream group``: what a broker keeps, while it runs or not."""
+"""``millstream topic`` and ``millstream group``: topics and consumer groups of a broker, running or not."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 def broker_options(command: Command) -> Command:
-    """Give *command* ``--broker HOST:PORT``, ``--url URL`` and the data options; its first argument asks the broker."""
+    """Give *command* ``--broker``, ``--url`` and the data options; its first argument is a client of the broker."""
 
     @click.option(
         "--broker", "endpoint", metavar="HOST:PORT", help="Address of a running broker (default: use the data folder)."
@@ -262,5 +262,5 @@ def _print_groups(groups: list[GroupInfo], as_json: bool) -> None:
         if as_json:
             print_json(each)
             continue
-        state = f"{each.lag:,} to come, {each.in_flight:,} in flight, all done up to {each.done:,}"
+        state = f"lag {each.lag:,}, {each.in_flight:,} in flight, all done up to {each.done:,}"
         click.echo(f"{each.group}  {each.topic}  {state}, {counted(each.consumers, 'consumer')}")

@@ -113,7 +113,7 @@ def _words(summary: Summary) -> list[str]:
     return [
         "",
         f"every message is in one batch or has a reason: {rejected or 'none rejected'}",
-        *([f"{summary.put_aside:,} unreadable rows put aside"] if summary.put_aside else []),
+        *([f"{summary.put_aside:,} unreadable rows skipped"] if summary.put_aside else []),
         *(
             f"  damaged  {d['store']}/{d['space']}/{d['content_id']}: {d['how']}"
             for d in summary.facts("damage")["damage"]

@@ -89,7 +89,7 @@ class AnchorMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies on all stores; ``waiting`` is the number of duplication tasks, ``dead`` of those that failed for good."""
+    """Copies on all stores; ``waiting`` is the number of duplication tasks, ``dead`` of those failed permanently."""
 
     copies: int = 0
     bytes: int = 0
@@ -102,7 +102,7 @@ class CopyMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class CheckMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Integrity checks: the share of copies with a known state (None without copies), and the findings.
 
-    ``dead`` is the number of checks and repairs that failed for good.
+    ``dead`` is the number of checks and repairs that failed permanently.
     """
 
     copies: int = 0

@@ -150,7 +150,7 @@ def test_what_cannot_be_done_is_said(
     assert run([*arguments, "--log", "orders"]) == 1
     assert "--bad dead" in capfd.readouterr().err
     assert run([*arguments, "--log", "orders", "--bad", "dead"]) == 0
-    assert "1 row put aside" in capfd.readouterr().out
+    assert "1 dead row" in capfd.readouterr().out
     with open_store(store) as opened, opened.log(LogSpec("orders")).writer():
         assert run([*arguments, "--log", "orders"]) == 4
     capfd.readouterr()

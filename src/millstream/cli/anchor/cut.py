@@ -1,4 +1,4 @@
-"""``millstream anchor cut``: anchor what waits."""
+"""``millstream anchor cut``: anchor the waiting batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``millstream anchor feed``: the batches of a log of batches, anchored as they come."""
+"""``millstream anchor feed``: anchor the batches of a log of batches as they arrive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 PAUSE = 0.2
-"""Seconds between two looks at the clock."""
+"""Seconds between checks whether an anchor is due."""
 
 
 @example("millstream anchor feed weather weather.batches --every 30s")

@@ -1,4 +1,4 @@
-"""``millstream anchor key`` and ``checkpoint``: the keys that sign the ledgers, and what they sign."""
+"""``millstream anchor key`` and ``checkpoint``: the keys that sign the ledgers, and the signed checkpoints."""
 
 from __future__ import annotations
 

@@ -53,6 +53,8 @@ def _print_repaired(done: LedgerRepair, *, as_json: bool) -> None:
         print_json(done)
     elif done.put_aside:
         ids = ", ".join(map(str, done.put_aside[:20])) + (", …" if len(done.put_aside) > 20 else "")
-        print(f"{counted(done.entries, 'entry')} in the chain; {counted(len(done.put_aside), 'message')} aside: {ids}")
+        print(
+            f"{counted(done.entries, 'entry')} in the chain; {counted(len(done.put_aside), 'message')} excluded: {ids}"
+        )
     else:
         print(f"{counted(done.entries, 'entry')} in the chain, and nothing else in the log")

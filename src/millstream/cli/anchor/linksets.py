@@ -1,4 +1,4 @@
-"""``millstream anchor linksets``: what was anchored, as readers of Orb want it."""
+"""``millstream anchor linksets``: anchored operations in Orb's linkset format."""
 
 from __future__ import annotations
 

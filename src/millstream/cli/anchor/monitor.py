@@ -1,4 +1,4 @@
-"""``millstream anchor monitor``: a ledger followed from outside, and an alarm if its operator rewrites it."""
+"""``millstream anchor monitor``: follow another operator's ledger, and raise an alarm if it is rewritten."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ENTRY_CHECKS = ("ledger", "any", "none")
 INDEX_SUFFIX = ".index"
 UNAVAILABLE_LOOKS = 3
-"""So many looks in a row must fail until a ledger that cannot be read is a finding: networks have short faults."""
+"""A ledger that cannot be read becomes a finding after this many failed reads in a row: networks have short faults."""
 
 _PAUSE_SECONDS = 0.2
 
@@ -148,7 +148,7 @@ def _checkpoint_in(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def _replay(cas: Sequence[str], state_file: Path, clock: Clock) -> Iterator[FileReplay | None]:
-    """What reads the files of anchors, with its index beside the state; None without *cas*."""
+    """The reader of the files of anchors, with its index beside the state; None without *cas*."""
     if not cas:
         yield None
         return
@@ -174,7 +174,7 @@ def _run(
     *,
     as_json: bool,
 ) -> bool:
-    """Check every *seconds* (None: once) until SIGTERM, or the first finding without *alarms*; whether all was well."""
+    """Check every *seconds* (None: once) until SIGTERM, or (without *alarms*) the first finding; True without one."""
     stop, before, failed = stop_on_signals(), None, 0
     while not stop():
         try:
@@ -223,7 +223,7 @@ class _AlarmSender:
         self._waiting: list[Alarm] = []
 
     def tell(self, origin: str, findings: Sequence[MonitorFinding]) -> None:
-        """Post what is due; what the receiver does not accept is posted again at the next look."""
+        """Post the findings that are due; what the receiver does not accept is posted again after the next check."""
         from millstream.mill.notices.alarms import Alarm
         from millstream.mill.notices.receivers import NoticeError
 

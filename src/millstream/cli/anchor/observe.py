@@ -1,4 +1,4 @@
-"""``millstream anchor observe``: the node's own ledgers read back, or another registry's ledger followed."""
+"""``millstream anchor observe``: read the node's own ledgers back, or follow another registry's ledger."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from millstream.anchoring.remote_cas import CasFailure
 
 PAUSE = 0.2
-"""Seconds between two looks at whether to stop."""
+"""Seconds between checks for a request to stop."""
 
 PROGRESS_SECONDS = 2.0
 MOST_LINES = 10
-"""How often a place that does not give files is spoken of in a run."""
+"""Maximum number of lines in a run about a location that does not return files."""
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def follow_until(
     *,
     patient: bool = False,
 ) -> None:
-    """Let *follower* catch up each *seconds* until *stopping*; *failed* is told once of each thing that goes wrong.
+    """Let *follower* catch up every *seconds* until *stopping*; *failed* is called once for each error.
 
     Raises :class:`~millstream.anchoring.errors.LedgerError` where the ledger was rewritten, unless this is *patient*.
     """
@@ -125,7 +125,7 @@ def follow_until(
 
 
 def follow_in_background(node: Node, stopping: Callable[[], bool]) -> Callable[[], None]:
-    """What follows the registry that the settings of *node* name, until *stopping*, and continues after every error.
+    """A follower of the registry that the settings of *node* name, until *stopping*; it continues after every error.
 
     Raises :class:`~millstream.anchoring.registry.FollowError` at once where this node has operations of its own.
     """
@@ -193,7 +193,7 @@ def _say(text: str) -> None:
 
 
 class _FollowReporter:
-    """Says how a follower gets on, no more often than a person reads."""
+    """Prints the progress of a follower, at most every few seconds."""
 
     def __init__(self, say: Callable[[str], object], clock: Clock | None = None) -> None:
         self.refusals: Counter[str] = Counter()
@@ -223,8 +223,9 @@ class _FollowReporter:
             return
         self.refusals[refusal.place] += 1
         if self.refusals[refusal.place] <= MOST_LINES:
-            more = "; no more is said of this place" if self.refusals[refusal.place] == MOST_LINES else ""
-            self._say(f"{refusal.place} did not give {refusal.cid}: {reason_of(refusal.error)}{more}")
+            is_last = self.refusals[refusal.place] == MOST_LINES
+            more = "; further failures of this location are not printed" if is_last else ""
+            self._say(f"{refusal.place} did not return {refusal.cid}: {reason_of(refusal.error)}{more}")
 
 
 def _followed(
@@ -235,7 +236,7 @@ def _followed(
     method: str | None,
     interval: int | None,
 ) -> RegistrySettings:
-    """*settings* with what the command line says of the registry that is followed."""
+    """*settings* with the options of the command line about the followed registry."""
     follow = settings.follow
     chosen = ledger or follow.ledger
     places = cas or follow.cas
@@ -251,7 +252,7 @@ def _print_total(total: FollowerProgress, refusals: Counter[str], *, as_json: bo
     if as_json:
         print_json({**msgspec.structs.asdict(total), "refusals": dict(refusals)})
         return
-    behind = f", {total.behind:,} to come" if total.behind else ""
+    behind = f", {total.behind:,} not read yet" if total.behind else ""
     waiting = f", {total.waiting:,} wait for their files" if total.waiting else ""
     print(
         f"{counted(total.entries, 'new entry')} with {counted(total.operations, 'operation')}, "
@@ -259,13 +260,13 @@ def _print_total(total: FollowerProgress, refusals: Counter[str], *, as_json: bo
         f"registry is at entry {total.position:,}{behind}{waiting}"
     )
     for place, count in refusals.items():
-        print(f"{place} failed to give {counted(count, 'file')}")
+        print(f"{place} failed to return {counted(count, 'file')}")
     if total.chain is False:
-        print("the ledger has no hashes: its chain could not be verified, only that nothing changed since it was read")
+        print("the ledger has no hashes: only changes of entries that were read before can be detected")
 
 
 def observed_entries(node: Node, *, registry: bool) -> int:
-    """How many entries of the ledger were read back and noted in the node's database."""
+    """The number of entries of the ledger that were read back and indexed in the node's database."""
     if registry:
         return node.registry.instance.history.position()[0]
     position = node.anchoring.observer.index.position()

@@ -107,7 +107,7 @@ def print_status(status: OperationStatus, *, as_json: bool) -> None:
 
 
 def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines of *source* that are not empty, with their numbers; of one that is too long only the beginning."""
+    """The lines of *source* that are not empty, with their numbers; a line that is too long is cut off."""
     for number in itertools.count(1):
         line = part = source.readline(LINE_BYTES)
         if not line:

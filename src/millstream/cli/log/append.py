@@ -1,4 +1,4 @@
-"""``millstream log append``: lines of files, or of standard input, into a log."""
+"""``millstream log append``: append the lines of files, or of standard input, to a log."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _append_json(writer: Writer, lines: list[bytes], file: Path, number: int) ->
 
 
 def _how_to_continue(number: int) -> str:
-    """What to do about the invalid line *number* (from 1)."""
+    """The remedy for the invalid line *number* (from 1)."""
     if number == 1:
         return "Nothing is stored: fix line 1, and append again"
     stored = "Line 1 is stored" if number == 2 else f"Lines 1 to {number - 1} are stored"
@@ -109,7 +109,7 @@ def _confirm(ids: IdRange) -> None:
 
 
 def _runs_of_lines(handle: int) -> Iterator[list[bytes]]:
-    """Whole lines, without their ends, as many as are there; the last one may lack its end."""
+    """All complete lines that are available, without their ends; the last line may lack its end."""
     rest = b""
     while chunk := _ready_bytes(handle):
         *lines, tail = chunk.split(b"\n")
@@ -127,7 +127,7 @@ def _runs_of_lines(handle: int) -> Iterator[list[bytes]]:
 
 
 def _ready_bytes(handle: int) -> bytes:
-    """What can be read: waits for the first byte, not for more. Empty at the end."""
+    """The bytes that are available: waits for the first byte, not for more. Empty at the end."""
     chunks = [os.read(handle, 1 << 20)]
     size = len(chunks[0])
     while chunks[-1] and size < _GATHER and select.select([handle], [], [], 0)[0]:

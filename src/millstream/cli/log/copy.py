@@ -1,4 +1,4 @@
-"""``millstream log copy``: a log from one store into another."""
+"""``millstream log copy``: copy a log from one store to another."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def describe(settings: Settings, name: str, as_json: bool) -> None:
 
 
 def _trimmed(kind: Kind, policy: Retention | None, rule: LogRule | None) -> str:
-    """By what a log of this *kind* is trimmed that has this *policy* and is one of the logs of *rule*."""
+    """The rules by which a log of this *kind* with this *policy*, and with this *rule* of the settings, is trimmed."""
     if policy is not None and policy.keep_all:
         return "never: its policy is to keep all"
     if rule is not None and rule.retention is not None:

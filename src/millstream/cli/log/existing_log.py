@@ -1,4 +1,4 @@
-"""The log that a command is about, which must exist."""
+"""The log of a command, which must exist."""
 
 from __future__ import annotations
 

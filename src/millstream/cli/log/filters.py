@@ -39,7 +39,7 @@ _OPTIONS = (
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that pass *command* a ``wanted``: the filter that they describe, None where none of them is given."""
+    """Options that pass *command* their filter as ``wanted``: None if none of them is given."""
 
     @functools.wraps(command)
     def with_filter(

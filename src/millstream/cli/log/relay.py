@@ -1,4 +1,4 @@
-"""``millstream log relay``: from an application's outbox table into a log."""
+"""``millstream log relay``: move the rows of an application's outbox table into a log."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _show(relayed: RelayResult, outbox: Outbox, log: str, *, as_json: bool) -> N
     if as_json:
         print_json(found)
         return
-    dead = f", {counted(found.dead, 'row')} put aside" if found.dead else ""
+    dead = f", {counted(found.dead, 'dead row')}" if found.dead else ""
     click.echo(
         f"{found.outbox} to {log}: {counted(found.messages, 'message')} in "
         f"{counted(found.batches, 'batch')}{dead}, last row "

@@ -1,4 +1,4 @@
-"""``millstream log torture``: the crash test, on one's own disk or database."""
+"""``millstream log torture``: the crash test, on the disk or database of the user."""
 
 from __future__ import annotations
 

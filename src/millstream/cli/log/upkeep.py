@@ -1,4 +1,4 @@
-"""``millstream log upkeep``: what the policies kept with logs ask for, once; for a timer to run."""
+"""``millstream log upkeep``: tier and trim all logs once, by their policies; for a timer."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ TABLES = {
         ),
         "accept": (
             "millstream.cli.mill.accept:accept",
-            "Record the current bytes of items of STORE, whatever was recorded or listed for them.",
+            "Record the current bytes of items of STORE as correct, even if their recorded or listed checksum differs.",
         ),
     },
     "Checks": {

@@ -29,11 +29,11 @@ from millstream.settings import Settings
 @data_options
 @json_option
 def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[str], as_json: bool) -> int:
-    """Record the current bytes of items of STORE, whatever was recorded or listed for them.
+    """Record the current bytes of items of STORE as correct, even if their recorded or listed checksum differs.
 
-    Use it for items with suspected rot, with a checksum other than the listed one, or changed without the node (B9),
-    whose bytes turn out to be right. The next `millstream protect`, or `mill duplicate`, replaces their copies. STORE
-    is the source of the items. Exit code 1 if an item could not be recorded.
+    Use it for items with suspected rot, with a checksum other than the listed one, or changed without the node (B9), if
+    you know that their bytes are correct. The next `millstream protect`, or `mill duplicate`, replaces their copies.
+    STORE is the source of the items. Exit code 1 if an item could not be recorded.
     """
     failed = 0
     with Node.open(settings) as node:

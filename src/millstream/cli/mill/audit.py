@@ -1,4 +1,4 @@
-"""``millstream mill audit`` and ``reconcile``: what was changed at audited stores."""
+"""``millstream mill audit`` and ``reconcile``: show the changes of audited stores."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _reconcile_space(node: Node, store: str, space: str, as_json: bool) -> int:
 
 
 def process_audits(node: Node) -> None:
-    """Let workers process the changes of audited stores that wait, those that ended processes left open included."""
+    """Let workers process the pending changes of audited stores, including those of terminated processes."""
     _ = node.stores.providers
     if node.stores.outbox.undelivered() or node.queues.open(QueueName.AUDIT).depth().open:
         node.mill.workers(QueueName.AUDIT).run_until_drained()

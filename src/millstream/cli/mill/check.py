@@ -25,7 +25,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 MAX_REFUSALS = 1000
-"""Refusals that are printed of one run; the repair log has all."""
+"""Maximum number of refusals that a run prints; the repair log has all."""
 
 
 @example("millstream mill check --store second --space photos")

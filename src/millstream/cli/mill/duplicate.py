@@ -89,7 +89,7 @@ def forget(
     Nothing is recorded if STORE still has one of them. Exit code 1 if an id is unknown in every store.
     """
     if bool(content_ids) == vanished:
-        raise click.UsageError("nothing to copy was named: give content ids, or --vanished")
+        raise click.UsageError("give either content ids or --vanished")
     with Node.open(settings) as node:
         if vanished:
             recorded, unknown = forget_vanished(adoption_target(node, store), space), list[str]()

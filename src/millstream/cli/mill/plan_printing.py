@@ -12,11 +12,11 @@ from millstream.core.amounts import counted, size_text
 from millstream.mill.duplication.differences import DuplicationPlan
 
 HELD = 5
-"""The exit code where something waits for an approval."""
+"""The exit code if a plan waits for an approval."""
 
 
 def print_plan(plan: DuplicationPlan, as_json: bool) -> None:
-    """The counts of *plan*, and what of it is held."""
+    """Print the counts of *plan*, and its held items."""
     if as_json:
         print_json({"tasks": plan.tasks, **msgspec.to_builtins(plan)})
         return
@@ -29,7 +29,7 @@ def print_plan(plan: DuplicationPlan, as_json: bool) -> None:
 
 
 def print_total(plans: Sequence[DuplicationPlan], as_json: bool) -> None:
-    """What *plans* come to together."""
+    """Print the totals of *plans*."""
     names = ("copies", "changes", "deletes", "same", "held", "bytes")
     total = {name: sum(getattr(plan, name) for plan in plans) for name in names}
     spaces = len({plan.space for plan in plans})

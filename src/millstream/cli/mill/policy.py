@@ -93,11 +93,14 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
 
 
 def _warn(node: Node, account: str) -> None:
-    """Say what in the policy of *account*, which was saved, is probably not meant."""
+    """Print probable mistakes in the saved policy of *account*."""
     try:
         findings = lint_policies(node.policies.current, list(node.stores.providers))[account]
     except PolicyError as error:
-        click.echo(f"it is saved, and no policy is in force, since that of another account is none: {error}", err=True)
+        click.echo(
+            f"the policy is saved, but no policy is in force, because that of another account is invalid: {error}",
+            err=True,
+        )
         return
     for warned in findings:
         click.echo(f"{account}: {warned.code}: {warned}", err=True)
@@ -116,7 +119,7 @@ def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
     with Node.open(settings) as node:
         withdraw_policy(node.policies.location, account, if_match=if_match)
         record_change(node, "withdraw policy", account)
-    click.echo(f"{account}: off the list of accounts")
+    click.echo(f"{account}: policy withdrawn")
 
 
 @example("millstream mill policy plan local policy.json")

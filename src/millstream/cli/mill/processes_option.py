@@ -1,4 +1,4 @@
-"""``--processes``: how many processes do the file work of a command of the mill, which is tuned for many files."""
+"""``--processes``: the number of processes for the file work of a command of the mill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.settings import Settings
 
 
 def processes_option(command: Command) -> Command:
-    """Give *command*, whose first argument is the settings, ``--processes``, which wins over ``mill.processes``."""
+    """Give *command*, whose first argument is the settings, ``--processes``, which overrides ``mill.processes``."""
 
     @click.option(
         "--processes",

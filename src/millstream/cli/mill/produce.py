@@ -1,4 +1,4 @@
-"""``millstream mill produce``: the looping producers, once for cron or again and again."""
+"""``millstream mill produce``: run the looping producers, once for cron or repeatedly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millstream.node import Node
 from millstream.settings import Settings, SettingsError
 
 EXIT_CODES = {LoopOutcome.FAILED: 1, LoopOutcome.QUEUE_FULL: 10, LoopOutcome.NOT_DUE: 11, LoopOutcome.WAITING: 12}
-"""Exit codes of a run with ``--once``; the others end with 0, or with 1 where a space failed."""
+"""Exit codes of a run with ``--once``; other runs end with 0, or with 1 if a space failed."""
 
 
 def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,7 +131,7 @@ def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
 
 
 def left_out(producer: DuplicationProducer) -> Iterator[str]:
-    """A line for each pair of stores, and for what was left of a space, that this run has left out; told once."""
+    """A line for each pair of stores and each unfinished space that this run skipped; each is returned once."""
     while producer.skipped:
         yield f"{producer.skipped.pop(0)}: skipped, since a store of it is not configured"
     while producer.dropped:
@@ -139,7 +139,7 @@ def left_out(producer: DuplicationProducer) -> Iterator[str]:
 
 
 OneRun = Callable[[Callable[[], bool]], int]
-"""Makes a run, unless it is to be stopped; its exit code."""
+"""Makes a run, unless a stop was requested; returns its exit code."""
 
 
 def _run_of(loop: ProducerLoop[Any], as_json: bool, tell: Callable[[], None] = lambda: None) -> OneRun:
@@ -172,7 +172,7 @@ def _filter(include: Path | None, exclude: Path | None) -> SpaceFilter:
 
 @contextlib.contextmanager
 def _drawn() -> Iterator[Callable[[LoopRun], None]]:
-    """A bar of the spaces that are finished in this run, on a terminal; what is to be called after each bite."""
+    """Show a bar of the finished spaces on a terminal; yields the function to call after each chunk."""
     with progress_bar() as progress:
         bar = progress.add_task("spaces", total=None)
         most = 0

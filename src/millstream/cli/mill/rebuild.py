@@ -1,4 +1,4 @@
-"""``millstream mill rebuild``: a lost or damaged table, made again from the others."""
+"""``millstream mill rebuild``: rebuild a lost or damaged table from the others."""
 
 from __future__ import annotations
 

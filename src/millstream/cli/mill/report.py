@@ -1,4 +1,4 @@
-"""``millstream mill report`` and ``statistics``: what checks found, and how much there is."""
+"""``millstream mill report`` and ``statistics``: results of checks, and sizes of spaces."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -
 
 
 def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
-    """Exit code 1 where a report is not in the ledger."""
+    """Exit code 1 if a report is not in the ledger."""
     archive, is_anchored, missing = node.mill.reports.archive, node.mill.reports.is_anchored(), 0
     for store, space in places:
         head = verify_chain(archive, store, space)
@@ -141,7 +141,7 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
 
 
 def print_report(found: IntegrityReport, as_json: bool, now: int | None = None) -> None:
-    """Print *found*; *now* (microseconds) tells how old it is."""
+    """Print *found* with its age at *now* (microseconds)."""
     if as_json:
         values: dict[str, Any] = msgspec.to_builtins(found)
         print_json(values)

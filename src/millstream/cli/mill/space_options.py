@@ -1,4 +1,4 @@
-"""Which spaces a command of ``millstream mill`` is about."""
+"""The spaces that a command of ``millstream mill`` processes."""
 
 from __future__ import annotations
 

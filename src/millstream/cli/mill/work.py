@@ -27,7 +27,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 _LOOK = 0.5
-"""Seconds between looks of the main thread: Python handles a signal only where that one runs."""
+"""Seconds between wake-ups of the main thread: Python handles signals only in that thread."""
 
 _log = logging.getLogger(__name__)
 
@@ -115,14 +115,14 @@ def _stop_on_signals(managers: Mapping[str, WorkerManager]) -> None:
 
 
 def wake_others(managers: Mapping[str, WorkerManager], but: str = "") -> None:
-    """Tell the others that there may be tasks, so that they do not sleep for minutes."""
+    """Wake the other workers because there may be tasks; otherwise they sleep for minutes."""
     for pool, manager in managers.items():
         if pool != but:
             manager.wake()
 
 
 def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> WorkTally:
-    """Let all work; when one fails the others end in order, and its error is raised."""
+    """Run all workers; if one fails, the others finish their tasks and end, and its error is raised."""
 
     def work_of(manager: WorkerManager) -> WorkTally:
         try:
@@ -142,11 +142,11 @@ def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> WorkTally:
 
 @contextlib.contextmanager
 def watching(monitor: QueueMonitor, port: int | None) -> Iterator[None]:
-    """Watch the queues, and serve the figures where a *port* is given, for the length of the block."""
+    """Monitor the queues for the length of the block, and serve the metrics if a *port* is given."""
     server = None if port is None else serve_metrics(monitor.count, "127.0.0.1", port)
     threads = [threading.Thread(target=monitor.run, name="mill-monitor", daemon=True)]
     if server is not None:
-        _log.info("figures at http://127.0.0.1:%s/workers and /metrics", server.server_port)
+        _log.info("metrics at http://127.0.0.1:%s/workers and /metrics", server.server_port)
         threads.append(threading.Thread(target=server.serve_forever, name="mill-figures", daemon=True))
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""``millstream pipeline inventory --adopt``: the checksums of what other programs wrote, computed on Spark."""
+"""``millstream pipeline inventory --adopt``: compute checksums of content of other programs on Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AdoptedOnSpark(msgspec.Struct, frozen=True):
-    """What the adoption of a space of a source found."""
+    """The result of the adoption of a space of a source."""
 
     store: str
     space: str

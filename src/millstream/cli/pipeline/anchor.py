@@ -1,4 +1,4 @@
-"""``millstream pipeline anchor``: the messages of a log, batched, into anchored files."""
+"""``millstream pipeline anchor``: batch and anchor the messages of a log."""
 
 from __future__ import annotations
 

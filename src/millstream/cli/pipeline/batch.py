@@ -1,4 +1,4 @@
-"""``millstream pipeline batch``: a log as batches, its history or as it grows."""
+"""``millstream pipeline batch``: batch the history of a log, or a growing log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``millstream pipeline duplication``: what differs between copies, found by joins, done by workers or by Spark."""
+"""``millstream pipeline duplication``: compare copies on Spark; workers or Spark copy the differences."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def duplication_command(
 def _duplicate(
     node: Node, spark: SparkSession, run: str, pair: Pair, space: str, *, dry_run: bool, execute: bool
 ) -> tuple[DuplicationPlan, int]:
-    """The plan of *space* from store to store, carried out as far as was asked for; and how many copies failed."""
+    """The plan of *space* between two stores, executed if the options say so, and the number of failed copies."""
     from millstream.pipeline.jobs.duplication import copy_missing, enqueue, plan_duplication
 
     if execute and isinstance(node.stores.providers[pair.destination], AuditedStore):

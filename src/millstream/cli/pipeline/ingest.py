@@ -1,4 +1,4 @@
-"""``millstream pipeline ingest``: files into a log."""
+"""``millstream pipeline ingest``: append the rows of files to a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 _NAMED = 20
-"""So many unusable files are named on the terminal."""
+"""Maximum number of unusable files that are named on the terminal."""
 
 
 @example("millstream pipeline ingest readings/*.parquet --log weather")
@@ -97,9 +97,11 @@ def ingest_command(
         )
     unusable = [file.unusable for file in done.files if file.unusable]
     for why in unusable[:_NAMED]:
-        click.echo(f"not taken: {why}", err=True)
+        click.echo(f"not ingested: {why}", err=True)
     if len(unusable) > _NAMED:
-        click.echo(f"{len(unusable) - _NAMED:,} more files were not taken: millstream log read {log}.rejects", err=True)
+        click.echo(
+            f"{len(unusable) - _NAMED:,} more files were not ingested: millstream log read {log}.rejects", err=True
+        )
     if record.counts["rejected"]:
         click.echo(f"{record.counts['rejected']:,} rows were rejected: millstream log read {log}.rejects", err=True)
     return 1 if unusable or record.counts["rejected"] else 0

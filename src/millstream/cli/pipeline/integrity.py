@@ -1,4 +1,4 @@
-"""``millstream pipeline integrity``: all copies read and verified on Spark."""
+"""``millstream pipeline integrity``: read and verify all copies on Spark."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def integrity_command(
 
 
 def _empty_copies(node: Node, found: Sequence[SpaceSweep]) -> list[SpaceSweep]:
-    """Reports on copies of the spaces *found* in which nothing is listed and nothing recorded, there or not."""
+    """Reports on copies of the spaces *found* that have neither listed nor recorded items."""
     from millstream.pipeline.jobs.report import SpaceSweep
 
     providers, reporter, reports = node.stores.providers, node.mill.reports.reporter, list[SpaceSweep]()

@@ -1,4 +1,4 @@
-"""``millstream pipeline inventory``: all stores listed on Spark."""
+"""``millstream pipeline inventory``: list all stores on Spark."""
 
 from __future__ import annotations
 
@@ -69,5 +69,7 @@ def inventory_command(
         click.echo("there is no earlier listing to compare with", err=True)
     print_adopted(adopted, as_json=as_json)
     for unlisted in found.unlisted():
-        click.echo(f"{unlisted.store}/{unlisted.space or '*'}: the listing broke off: {unlisted.error}", err=True)
+        click.echo(
+            f"{unlisted.store}/{unlisted.space or '*'}: the listing stopped before its end: {unlisted.error}", err=True
+        )
     return 1 if found.unlisted() or any(one.adoption.findings for one in adopted) else 0

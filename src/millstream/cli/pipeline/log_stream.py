@@ -1,4 +1,4 @@
-"""A log of a node batched as a Spark stream, for the commands with ``--stream``."""
+"""Batch a log as a Spark stream, for the commands with ``--stream``."""
 
 from __future__ import annotations
 

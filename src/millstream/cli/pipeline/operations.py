@@ -1,4 +1,4 @@
-"""``millstream pipeline operations``: from a log of operations on identifiers to Sidetree batches under the ledger."""
+"""``millstream pipeline operations``: submit and anchor the operations on identifiers in a log."""
 
 from __future__ import annotations
 

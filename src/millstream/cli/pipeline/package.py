@@ -1,4 +1,4 @@
-"""``millstream pipeline package``: what ``spark-submit`` ships to executors."""
+"""``millstream pipeline package``: write the archive that ``spark-submit`` ships to executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of runs, and the options of jobs that go through stores."""
+"""Names of runs, and the options of jobs over stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ space_option = click.option("--space", "spaces", multiple=True, metavar="SPACE",
 
 
 def run_name(node: Node, job: str, member: str, spaces: tuple[str, ...], **more: Any) -> str:
-    """The run of *job* on the same stores and spaces that was cut short; else a new one, named for the time."""
+    """The interrupted run of *job* on the same stores and spaces; otherwise a new run, named by the time."""
     from millstream.pipeline.output.job_folder import unfinished
 
     wanted = {"stores": node.settings.store_urls, "spaces": sorted(spaces) or None, **more}

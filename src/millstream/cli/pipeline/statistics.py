@@ -1,4 +1,4 @@
-"""``millstream pipeline statistics``: what spaces hold, and how they grow."""
+"""``millstream pipeline statistics``: sizes of spaces, and their changes."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
             f"{figures.store}/{figures.space}: {counted(figures.items, 'item')}, {size_text(figures.bytes)}{since}"
         )
     for each in broken:
-        click.echo(f"{each.store}/{each.space or '*'}: the listing broke off: {each.error}", err=True)
+        click.echo(f"{each.store}/{each.space or '*'}: the listing stopped before its end: {each.error}", err=True)
     return 1 if broken else 0

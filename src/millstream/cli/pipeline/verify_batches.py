@@ -1,4 +1,4 @@
-"""``millstream pipeline verify-batches``: recompute a range of a log, and compare with what came out."""
+"""``millstream pipeline verify-batches``: recompute a range of a log, and compare it with the stored batches."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def verify_command(
 
 
 def _show(found: BatchVerification) -> None:
-    said = "the same" if found.is_whole else "NOT the same"
+    said = "the same" if found.is_whole else "DIFFERENT"
     click.echo(
         f"{found.log} {found.first_id:,} to {found.last_id:,} and {found.output}: {said}; "
         f"{counted(found.agreed, 'batch')} and "
         f"{found.rejects_agreed:,} refused messages agree, in {found.seconds:.1f} s"
     )
     if found.unjudged:
-        click.echo(f"  {counted(found.unjudged, 'batch')} at the beginning of the range were not judged")
+        click.echo(f"  {counted(found.unjudged, 'batch')} at the beginning of the range were not compared")
     if found.of_history:
         click.echo(f"  {found.of_history:,} batches were closed before the hand-over: the job over history has them")
     for kind, count in found.differences.items():

@@ -298,7 +298,7 @@ class Protection:
         self._settle_dead(copies, first)
 
     def _settle_dead(self, copies: dict[Pair, CopyReport], after: int) -> None:
-        """Tasks of this space that failed for good: they are said here, and the next plan finds them again."""
+        """Tasks of this space that failed permanently: they are said here, and the next plan finds them again."""
         ours = []
         for dead in self._parts.queue.dead(limit=1_000_000, after=after):
             task = decode_task(dead.body)

@@ -74,7 +74,7 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     for, None where the source records checksums of its own; ``last_code`` is the exit code of the last `protect`,
     None where it did not end or is not known; ``excluded`` ones are left out now, and have copies. ``damaged`` items of
     the source are missing or were found damaged by its last check, where it records checksums of its own; ``report`` is
-    the result of its last integrity report. ``dead_tasks`` are tasks for this space that failed for good, by queue.
+    the result of its last integrity report. ``dead_tasks`` are tasks for this space that failed permanently, by queue.
     ``named`` are the first items of each kind at the source that people have to look at.
     """
 
@@ -108,7 +108,7 @@ class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     """What waits or failed, as other parts of a node have it.
 
     ``holds`` are plans that wait for an approval, ``problems`` say why stores cannot be used, by store, and
-    ``dead_tasks`` are those that failed for good, by space and queue.
+    ``dead_tasks`` are those that failed permanently, by space and queue.
     """
 
     holds: Sequence[PendingApproval] = ()

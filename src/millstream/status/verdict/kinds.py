@@ -182,7 +182,7 @@ KINDS: Mapping[str, IssueKind] = {
     "dead-letters": IssueKind(
         "queues",
         BAD,
-        "They failed for good and are not retried automatically.",
+        "They failed permanently and are not retried automatically.",
         "fix the cause, then redrive or discard them",
     ),
     "too-many": IssueKind(
