@@ -25,7 +25,7 @@ def stories(text, **rules):
 def test_the_documents_third_case_is_told():
     first, second, third = stories(UC3)
     assert (first.began, first.ended, first.by, first.repeats) == ("first", "conflict", 4, 1)
-    assert "the key 'a' is there at 110 (record 1) and 140 (record 4), cut before the second" in first.why
+    assert "the key 'a' occurs at 110 (record 1) and 140 (record 4), cut before the second" in first.why
     assert (second.began, second.ended, second.by, second.repeats) == ("conflict", "conflict", 5, 4)
     assert (third.began, third.ended, third.by) == ("conflict", "flush", None)
     assert third.why == "Began at 155: a key repeated in the batch before. Ended at 155: the input ended."
@@ -42,7 +42,7 @@ def test_windows_and_caps_are_told():
     assert (first.ended, first.by) == ("size", 3)
     assert "would exceed max_count=2" in first.why
     assert (second.began, second.ended, second.by) == ("size", "window", 4)
-    assert "record 4 at 90 lies 88 after the start, the window is 50" in second.why
+    assert "record 4 at 90 is 88 after the start, the window is 50" in second.why
     assert third.began == "window"
 
 
@@ -147,7 +147,7 @@ def test_a_batch_that_the_clock_closed_is_told_with_the_reason_that_batch_gives(
     records = [Event(1, "p", "a", 0, 0), Event(2, "q", "c", 400, 400)]
     alone, other = explain(records, BatchConfig(50, 20))
     assert (alone.ended, alone.by, other.ended) == ("window", None, "flush")
-    assert "the window is 50, and from 71 on nothing that belongs to it could come" in alone.why
+    assert "the window is 50, and after 71 no further record could belong to the batch" in alone.why
 
 
 def test_late_policies_and_overrides_are_told():

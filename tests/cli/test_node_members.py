@@ -119,7 +119,7 @@ def test_a_member_that_gives_signs_of_life_is_alive_and_one_that_gives_none_is_l
     assert two.membership.is_lost, "by its own clock"
     assert one.membership.end_lost() == [two.membership.id]
     assert [member.details.host for member in one.table.alive()] == ["one"]
-    assert not two.membership.renew(), "it joins anew, and never revives what others counted as lost"
+    assert not two.membership.renew(), "it joins again, and never revives what others counted as lost"
     assert one.table.find(two.membership.id).ended is not None
 
 

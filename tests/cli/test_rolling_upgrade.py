@@ -94,7 +94,7 @@ def soon(condition: Callable[[], Found], what: str) -> Found:
 
 
 def _member(node: Node, host: str, schema: int) -> Membership:
-    """A process of another version, which is a member from now on; in its block it gives signs of life."""
+    """A process of another version, which is a member from now on; in its block it sends heartbeats."""
     member = Membership(node.databases.members.table, MemberDetails(host=host, pid=1, version="0", schema=schema))
     member.join()
     return member

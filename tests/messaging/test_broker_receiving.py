@@ -267,7 +267,7 @@ def test_a_handle_stays_valid_while_nobody_receives() -> None:
 def test_p4_a_message_comes_again_where_the_connection_is_gone_that_brought_it(
     topic: str, system: dict[str, str], end: str
 ) -> None:
-    """Its client is alive, and gives signs of life by another connection; who knows whether it has the message?"""
+    """Its client is alive, and sends heartbeats by another connection; who knows whether it has the message?"""
     anew = msgspec.structs.replace(CALL, connection="ipv4:10.0.0.1:50001")
 
     async def step(desk: BrokerHarness) -> None:

@@ -121,4 +121,4 @@ def test_where_bytes_do_not_tell_whether_it_was_done_the_record_says_that_it_is_
     repairer(world).settle_left()
     (event,) = RepairLog(world.engine).last()
     assert (event.store, event.healed) == ("3", False)
-    assert "whether it was done is not known" in event.reason
+    assert "the outcome is unknown" in event.reason

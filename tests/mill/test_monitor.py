@@ -218,7 +218,7 @@ def test_an_alarm_that_does_not_arrive_is_logged_and_told_again_with_each_look(
         world.clock.advance(60)
     assert told[0][1] == told[1][1] and monitor.figures.untold == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "the alarm dead-letters in audit was not told; it is tried again every 60 s: not at home"
+        "the alarm dead-letters in audit was not delivered; retrying every 60 s: not at home"
     ]
 
 

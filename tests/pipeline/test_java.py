@@ -55,7 +55,7 @@ class TestWithoutTheBundledRuntime:
 
     def test_a_program_that_says_nothing_is_not_used(self, tmp_path: Path) -> None:
         home = make_java(tmp_path / "a", banner="I am no Java")
-        with pytest.raises(JavaNotFoundError, match="does not say its version"):
+        with pytest.raises(JavaNotFoundError, match="does not report its version"):
             java.find_java(str(home))
 
     def test_without_any_the_error_says_how_to_get_one(self) -> None:

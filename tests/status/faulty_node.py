@@ -418,7 +418,7 @@ def written_elsewhere(desk: FaultyNode, ask: Callable[[], object] | None = None)
 
 
 def join(desk: FaultyNode, *roles: str, version: str = __version__) -> Membership:
-    """A member of the node that offers *roles*; its signs of life are calls of its table."""
+    """A member of the node that offers *roles*; its heartbeats are calls of its table."""
     desk._patch.setattr(NodeMembers, "is_shared", True)
     desk._patch.setattr(DatabasesPart, "_server", property(lambda databases: databases.own))
     membership = desk.node.databases.members.membership({role: role for role in roles}, {})

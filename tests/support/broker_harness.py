@@ -55,7 +55,7 @@ class BrokerHarness:
         )
 
     def heard_of(self, call: CallContext = CALL) -> ClientSession:
-        """The client of *call* gives a sign of life by its connection; its session."""
+        """The client of *call* sends a heartbeat by its connection; its session."""
         return self.core.sessions.touch(call.client_id, self.clock.now(), connection=call.connection)
 
     async def send(self, topic: str, *bodies: bytes, **system: Any) -> v2.SendMessageResponse:

@@ -117,4 +117,4 @@ class _AnchorReplay:
             elif number not in found:
                 yield ReplayFinding("index", f"the index has an anchor {number} that is not in the ledger", number)
             elif index.rows(number) != self._fresh.rows(number):
-                yield ReplayFinding("index", f"the index does not say what anchor {number} holds", number)
+                yield ReplayFinding("index", f"the index disagrees with the content of anchor {number}", number)

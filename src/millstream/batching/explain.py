@@ -181,27 +181,27 @@ class _SourceExplanation:
             member = keys[clash.key]
             times = f"{at(member.event_time)} (record {member.id}) and {at(clash.event_time)} (record {clash.id})"
             place = "cut halfway between them" if self._config.conflict_cut == "midpoint" else "cut before the second"
-            return clash.id, member.id, f"the key {clash.key!r} is there at {times}, {place}"
+            return clash.id, member.id, f"the key {clash.key!r} occurs at {times}, {place}"
         following = next(followers, None)
         if batch.cut == "flush":
             return None, None, "the input ended"
         window = f"the window is {long(self._config.window)}"
         if following is None:
             assert batch.closed_at is not None
-            return None, None, f"{window}, and from {at(batch.closed_at)} on nothing that belongs to it could come"
+            return None, None, f"{window}, and after {at(batch.closed_at)} no further record could belong to the batch"
         where = f"record {following.id} at {at(following.event_time)}"
         if batch.cut == "size":
-            return following.id, None, f"{where} and what else has its time would exceed {_caps_text(self._config)}"
-        return following.id, None, f"{where} lies {long(following.event_time - batch.start)} after the start, {window}"
+            return following.id, None, f"{where} and other records of that time would exceed {_caps_text(self._config)}"
+        return following.id, None, f"{where} is {long(following.event_time - batch.start)} after the start, {window}"
 
     def _tell_out_of_time(self, reject: Reject, event: Event, copies: Sequence[Event]) -> RejectExplanation:
-        """The story of *event*, late or too far ahead, of which there are *copies*, itself among them."""
+        """The explanation of *event*, which is late or too far ahead; *copies* are all events with its id."""
         long, config = self._wording.span, self._config
         delay = event.received_at - event.event_time
         grace = config.grace if isinstance(config.grace, int) else 0
         if reject.reason == "future":
             rule, value = "leap", -delay
-            why = f"It lies {long(-delay)} ahead of its receipt, leap is {long(config.lead)}"
+            why = f"Its time is {long(-delay)} after its receipt, leap is {long(config.lead)}"
         elif config.policy == "reject":
             rule, value = "max_delay", delay
             why = f"It took {long(delay)} from event to receipt, max_delay is {long(config.max_delay)}"
@@ -268,6 +268,6 @@ def _caps_text(config: BatchConfig) -> str:
 
 
 def _tell_copy(reject: Reject, other: int) -> RejectExplanation:
-    says = "says the same" if reject.reason == "duplicate" else "says something else and has the lower digest"
+    says = "has the same content" if reject.reason == "duplicate" else "has other content and the lower digest"
     why = f"Record {other} has the same key and time, and {says}; no delay would have kept this one."
     return RejectExplanation(reject.rejected, reject.reason, why, copy_of=other)

@@ -96,7 +96,7 @@ def _server(setting: str, url: str) -> Iterator[Check]:
 
 
 def _local_store(name: str, folder: Path) -> Check:
-    found = f"{folder} is there" if folder.is_dir() else f"{folder} is not there"
+    found = f"{folder} exists" if folder.is_dir() else f"{folder} does not exist"
     fix = f"mount its disk; or, for a new store, mkdir -p {folder}"
     return Check(f"stores.{name}", folder.is_dir(), found, "the store", fix)
 

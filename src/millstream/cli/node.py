@@ -120,7 +120,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
 def list_members(settings: Settings, also_ended: bool, as_json: bool) -> None:
     """List the members of a node: the processes of `millstream serve` on all hosts.
 
-    A member that gives no sign of life for node.lease is lost, and others take its roles over. A node whose tables are
+    A member that sends no heartbeat for node.lease is lost, and others take its roles over. A node whose tables are
     in the file node.db has no members: one process serves it, which `millstream status` shows.
     """
     from millstream.node import Node
@@ -173,8 +173,8 @@ def info(settings: Settings, member: str, as_json: bool) -> None:
 def drain(settings: Settings, member: str, cancel: bool) -> None:
     """Let a member of a node give its roles up, and take none: before its host is shut down, or its program upgraded.
 
-    Roles end as they do when the process is stopped: running work is finished first. The process goes on, with its
-    workers and its console; `millstream node info` shows which roles it still owns.
+    Roles end as they do when the process is stopped: running work is finished first. The process keeps running, with
+    its workers and its console; `millstream node info` shows which roles it still owns.
     """
     from millstream.node import Node
 

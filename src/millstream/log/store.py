@@ -36,7 +36,7 @@ from millstream.log.tiering.spec import MIN_COMMITS
 from millstream.log.upkeep.migration import LegacyLogNames
 
 LEASE_SECONDS = 15.0
-"""How long a writer that gives no sign of life keeps others out."""
+"""How long a writer that sends no heartbeat keeps others out."""
 
 BUCKET_LINGER = 0.1
 """How long a writer of a log in a bucket waits for company, in seconds: at most 10 commits a second."""

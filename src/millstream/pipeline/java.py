@@ -99,7 +99,7 @@ def _examine(origin: str, executable: Path) -> JavaCandidate:
         return JavaCandidate(origin, str(executable), None, f"{executable} does not exist")
     version = _released_version(executable) or _reported_version(executable)
     if version is None:
-        verdict = f"{executable} does not say its version"
+        verdict = f"{executable} does not report its version"
     elif version < OLDEST:
         verdict = f"{executable} is Java {version}, too old"
     else:

@@ -14,7 +14,7 @@ Query = TypeVar("Query")
 
 
 class QueryError(InputError):
-    """What is asked cannot be understood."""
+    """The query is invalid."""
 
 
 def convert(values: Mapping[str, object], kind: type[Query]) -> Query:

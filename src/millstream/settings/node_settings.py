@@ -36,7 +36,7 @@ class NodeSettings(Section, frozen=True):
     default the file ``node.db`` in the node's folder. `millstream node move` moves the tables from one to the other.
 
     Several processes of `millstream serve`, on several hosts, may serve a node on a server: each role has one owner
-    among them. A process that has given no sign of life for ``lease`` is counted as lost, and others take its roles.
+    among them. A process that has not renewed its lease for ``lease`` is counted as lost, and others take its roles.
     """
 
     database: str = ""

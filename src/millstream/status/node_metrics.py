@@ -45,7 +45,7 @@ def status_metrics(poller: StatusPoller, figures: MetricsSnapshot) -> Iterator[M
     yield gauge("faults", "current problems", faults)
     kinds = Counter(issue.kind for issue in overview.verdict.issues)
     yield gauge("verdict_issues", "issues of the verdict by kind", [({"kind": kind}, kinds[kind]) for kind in KINDS])
-    yield gauge("verdict_unknown", "what the verdict does not know", len(overview.verdict.unknown))
+    yield gauge("verdict_unknown", "facts that the verdict could not determine", len(overview.verdict.unknown))
     ages = [({"store": s.store}, _age(overview.at, s.answered_at)) for s in poller.stores.states if s.answered_at]
     yield gauge("store_answer_age_seconds", "time since the last answer of each store", ages)
     if snapshot.free_bytes is not None:

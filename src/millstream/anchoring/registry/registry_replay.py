@@ -58,7 +58,7 @@ class _RegistryReplay:
         operations = batch.operations if batch else ()
         rows = [(operation.suffix, place, canonical(operation.request)) for place, operation in enumerate(operations)]
         if record != AnchorRecord(number, entry.hash, len(rows), storable(fault)):
-            yield ReplayFinding("index", f"the database does not say of anchor {number} what readers find", number)
+            yield ReplayFinding("index", f"the database disagrees with the content of anchor {number}", number)
         if count != len(rows) or self._history.rows(number, [row[0] for row in rows]) != rows:
             yield ReplayFinding("index", f"the database does not have the operations of anchor {number}", number)
 

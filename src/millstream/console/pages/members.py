@@ -45,7 +45,7 @@ def drain(call: PageRequest) -> Mapping[str, Any] | Response:
         return call.redirect_with_notice("/members", f"{member} gives its roles up, and takes none.")
     details = [
         "Running work is finished first; then other members take the roles over.",
-        "The process goes on, with its workers and its console. Stop it when it owns no role any more.",
+        "The process keeps running, with its workers and its console. Stop it when it owns no more roles.",
         "It takes roles again after Cancel drain.",
     ]
     return _confirm(member, "Drain", f"{member} gives its roles up, and takes none.", details)

@@ -69,7 +69,7 @@ class BrokerCore:
         INTERNAL_SERVER_ERROR once the core is closed: a call may wait beyond that, and the log is the next core's then.
         """
         if self._is_closed:
-            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the broker starts anew: try again in a moment")
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the broker is restarting: try again in a moment")
         found = self._topics.get(name)
         if found is None:
             spec = self.journal.state.topics.get(name)

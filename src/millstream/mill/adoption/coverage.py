@@ -150,7 +150,7 @@ def _coverage(
 
 
 def adopted_share(catalog: AdoptionCatalog, store: str, space: str) -> AdoptedShare:
-    """How much of a space in *store* has no checksum but the one that was computed when its source was adopted."""
+    """The share of a space in *store* whose only checksum was computed when its source was adopted."""
     sources = [one.store for one in catalog.spaces() if one.space == space]
     if not sources:
         return AdoptedShare()

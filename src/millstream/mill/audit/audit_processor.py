@@ -80,13 +80,13 @@ class NotifyProcessor:
         self._receivers = receivers
 
     def process(self, task: Notify, attempt: int) -> TaskResult:  # noqa: ARG002
-        """Raises :class:`~millstream.mill.notices.receivers.NoticeError` where one of the receivers was not told."""
+        """Raises :class:`~millstream.mill.notices.receivers.NoticeError` if a receiver was not notified."""
         at = f"{datetime.fromtimestamp(task.at / MICROSECONDS, UTC):%Y-%m-%d %H:%M:%S} UTC"
         text = f"{task.user} made the space {task.space!r} in store {task.store!r} of {task.account!r} at {at}"
         notice = NewSpace(task.account, task.store, task.space, text)
         for receiver in self._receivers:
             receiver.tell(notice)
-        return TaskResult(f"{len(self._receivers)} receivers told of the space {task.space!r}")
+        return TaskResult(f"{len(self._receivers)} receivers notified of the space {task.space!r}")
 
 
 def _processed(task: Audit) -> TaskResult:

@@ -31,7 +31,7 @@ _AHEAD = 3
 class ItemDifference(enum.StrEnum):
     """How an item differs between source and destination."""
 
-    COPY = "copy"  # the destination has not got it
+    COPY = "copy"  # missing at the destination
     CHANGE = "change"  # it may have changed at the source
     SAME = "same"
     DELETE = "delete"  # only the destination has it, and its deletion is recorded

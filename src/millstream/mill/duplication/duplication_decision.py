@@ -118,7 +118,8 @@ FAILURES: Mapping[str, DuplicationFailure] = {
     DuplicationRow.NO_CHECKSUM: _NO_CHECKSUM,
     DuplicationRow.NO_CHECKSUM_ABSENT: _NO_CHECKSUM,
     DuplicationRow.NO_TOMBSTONE: DuplicationFailure(
-        "the source has not got it and the manifest has no tombstone of it: record its deletion first", _RECORD_DELETION
+        "it is missing at the source, and the manifest has no tombstone of it: record its deletion first",
+        _RECORD_DELETION,
     ),
     DuplicationRow.MISSING_AT_SOURCE: DuplicationFailure(
         "the source appears to be missing content that the manifest has", _RECORD_DELETION
@@ -212,7 +213,7 @@ def _decide_present(source: ObservedEnd, destination: ObservedEnd) -> Duplicatio
         return _failed(DuplicationRow.NO_CHECKSUM if copied else DuplicationRow.NO_CHECKSUM_ABSENT)
     if not copied:
         return DuplicationAction(
-            DuplicationRow.ABSENT_AT_DESTINATION, DuplicationAct.COPY, "the destination has not got it"
+            DuplicationRow.ABSENT_AT_DESTINATION, DuplicationAct.COPY, "it is missing at the destination"
         )
     if destination.sha256 != source.sha256:
         return DuplicationAction(DuplicationRow.CHECKSUMS_DIFFER, DuplicationAct.COPY, "the checksums differ")

@@ -46,12 +46,12 @@ def plan_space_duplication(
 ) -> DuplicationPlan:
     """Put a :class:`Duplicate` task on *queue* for every item of *space* that differs between the stores of *pair*.
 
-    All deletes come before all copies; last comes a task for the space itself where one end has not got it. With
-    *everything*, items that are the same are put on the queue all the same, as the document's looping producer does.
-    Nothing is put on it where *change_guard* holds the plan. Without a queue this is a dry run. With *record* the
-    manifest is brought up to date with the source first. A deletion that waits in *outbox* counts as recorded. Items of
-    *skip* are neither counted nor copied. With *direct* that copies what it can, before this returns, and only the rest
-    is put on the queue; not where there is anything to delete, which comes first.
+    All deletes come before all copies; the last task is for the space itself, if one end lacks it. With *everything*,
+    items that are the same are put on the queue all the same, as the document's looping producer does. Nothing is put
+    on it where *change_guard* holds the plan. Without a queue this is a dry run. With *record* the manifest is brought
+    up to date with the source first. A deletion that waits in *outbox* counts as recorded. Items of *skip* are neither
+    counted nor copied. With *direct* that copies what it can, before this returns, and only the rest is put on the
+    queue; not where there is anything to delete, which comes first.
     """
     planned, losses = PlannedCopies(providers.clock), LossCollector()
     plan = count_differences(
@@ -110,7 +110,7 @@ def put_items(pair: Pair, space: str, names: Sequence[str], queue: WorkQueue) ->
 
 
 def put_space(providers: ConfiguredStores, pair: Pair, space: str, queue: WorkQueue) -> bool:
-    """A task for the space itself where one end has not got it; whether there was one."""
+    """Add a task for the space itself if one end lacks it; whether there was one."""
     lacking = not all(_has_space(providers, store, space) for store in (pair.source, pair.destination))
     if lacking:
         put_items(pair, space, [""], queue)

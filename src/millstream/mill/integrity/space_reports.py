@@ -189,11 +189,11 @@ class NotifyReportProcessor:
         self._receivers = receivers
 
     def process(self, task: NotifyReport, attempt: int) -> TaskResult:  # noqa: ARG002
-        """Raises :class:`~millstream.mill.notices.receivers.NoticeError` where one of the receivers was not told."""
+        """Raises :class:`~millstream.mill.notices.receivers.NoticeError` if a receiver was not notified."""
         notice = BadReport(task.store, task.space, task.result, task.text)
         for receiver in self._receivers:
             receiver.tell(notice)
-        return TaskResult(f"{len(self._receivers)} receivers told of the report on {task.store}/{task.space}")
+        return TaskResult(f"{len(self._receivers)} receivers notified of the report on {task.store}/{task.space}")
 
 
 def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow, until: int) -> bool:

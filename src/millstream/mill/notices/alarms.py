@@ -84,7 +84,7 @@ class Alarms:
             alarms.append(Alarm(name, "too-many", text, depth.open))
         waits = (depth.as_of - depth.oldest) / MICROSECONDS if depth.oldest is not None else 0.0
         if waits > self._longest:
-            text = f"a task of the queue {name} has waited for {waits / 3600:,.1f} h: is anybody working on this queue?"
+            text = f"a task of the queue {name} has waited for {waits / 3600:,.1f} h: check that a worker processes it"
             alarms.append(Alarm(name, "too-old", text, depth.ready))
         return alarms
 

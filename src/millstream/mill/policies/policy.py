@@ -161,7 +161,7 @@ def _pairs(
     for item in _items(node, name, "a list of store pairs").items:
         pair = _pair(item, name)
         if pair in pairs:
-            warnings.append(PolicyWarning("duplicate-pair", f"{pair} stands twice", item.position))
+            warnings.append(PolicyWarning("duplicate-pair", f"{pair} is listed twice", item.position))
         pairs[pair] = None
         stand.setdefault((space, pair), item.position)
     return tuple(pairs)

@@ -191,7 +191,7 @@ class Repairer:
     def _settled(self, event: RepairEvent) -> RepairEvent | None:
         """What a repair that was begun as *event* has done; None where the copy was not written."""
         if event.sha256 is None or event.good == event.store:  # its bytes were good before
-            return self._unsettled(event, "whether it was done is not known, check it again")
+            return self._unsettled(event, "the outcome is unknown: check the item again")
         place = ItemRef(event.store, event.space, event.content_id)
         seen = self._checker.observe(place)
         if seen.provider == SourceAnswer.UNREACHABLE:

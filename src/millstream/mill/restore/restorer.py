@@ -124,7 +124,12 @@ class Restorer:
                 info = self._find(item, place)
                 return self._take(item, place, info, bad)
             except AlreadyExistsError:
-                return _result(item, RestoreOutcome.DIFFERENT, bad, reason="something else stands there (--overwrite)")
+                return _result(
+                    item,
+                    RestoreOutcome.DIFFERENT,
+                    bad,
+                    reason="a different file exists there (--overwrite replaces it)",
+                )
             except _RefusedByTargetError as error:
                 return _result(item, RestoreOutcome.FAILED, bad, reason=str(error))
             except StoreError as error:

@@ -126,7 +126,7 @@ class QueueMonitor:
                 since = before.since if before else self._clock.now()
                 self._untold = {**self._untold, key: UndeliveredAlarm(alarm, since, error.summary)}
                 if key in new:
-                    text = "the alarm %s was not told; it is tried again every %g s: %s"
+                    text = "the alarm %s was not delivered; retrying every %g s: %s"
                     _log.warning(text, alarm.subject, self._every, error)
             else:
                 self._untold = {other: one for other, one in self._untold.items() if other != key}

@@ -1,4 +1,4 @@
-"""Members of a node as its database knows them: who serves it, since when, and who has stopped to give signs of life.
+"""Members of a node as its database knows them: who serves it, since when, and who has stopped sending heartbeats.
 
 All times are of the database's clock, in microseconds.
 """
@@ -83,7 +83,7 @@ class MemberTable:
         self._end(lambda _: t.members.c.id == member, lost=lost)
 
     def end_lost(self) -> Sequence[str]:
-        """Count members as lost that have given no sign of life for longer than their lease; their ids."""
+        """Count members as lost that have sent no heartbeat for longer than their lease; their ids."""
         return self._end(lambda now: t.members.c.until < now, lost=True)
 
     def _end(self, condition: Callable[[int], sa.ColumnElement[bool]], *, lost: bool) -> Sequence[str]:

@@ -47,7 +47,7 @@ class MemberState(enum.StrEnum):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A member: ``since`` it joined, last ``seen``, counted as lost after ``until`` without another sign of life.
+    """A member: ``since`` it joined, last ``seen``, counted as lost after ``until`` without another heartbeat.
 
     ``ended`` is when it left or was found to be ``lost``; ``owns`` maps its roles to the time since which it owns them.
     """
@@ -64,7 +64,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> int:
-        """When it ended, or will be lost without another sign of life."""
+        """When it ended, or will be lost without another heartbeat."""
         return self.until if self.ended is None else self.ended
 
     def state(self, now: int) -> MemberState:
@@ -129,7 +129,7 @@ class MemberRow(msgspec.Struct, frozen=True, kw_only=True):
 class MembersStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The members at the time ``at`` of the database, those that ended in the last day too, in the order of joining.
 
-    ``lease`` is how long a member may give no sign of life (microseconds).
+    ``lease`` is how long a member may send no heartbeat (microseconds).
     """
 
     at: int

@@ -1,4 +1,4 @@
-"""This process as a member of its node: it joins, gives signs of life, and knows by its own clock when it is lost."""
+"""This process as a member of its node: it joins, sends heartbeats, and knows by its own clock when it is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.node.members.members_status import Member, MemberDetails
 from millstream.stores.audit.holders import Holders, HolderState
 
 RENEWALS = 3
-"""How often a member gives a sign of life within its lease."""
+"""How often a member sends a heartbeat within its lease."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Membership:
         self._roles.clear()
 
     def renew(self) -> bool:
-        """Give a sign of life; False where this member is lost."""
+        """Send a heartbeat; False where this member is lost."""
         begun = uptime(self.table.clock)
         if self.is_lost or not self.table.renew(self.id, self.details, list(self._roles)):
             self._ended = True
@@ -81,7 +81,7 @@ class Membership:
         self._roles.discard(role)
 
     def listens(self, what: str, address: str) -> None:
-        """Tell others, with the next sign of life, that this process listens at *address*."""
+        """Tell others, with the next heartbeat, that this process listens at *address*."""
         addresses = {**self.details.addresses, what: address}
         self.details = msgspec.structs.replace(self.details, addresses=addresses)
 
@@ -90,7 +90,7 @@ class Membership:
         self._lost = lost
 
     def end_lost(self) -> Sequence[str]:
-        """Count members as lost that give no sign of life, and those of this machine whose process has ended."""
+        """Count members as lost that send no heartbeat, and those of this machine whose process has ended."""
         ended = list(self.table.end_lost())
         holders = Holders()
         for member in self.table.alive():
@@ -104,7 +104,7 @@ class Membership:
     def require_alone(self) -> None:
         """Raise :class:`NeedsQueueBrokerError` where a member that joined earlier is alive.
 
-        One that gives no sign of life is waited for until it counts as lost.
+        A member that sends no heartbeat is waited for until it counts as lost.
         """
         seen: dict[str, int] = {}
         while others := self._earlier():
@@ -148,9 +148,9 @@ class Membership:
             try:
                 alive = self.renew()
             except Exception as error:  # the database comes back; until then the own clock says what is lost
-                _log.warning("the member %s could not give a sign of life: %s", member, error)
+                _log.warning("the member %s could not renew its lease: %s", member, error)
                 alive = not self.is_lost
             if not alive and told != member:
                 told = member
-                _log.warning("this process was counted as lost (%s): its roles end, and it joins anew", member)
+                _log.warning("this process was counted as lost (%s): its roles end, and it joins again", member)
                 self._lost()

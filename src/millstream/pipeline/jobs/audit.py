@@ -270,7 +270,7 @@ def _compare(anchors: Mapping[int, _Anchor], index: AnchorIndex, last: int) -> I
             and (status.manifest, status.batches, status.messages, status.rejects, set(index.refused(number)))
             != (found.manifest, found.batches, found.messages, found.rejects, set(found.refused.values()))
         ):
-            yield ReplayFinding("index", f"the index does not say what anchor {number} holds", number)
+            yield ReplayFinding("index", f"the index disagrees with the content of anchor {number}", number)
     for number in sorted(known - set(range(1, last + 1))):
         yield ReplayFinding("index", f"the index has an anchor {number} that is not in the ledger", number)
 

@@ -99,7 +99,7 @@ def workers(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[WorkerRow]:
     ]
     if app.broker is not None:
         for group in app.broker.ask(GROUPS, ""):
-            detail = f"{group.consumers:,} connected, {group.in_flight:,} in flight, {group.lag:,} to come"
+            detail = f"{group.consumers:,} connected, {group.in_flight:,} in flight, lag {group.lag:,}"
             rows.append(WorkerRow(group.group, "group", group.topic, detail))
     return Listing(rows, total=len(rows))
 

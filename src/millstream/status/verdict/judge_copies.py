@@ -97,7 +97,7 @@ def _reports(facts: Facts, copies: CopiesStatus) -> Iterator[Issue]:
             text = f"the last report on {subject} is INCOMPLETE{why}"
             yield make_issue("report-incomplete", subject, text, page, since=report.ended_at, where=where)
         elif report.result is ReportResult.FAILURE and (store, space) not in failed:
-            text = f"the last report on {subject} says FAILURE"
+            text = f"the last report on {subject} is FAILURE"
             yield make_issue("report-failed", subject, text, page, since=report.ended_at, where=where)
         if facts.at - report.ended_at > facts.limits.report_age and rows.get((store, space)) and space not in adopted:
             stale.setdefault(store, []).append(space)

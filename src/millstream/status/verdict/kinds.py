@@ -62,7 +62,7 @@ KINDS: Mapping[str, IssueKind] = {
         "checks",
         BAD,
         "The last check of this space failed.",
-        "run `millstream mill report {where}`, which names what",
+        "run `millstream mill report {where}`, which lists the findings",
     ),
     "report-incomplete": IssueKind(
         "checks",
@@ -109,7 +109,7 @@ KINDS: Mapping[str, IssueKind] = {
     "vanished": IssueKind(
         "copies",
         WARN,
-        "Their copies are kept. Nothing says whether they were deleted on purpose.",
+        "Their copies are kept. It is unknown whether they were deleted on purpose.",
         "put them back at the source, or record that they were deleted: `millstream mill forget {where} ID`",
     ),
     "not-batched": IssueKind(
@@ -147,20 +147,20 @@ KINDS: Mapping[str, IssueKind] = {
         "anchors",
         WARN,
         "Newer messages cannot be proven to readers who demand the quorum of witnesses. Nothing is lost.",
-        "`millstream anchor cosign --ledger {subject}` shows how each witness answers; if one is gone for good, change "
-        "the policy (anchoring.witness_policy)",
+        "`millstream anchor cosign --ledger {subject}` shows how each witness answers; if one is permanently gone, "
+        "change the policy (anchoring.witness_policy)",
     ),
     "timestamps-missing": IssueKind(
         "anchors",
         WARN,
         "It cannot be proven when these entries were made, except by the clock of this node. Nothing is lost.",
         "`millstream anchor timestamp --ledger {subject}` asks the authorities and prints how each answers; if one is "
-        "gone for good, change anchoring.timestamp_authorities",
+        "permanently gone, change anchoring.timestamp_authorities",
     ),
     "timestamps-ending": IssueKind(
         "anchors",
         WARN,
-        "When the certificates that signed these time stamps have ended, they prove nothing any more.",
+        "When the certificates that signed these time stamps expire, the time stamps prove nothing.",
         "`millstream anchor timestamp --ledger {subject}` renews them, or prints why it cannot; if no authority has a "
         "newer certificate, add another one to anchoring.timestamp_authorities",
     ),
@@ -170,7 +170,7 @@ KINDS: Mapping[str, IssueKind] = {
     "observer-behind": IssueKind(
         "anchors",
         WARN,
-        "What they anchor is not verified and cannot be proven yet.",
+        "Their content is not verified, and cannot be proven yet.",
         "`millstream anchor observe` verifies them",
     ),
     "following": IssueKind(
@@ -212,7 +212,7 @@ KINDS: Mapping[str, IssueKind] = {
     "database": IssueKind(
         "log",
         BAD,
-        "Its data can be neither read nor written, and its figures are out of date.",
+        "Its data can be neither read nor written, and the values shown for it are out of date.",
         "start the server, or correct `{where}` in the settings; it is called again every 10 s",
     ),
     "queue-broker": IssueKind(
@@ -242,7 +242,7 @@ KINDS: Mapping[str, IssueKind] = {
     "writer-refused": IssueKind(
         "log",
         BAD,
-        "A log has one writer. What is sent to this log through this node is refused.",
+        "A log has one writer. Messages sent to this log through this node are refused.",
         "stop the other process, or write through it; if it hangs, the log is free 15 s after it is stopped",
     ),
     "alarm-undelivered": IssueKind(
@@ -266,13 +266,13 @@ KINDS: Mapping[str, IssueKind] = {
     "served-twice": IssueKind(
         "node",
         BAD,
-        "Both send alarms, and each refuses what only the other can write: a log has one writer.",
+        "Both send alarms, and each refuses messages for the logs that the other writes: a log has one writer.",
         "stop one of them",
     ),
     "role-unowned": IssueKind(
         "node",
         BAD,
-        "What this role does is not done until a member runs it.",
+        "The work of this role is not done until a member owns it.",
         "see the logs of the members that offer it (page Members); let one that drains take roles again with "
         "`millstream node drain ID --cancel`, or start another member",
     ),
@@ -287,26 +287,26 @@ KINDS: Mapping[str, IssueKind] = {
     "member-versions": IssueKind(
         "node",
         WARN,
-        "What only the newer version does is done by some members and not by others.",
+        "Only some members have the functions of the newer version.",
         "upgrade the other members, one after the other: `millstream node drain ID`, then restart the process",
     ),
     "disk": IssueKind(
         "node",
         BAD,
-        "Without space nothing can be appended.",
+        "Without free space nothing can be appended.",
         "free disk space, or move older blocks to a tier (`millstream log tier`)",
     ),
     "disk-filling": IssueKind(
         "node",
         BAD,
-        "At the rate of the last day nothing can be written there soon.",
+        "At the rate of the last day the disk is soon full, and nothing can be written there.",
         "free disk space, or stop what fills it; logs can be trimmed (`millstream log trim`), or their older blocks "
         "moved to a tier (`millstream log tier`)",
     ),
     "clock": IssueKind(
         "node",
         BAD,
-        "Receive times, leases and the ages on this page are wrong until the clock is right.",
+        "Receive times, leases and the ages on this page are wrong until the clock is corrected.",
         "set the clock: `timedatectl set-ntp true`",
     ),
     "trouble": IssueKind(

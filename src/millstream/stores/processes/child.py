@@ -97,7 +97,7 @@ def _die_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit("the process that asked is gone")
+        sys.exit("the parent process has ended")
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ class NerveBackend:
         return [f"rows whose ids belong in other tables: {count:,}"] if count else []
 
     def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
-        """Delete old rows, as many as there are about *max_bytes* in; the server's estimate of their size counts."""
+        """Delete old rows of about *max_bytes*, by the server's estimate of their size."""
         queue = self._queue(log)
         first = queue.reader.first_id(self._existing(log, 1, below - 1))
         if first is None:
