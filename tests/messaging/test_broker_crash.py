@@ -175,8 +175,8 @@ def test_p2_p3_p4_a_killed_broker_loses_nothing_and_repeats_nothing_done(
 
 
 @contextlib.asynccontextmanager
-async def lively(broker: BrokerProcess) -> AsyncIterator[Transport]:
-    """A push consumer that shows all the time that it is alive, by the same connection that it receives by."""
+async def lively(broker: BrokerProcess, is_up: asyncio.Event) -> AsyncIterator[Transport]:
+    """A push consumer whose heartbeats use its receiving connection; it reconnects once *is_up* is set."""
 
     async def live(calls: Transport) -> None:
         while True:
@@ -188,8 +188,8 @@ async def lively(broker: BrokerProcess) -> AsyncIterator[Transport]:
                 await stream.write(declared)
                 while True:
                     await calls.call("Heartbeat", v2.HeartbeatRequest(client_type=v2.PUSH_CONSUMER), 2)
-                    await asyncio.sleep(0.1)
-            await asyncio.sleep(0.1)
+                    await asyncio.sleep(0.1)  # the interval of heartbeats
+            await is_up.wait()
 
     async with transport(broker) as calls:
         task = asyncio.ensure_future(live(calls))
@@ -227,19 +227,23 @@ def test_p4_a_message_on_its_way_to_a_living_client_comes_again_when_the_connect
         broker.create_topic("t", kind)
 
         async def run() -> None:
-            async with lively(broker) as calls:
+            is_up = asyncio.Event()
+            is_up.set()
+            async with lively(broker, is_up) as calls:
                 assert await Client(calls, "t", ordered=kind == "FIFO")._send(b"a-0")
                 if end == "kill":
+                    is_up.clear()
                     with pytest.raises(TransportError):
                         await push(calls, "t")
                     await asyncio.to_thread(broker.wait)
                     await asyncio.to_thread(broker.start)
+                    is_up.set()
                     again = await push_until_something_comes(calls, "t")
                 else:
                     await push_until_something_comes(calls, "t")
             if end == "cut":
-                async with lively(broker) as anew:
-                    again = await push_until_something_comes(anew, "t")
+                async with lively(broker, is_up) as calls:
+                    again = await push_until_something_comes(calls, "t")
             assert again.system_properties.delivery_attempt == 2
 
         asyncio.run(run())

@@ -6,6 +6,7 @@ Arguments: the empty disk, the scheme of the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.address import Address
-from millstream.core.clock import SystemClock
 from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import CREATE_TOPIC
@@ -31,15 +31,11 @@ draw = random.Random(1)
 
 
 async def until_it_works(work: Any) -> Any:
-    clock = SystemClock()
-    end = clock.monotonic() + SECONDS
-    while True:
-        try:
-            return await work()
-        except ClientError:
-            if clock.monotonic() > end:
-                raise
-            await asyncio.sleep(0.1)
+    """The result of *work*, which is repeated until the broker accepts it; each attempt takes a call to the broker."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            with contextlib.suppress(ClientError):
+                return await work()
 
 
 async def fill(producer: Producer) -> tuple[list[str], str]:

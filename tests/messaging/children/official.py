@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -96,7 +97,6 @@ def push(group: str, topic: str, listener: Listener, seconds: float = 20.0) -> l
     made = PushConsumer(configuration(), group, listener, {topic: FilterExpression()})
     made.startup()
     listener.done.wait(seconds)
-    time.sleep(0.3)
     made.shutdown()
     return listener.got
 
@@ -252,11 +252,9 @@ def restart() -> Any:
     sys.stdin.readline()
     end = time.monotonic() + 40
     while time.monotonic() < end:
-        try:
+        with contextlib.suppress(Exception):  # each attempt takes a call to the broker
             sender.send(message("restart", "after"))
             break
-        except Exception:
-            time.sleep(0.2)
     listener.done.wait(20)
     return [body for body, _ in listener.got]
 
