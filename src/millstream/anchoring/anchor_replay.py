@@ -30,7 +30,7 @@ class ReplayFinding(msgspec.Struct, frozen=True):
 
 
 class ReplayReport(msgspec.Struct, frozen=True):
-    """What a replay read and found; ``findings`` is empty where everything is as it was anchored."""
+    """The result of a replay; ``findings`` is empty if everything is as it was anchored."""
 
     anchors: int
     files: int
@@ -94,7 +94,8 @@ class _AnchorReplay:
             yield from self._damage(cid, MAX_FILE_BYTES, entry.number)
 
     def _read_others(self) -> Iterator[ReplayFinding]:
-        """Files that no anchor names (a cut that is under way, or nobody's) must at least be what their names say."""
+        """Files that no anchor names (of a cut in progress, or left over) must at least have the content that their
+        names state."""
         for cid in self._cas.cids():
             if cid not in self._named:
                 yield from self._damage(cid, max(MAX_FILE_BYTES, MAX_MANIFEST_BYTES), None)

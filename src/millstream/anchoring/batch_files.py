@@ -41,7 +41,7 @@ class BatchFilePart(msgspec.Struct, frozen=True, gc=False):
 class BatchFileEntry(msgspec.Struct, frozen=True, gc=False):
     """A batch as it lies in a batch file, from byte ``offset`` on for ``size`` bytes.
 
-    ``text`` are its message lines as they stand there, ``lines`` the same without their newlines.
+    ``text`` has its message lines unchanged, ``lines`` the same without newlines.
     """
 
     header: BatchHeader

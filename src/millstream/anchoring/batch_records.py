@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from millstream.batching import EventBatch
 
 PROTOCOL = "records/1"
-"""What a manifest of this protocol, in this version, calls itself."""
+"""The protocol name in manifests of this version."""
 
 
 Kind = Literal["batch", "side", "amendment"]
@@ -71,7 +71,7 @@ class EncodedBatch(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def header_line(self) -> bytes:
-        """The header as it stands in the batch file, without its newline."""
+        """The bytes of the header in the batch file, without the newline."""
         return encode_header(self.header)
 
 

@@ -13,7 +13,7 @@ from millstream.core.cid import CidForm, cid_of, form_of
 
 
 class CasReader(Protocol):
-    """Where batch files are read from: what an observer needs of content-addressed storage. Thread-safe."""
+    """Read access to batch files in content-addressed storage, for observers. Thread-safe."""
 
     def get(self, cid: str, limit: int) -> bytes:
         """The bytes of *cid*, checked against it; at most *limit* of them are held in memory.
@@ -25,7 +25,7 @@ class CasReader(Protocol):
 
 
 class Cas(CasReader, Protocol):
-    """Where batch files live. Thread-safe; putting the same bytes again changes nothing.
+    """Content-addressed storage of batch files. Thread-safe; putting the same bytes again changes nothing.
 
     What ``put`` and ``put_many`` confirm has survived a crash. Files of all forms of CIDs may be there side by side.
     Every CID argument is checked first (:class:`millstream.core.cid.CidError`).

@@ -1,4 +1,4 @@
-"""What an anchor stands for, read from content-addressed storage and checked against every rule of the format."""
+"""The content of an anchor, read from content-addressed storage and checked against every rule of the format."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def read_anchor(cas: CasReader, anchor: str, read: Mapping[str, AnchoredBatches]
 
 
 def read_file(cas: CasReader, file: BatchFile | RejectFile) -> bytes:
-    """The bytes of *file*, which must be as many as the manifest says. Errors: see :func:`read_manifest`."""
+    """The bytes of *file*, whose number must match the manifest. Errors: see :func:`read_manifest`."""
     data = _get(cas, file.uri, MAX_FILE_BYTES)
     if len(data) != file.bytes:
         raise BatchFormatError(f"file {file.uri} has {len(data):,} bytes, but its manifest states {file.bytes:,}")

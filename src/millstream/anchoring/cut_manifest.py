@@ -76,7 +76,7 @@ class CutManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def anchor_string(count: int, manifest_cid: str) -> str:
-    """What goes into the ledger: ``<count>.<CID of the manifest>``."""
+    """The anchor string of a ledger entry: ``<count>.<CID of the manifest>``."""
     return f"{count}.{manifest_cid}"
 
 
@@ -91,7 +91,7 @@ def parse_anchor_string(text: str) -> tuple[int, str]:
 
 
 def encode_manifest(manifest: CutManifest) -> bytes:
-    """The canonical bytes of *manifest*. Raises :class:`BatchFormatError` where it breaks a rule of its own."""
+    """The canonical bytes of *manifest*. Raises :class:`BatchFormatError` if it breaks a rule of the format."""
     _check(manifest)
     data = canonical_json(msgspec.to_builtins(manifest))
     if len(data) > MAX_MANIFEST_BYTES:

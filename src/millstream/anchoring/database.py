@@ -1,4 +1,4 @@
-"""What the tables of the node's database share whose names begin with ``anchor_``."""
+"""Common parts of the tables of the node's database whose names begin with ``anchor_``."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class BatchMembers(msgspec.Struct, frozen=True):
 
 
 def find_duplicates(members: BatchMembers, messages: Mapping[int, int], batches: Mapping[str, int]) -> dict[int, str]:
-    """Why some of *members*, anchored in this order, are invalid: reasons by ordinal.
+    """Reasons why some of *members*, anchored in this order, are invalid, by ordinal.
 
     *messages* and *batches* say which message ids and batch ids are anchored already, and in which anchor.
     """

@@ -90,7 +90,7 @@ class LedgerError(AnchoringError):
 
 
 class LedgerFormatError(LedgerError, InputError):
-    """What was read is not a ledger: it has something else than entries in it."""
+    """The data is not a ledger: it contains something other than entries."""
 
 
 class LedgerUnavailableError(LedgerError):
@@ -147,7 +147,7 @@ class TransparencyError(AnchoringError):
 
 
 class NoteError(TransparencyError, InputError):
-    """What was read is not a signed note or a key, or a signature does not hold."""
+    """The data is not a signed note or a key, or a signature is invalid."""
 
 
 class CheckpointError(NoteError):
@@ -188,7 +188,7 @@ class WitnessRefusalError(TransparencyError):
 
 
 class TimestampError(TransparencyError, InputError):
-    """What was read is not a time stamp, one that does not hold, or not of an authority that is trusted."""
+    """The data is not a time stamp, or an invalid one, or not of a trusted authority."""
 
 
 class TimestampRefusalError(TransparencyError):

@@ -1,7 +1,7 @@
-"""From a log of batches to anchors: what a batch service or a stream has written is handed to the batch writer.
+"""From a log of batches to anchors: passes the batches of a batch service or a stream to the batch writer.
 
-How far that has come is a pointer of the log of batches. Batches that the writer knows are not added again, so whoever
-feeds may die anywhere (promise P7).
+The progress is a pointer of the log of batches. Known batches are not added again, so the process may be killed at any
+point (promise P7).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import Log
 
 CONSUMER = "anchor"
-"""Whose pointer in a log of batches says how far they were handed to the batch writer."""
+"""The consumer whose pointer in a log of batches is the progress of passing them to the batch writer."""
 
 GROUP_MESSAGES = 100_000
 """About how many messages one call hands over."""
@@ -40,7 +40,7 @@ _FINAL = 'anchored batches are final: set late = "reject" or "side", or anchor t
 
 
 class FeedProgress(msgspec.Struct, frozen=True):
-    """What was handed to the batch writer (``known`` batches it had already), and the anchors that came of it."""
+    """Numbers of batches passed to the batch writer (it had ``known`` ones already), and the resulting anchors."""
 
     batches: int = 0
     messages: int = 0

@@ -105,7 +105,7 @@ class HttpResponse:
 
     @property
     def length(self) -> int | None:
-        """How many bytes the body is going to have, where the server says so."""
+        """The length of the body in bytes, if the server states it."""
         text = self.headers.get("content-length", "")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
@@ -131,7 +131,7 @@ class HttpResponse:
 
 
 class _Watchdog:
-    """Ends a connection that is slower than it may be: time-outs of a socket count anew with every byte."""
+    """Ends a connection that is too slow: the time-out of a socket restarts with every byte."""
 
     def __init__(self, connection: socket.socket, seconds: float, clock: Clock) -> None:
         self.has_ended = False

@@ -82,7 +82,7 @@ class _Members(msgspec.Struct, frozen=True, array_like=True):
     sizes: bytes
 
     def locations(self, number: int, ordinals: Iterable[int]) -> list[MessageLocation]:
-        """Where batches of anchor *number* lie."""
+        """The locations of the batches of anchor *number*."""
         offsets, sizes = (np.frombuffer(each, "<u4").tolist() for each in (self.offsets, self.sizes))
         uris = [uri for uri, count in self.files for _ in range(count)]
         return [
@@ -91,7 +91,7 @@ class _Members(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AnchorStatus(msgspec.Struct, frozen=True):
-    """What the observer found under one anchor; ``reason`` says why it is invalid as a whole, None where it is not.
+    """The observer's result for one anchor; ``reason`` says why it is invalid as a whole, None where it is not.
 
     ``batches``, ``messages`` and ``rejects`` count what is valid in it.
     """
@@ -109,7 +109,7 @@ class AnchorStatus(msgspec.Struct, frozen=True):
 
 
 class MessageLocation(msgspec.Struct, frozen=True):
-    """Where an anchored batch lies: in which anchor, as which of its batches, and in which bytes of which file."""
+    """The location of an anchored batch: its anchor, its ordinal there, its file, and its bytes in the file."""
 
     number: int
     ordinal: int
@@ -161,7 +161,7 @@ class AnchorIndex:
         self._record(entry, values, rows, members.names)
 
     def check_duplicates(self, log: str, members: BatchMembers) -> dict[int, str]:
-        """Why some of *members*, anchored now in this order, would be invalid: reasons by ordinal.
+        """Reasons why some of *members*, anchored now in this order, would be invalid, by ordinal.
 
         The first one holds: a batch id, or a message, that lies in a valid batch of an anchor or before it in
         *members* makes the later batch invalid.
@@ -218,7 +218,7 @@ class AnchorIndex:
         return [blob[at : at + 32] for at in range(0, len(blob), 32)]
 
     def anchor(self, number: int) -> AnchorStatus | None:
-        """What was found under anchor *number*; None where it has not been observed."""
+        """The result for anchor *number*; None if it has not been observed."""
         row = self._row(_statuses().where(_anchors.c.number == number))
         return None if row is None else AnchorStatus(*row)
 

@@ -190,7 +190,7 @@ class BatchJournal:
             connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(state=BatchState.OBSERVED))
 
     def status(self, log: str, batch: str) -> BatchStatus | None:
-        """Where a batch stands; None where it was never added."""
+        """The status of a batch; None if it was never added."""
         query = sa.select(t.batches.c.reason, t.cuts.c.state, t.cuts.c.anchor).outerjoin_from(
             t.batches, t.cuts, t.batches.c.cut == t.cuts.c.cut
         )
@@ -219,7 +219,7 @@ class BatchJournal:
         return None
 
     def reject_reason(self, log: str, message_id: int) -> str | None:
-        """Why the message is in no batch; None where it was never rejected here."""
+        """The reason why the message was rejected; None if it was never rejected here."""
         query = sa.select(t.rejects.c.reason).where(t.rejects.c.log == log, t.rejects.c.id == message_id)
         return next((str(row.reason) for row in self._rows(query)), None)
 

@@ -183,7 +183,7 @@ class JournalReader:
         ]
 
     def ends(self) -> Sequence[CutReasonCount]:
-        """Why batches ended, by log and reason."""
+        """Counts of the reasons why batches ended, by log and reason."""
         b = t.batches.c
         counts = Counter[tuple[str, str | None]]()
         query = sa.select(b.log, b.ended, sa.func.count()).group_by(b.log, b.ended)
@@ -222,7 +222,7 @@ class JournalReader:
         return [OpenCount(log, *counts) for log, counts in sorted(rows.items())]
 
     def rejects(self) -> Sequence[RejectCount]:
-        """Why messages are in no batch, by log and reason."""
+        """Counts of rejected messages, by log and reason."""
         r = t.rejects.c
         query = sa.select(r.log, r.reason, sa.func.count()).group_by(r.log, r.reason).order_by(r.log, r.reason)
         return [RejectCount(*row) for row in self._rows(query)]

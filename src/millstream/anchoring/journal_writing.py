@@ -118,7 +118,7 @@ def insert_packed(connection: sa.Connection, stream: BatchStream, cut: int, pack
 
 
 def refuse(connection: sa.Connection, cut: JournalCut, reasons: Mapping[str, str]) -> None:
-    """Say why those batches of *cut* are invalid that *reasons* names; one of a packed cut gets a row of its own."""
+    """Record why the batches of *cut* in *reasons* are invalid; such a batch of a packed cut gets its own row."""
     mine = t.batches.c.cut == cut.cut
     for row, members in packed_members(connection, t.members.c.cut == cut.cut):
         rows = [

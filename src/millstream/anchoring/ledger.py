@@ -20,7 +20,7 @@ from millstream.core.clock import Clock
 from millstream.core.decoding import prepared
 
 GENESIS = "0" * 64
-"""What the first entry names as the hash before it."""
+"""The previous hash in the first entry."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,7 +38,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ledger(Protocol):
-    """Where anchors are written down, once and for ever. Thread-safe."""
+    """The append-only list of anchors. Thread-safe."""
 
     def append(self, anchor_string: str, *, after: int = 0) -> LedgerEntry:
         """Write *anchor_string* down durably; where an entry above number *after* has it, return that one instead.

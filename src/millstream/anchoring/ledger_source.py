@@ -28,7 +28,7 @@ from millstream.core.decoding import prepared
 from millstream.core.printable import MAX_SHOWN, printable
 
 NODE_LEDGER = "/sidetree/v1/ledger"
-"""Where a node serves the ledger of its registry, a page at a time."""
+"""The path at which a node serves the ledger of its registry, in pages."""
 
 PAGE = 1000
 MAX_PAGE_BYTES = 8 << 20
@@ -59,7 +59,7 @@ class LedgerSource(Protocol):
     """A ledger to be followed. Not thread-safe."""
 
     name: str
-    """What it is called in what people read."""
+    """The name of the ledger in messages."""
 
     is_chain: bool | None
     """Whether its entries are sealed by hashes; None before the first was read."""

@@ -15,7 +15,7 @@ from millstream.core.decoding import prepared
 from millstream.log import DamagedLogError, IdRange, LogStore, Message, Retention, TrimmedError, system_log
 
 LEDGER_LOG = "ledger"
-"""What the ledger of anchors is called; it lies in the system log of this name."""
+"""The name of the ledger of anchors and of its system log."""
 
 
 _ASIDE = "ledger/aside"

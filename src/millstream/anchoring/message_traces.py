@@ -55,7 +55,7 @@ class MessageTraces:
             self._waiting.popitem(last=False)
 
     def cut(self) -> None:
-        """Some batches may be anchored now: say so in the traces of their messages."""
+        """Some batches may be anchored now: add this to the traces of their messages."""
         for key, one in list(self._waiting.items()):
             for place in self._index.find_batch(one.log, one.batch)[:1]:
                 facts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Where names are found: sorted runs of their hashes, in pages, which are merged as they become many.
+"""The index of names: sorted runs of their hashes, in pages; runs are merged when there are many.
 
 A row a name would cost the database several index entries, which lie anywhere in it. Here an anchor adds some pages,
 and a look-up reads a page of each run. A hash says only where a name may be: the caller compares the name itself.
@@ -23,7 +23,7 @@ _PAGE_NAMES = 2048
 """About how many names a page has: names are spread over pages by the first bits of their hashes."""
 
 _PAGES_AT_ONCE = 128
-"""So many pages are in memory at most where many names are looked for."""
+"""Maximum number of pages in memory when many names are looked up."""
 
 _MERGED_AT_ONCE = 1 << 16
 """About how many names of runs that are merged are in memory."""
@@ -33,7 +33,7 @@ _FACTORS = np.frombuffer(hashlib.sha512(b"names of batches").digest(), "<u8") | 
 """Odd numbers that names are hashed with. They are part of what is stored."""
 
 _RUNS_A_TIER = 4
-"""So many runs of about the same size are merged into one."""
+"""Number of runs of about the same size that are merged into one."""
 
 
 def runs_table(name: str, metadata: sa.MetaData) -> sa.Table:
@@ -192,7 +192,7 @@ def _mixed(data: bytes) -> _Numbers:
 
 
 def _positions(known: _Numbers, wanted: _Numbers) -> npt.NDArray[np.int64]:
-    """Where each of *wanted* stands first in *known*, which is sorted and not empty; -1 where it does not."""
+    """The first position of each of *wanted* in *known*, which is sorted and not empty; -1 if it is absent."""
     at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
     return np.where(known[at] == wanted, at, -1)
 

@@ -50,7 +50,7 @@ def packed_members(
 
 
 def places_with_rows(connection: sa.Connection, cut: int) -> list[int]:
-    """The places of those batches of a packed *cut* that have a row of their own."""
+    """The ordinals of those batches of a packed *cut* that have their own row."""
     return list(connection.execute(sa.select(t.batches.c.seq).where(t.batches.c.cut == cut)).scalars())
 
 

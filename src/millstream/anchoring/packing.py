@@ -61,7 +61,7 @@ class PackedMembers(msgspec.Struct, frozen=True, array_like=True):
         return self.root[place * _ROOT_BYTES : (place + 1) * _ROOT_BYTES].hex()
 
     def starts(self) -> npt.NDArray[np.int64]:
-        """When each batch begins, in microseconds."""
+        """The start time of each batch, in microseconds."""
         return np.frombuffer(self.start, "<i8")
 
     def end_numbers(self) -> npt.NDArray[np.uint32]:
@@ -100,7 +100,7 @@ class PackedCut(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def content(self) -> Mapping[str, AnchoredBatches]:
-        """What each of the files holds, by its CID."""
+        """The content of each file, by its CID."""
         return {file.uri: read for file, read in zip(self.files, self.read, strict=True)}
 
 

@@ -44,7 +44,7 @@ VERSION = 2
 """The version of proofs that end with a signed checkpoint."""
 
 STAMPED_VERSION = 3
-"""The version of proofs that also have time stamps: earlier releases refuse them, and say so."""
+"""The version of proofs that also have time stamps: earlier releases refuse them with an error."""
 
 MAX_PROOF_BYTES = 64 << 20
 """The most bytes of a proof: nearly all of them are ledger entries (version 1), about 300 each, or the message."""
@@ -119,7 +119,7 @@ class ProvenCheckpoint(msgspec.Struct, frozen=True):
 
 
 class VerifiedProof(msgspec.Struct, frozen=True, kw_only=True):
-    """What a proof shows, once every step of it was checked.
+    """The statements of a proof, after every step was verified.
 
     ``anchored_at`` is the time of the anchor's ledger entry (microseconds since the epoch, UTC), ``entry_hash`` its
     hash. ``ledger_head`` is the hash of the last entry of a proof of version 1, ``checkpoint`` is that of

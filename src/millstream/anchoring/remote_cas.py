@@ -29,7 +29,7 @@ from millstream.core.errors import InputError
 from millstream.core.printable import MAX_SHOWN, printable
 
 NODE_FILES = "/sidetree/v1/files"
-"""Where a node serves the files of its registry."""
+"""The path at which a node serves the files of its registry."""
 
 MAX_BYTES = 128 << 20
 """How much of an overlong file is read to find out whether it is really the one that was asked for."""
@@ -210,7 +210,7 @@ def _missing(cid: str, refusals: Sequence[CasFailure]) -> CasError:
 
 
 def reason_of(error: CasError) -> str:
-    """What was wrong with an answer, in a few words."""
+    """A short text about the fault of an answer."""
     if isinstance(error, CasNotFoundError):
         return "not there"
     if isinstance(error, CasOverlongError):

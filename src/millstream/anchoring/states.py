@@ -8,7 +8,7 @@ import msgspec
 
 
 class BatchState(enum.StrEnum):
-    """Where a batch stands; the last two are final."""
+    """The states of a batch; the last two are final."""
 
     ACCEPTED = "accepted"
     CUT = "cut"
@@ -18,16 +18,16 @@ class BatchState(enum.StrEnum):
 
 
 STATE_WORDS = {"queued": "waiting", "cut": "being anchored", "observed": "verified"}
-"""What people read for the states of batches and of operations whose names in JSON are not theirs."""
+"""Displayed names of states of batches and operations, where they differ from the names in JSON."""
 
 
 def state_word(state: str) -> str:
-    """What people read for *state*."""
+    """The displayed name of *state*."""
     return STATE_WORDS.get(state, state)
 
 
 class BatchStatus(msgspec.Struct, frozen=True):
-    """Where a batch stands: the ledger entry once it is anchored, the reason once it is rejected."""
+    """The status of a batch: the ledger entry if it is anchored, the reason if it is rejected."""
 
     state: BatchState
     anchor: int | None = None

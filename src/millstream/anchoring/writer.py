@@ -178,7 +178,7 @@ class BatchWriter:
         return waiting[: max(1, fitting)]
 
     def _too_large(self, taken: Sequence[CutCandidate]) -> dict[int, str]:
-        """Why batches fit in no file, by their place in the order of adding."""
+        """Reasons why batches do not fit in a file, by ordinal."""
         limit = self._limits.file_bytes
         return {
             candidate.seq: f"the batch has {candidate.size:,} bytes; the limit of a batch file is {limit:,}"
@@ -187,7 +187,7 @@ class BatchWriter:
         }
 
     def _screen(self, stream: BatchStream, taken: Sequence[CutCandidate]) -> dict[int, str]:
-        """Why readers would find batches invalid, by their place in the order of adding."""
+        """Reasons why readers would reject batches, by ordinal."""
         ids = list(self.journal.message_ids(stream, taken[-1].seq))
         if len(ids) != len(taken):
             raise JournalBusyError

@@ -19,10 +19,10 @@ from millstream.batching.event import BatcherOutput
 from millstream.batching.rulebook import Rulebook
 
 LARGE_STEP = 2000
-"""So many records of a step go through columns sooner than one by one."""
+"""From this many records in a step on, processing columns is faster than single records."""
 
 SMALL_STEPS_BEFORE_SWITCH = 64
-"""So many small steps in a row are worth a change to single records: it costs what is open, written and read."""
+"""After this many small steps in a row, a change to single records pays off: it copies all open records."""
 
 
 class AdaptiveBatcher(EngineHost):

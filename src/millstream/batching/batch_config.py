@@ -16,8 +16,8 @@ BatchingMode = Literal["order-free", "faithful"]
 """``order-free`` depends on the records alone; ``faithful`` replays thin-edge's algorithm, arrival order and all."""
 
 LatePolicy = Literal["reject", "side", "amend"]
-"""What becomes of a record that took longer than ``max_delay``, but no longer than ``max_delay + grace``: it is
-refused, batched apart with other late ones, or amends the batches that came out without it."""
+"""The policy for a record that took longer than ``max_delay``, but no longer than ``max_delay + grace``: it is
+rejected, batched separately with other late records, or amends the batches that were published without it."""
 
 RULES_VERSION = 1
 """Raised whenever the same records under the same numbers would give other batches."""
@@ -82,7 +82,7 @@ class BatchConfig(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def policy(self) -> LatePolicy:
-        """What becomes of late records."""
+        """The policy for late records."""
         return "reject" if self.late is None or isinstance(self.late, msgspec.UnsetType) else self.late
 
     @property

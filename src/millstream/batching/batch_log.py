@@ -80,7 +80,7 @@ def _batch_bodies(batches: pa.Table) -> Any:
 
 
 def _kinds(batches: pa.Table) -> Any:
-    """What follows the events: nothing for plain batches, for others their kind and what they amend."""
+    """The text after the events: empty for plain batches, for others their kind and the batches that they amend."""
     if pc.all(pc.equal(batches["kind"], "batch")).as_py():
         return ""
     pairs = zip(batches["kind"].to_pylist(), batches["amends"].to_pylist(), strict=True)

@@ -1,6 +1,5 @@
-"""Where a log of batches begins, if a job over history batched what lies before: a note that is kept with the log.
-
-Without it batches that were handed over would look like lost ones.
+"""The origin of a log of batches, if a job over history batched the earlier messages: a state of the log. Without it
+the job's batches would seem to be lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The event-time batcher: a state machine without input, output or a clock of its own."""
+"""The event-time batcher: a state machine without input, output or a clock."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Batcher(EngineHost):
 
 
 def _engine(config: BatchConfig) -> Engine:
-    """What batches by the rules of *config*."""
+    """The engine for the rules of *config*."""
     if config.mode == "faithful":
         return ThinEdgeEngine(config)
     if config.policy == "side":

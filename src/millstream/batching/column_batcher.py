@@ -74,7 +74,7 @@ class ColumnBatcher(EngineHost):
 
 
 def _engine(config: BatchConfig) -> ColumnEngine:
-    """What batches columns by *config*."""
+    """The column engine for *config*."""
     if config.mode == "faithful":
         return RecordEngineAdapter(ThinEdgeEngine(config))
     if config.policy == "reject":

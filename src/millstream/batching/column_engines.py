@@ -25,7 +25,7 @@ from millstream.batching.window_boundaries import Integers
 
 
 class ClosedTables(NamedTuple):
-    """What a step brought about: batches (``CLOSED_SCHEMA``) and rejects (``REJECT_SCHEMA``), in no order."""
+    """The result of a step: batches (``CLOSED_SCHEMA``) and rejects (``REJECT_SCHEMA``), unordered."""
 
     batches: pa.Table
     rejects: pa.Table
@@ -95,7 +95,7 @@ class OrderFreeColumnEngine:
         return self._records.table()
 
     def restore_rows(self, clock: int | None, flushed: bool, rows: pa.Table) -> None:
-        """Go on where another engine was at *clock* with the open records *rows*."""
+        """Continue from another engine at *clock* with the open records *rows*."""
         self._clock, self.flushed = clock, flushed
         self._look(rows, -FARTHEST)
 

@@ -45,7 +45,7 @@ def with_batch_ids(history: CutResult, kind: Kind = "batch") -> pa.Table:
 
 
 def _texts(history: CutResult, kind: Kind) -> list[bytes]:
-    """What is hashed, batch by batch."""
+    """The hashed bytes of each batch."""
     if not len(history.batches):
         return []
     members = history.events.select(["event_time", "key", "digest"]).take(history.rows)
@@ -70,6 +70,6 @@ def _said(keys: Any, digests: Any) -> tuple[Any, ...]:
 
 
 def _offsets(history: CutResult) -> Any:
-    """Where the members of each batch begin among all members, and where they end."""
+    """The first and the end index of each batch's members among all members."""
     sizes = pc.list_value_length(history.batches["events"]).to_numpy()
     return np.append(0, np.cumsum(sizes))

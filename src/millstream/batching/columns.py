@@ -91,8 +91,8 @@ class _Columns(NamedTuple):
 def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: int | None = None) -> CutResult:
     """Batch all of *events* at once, as a batcher does that receives them, is advanced to *clock* and flushed.
 
-    *events* has the columns id, event_time, received_at (int64), source, key (string) and, if it likes, digest
-    (string) and size (int64, bytes, without it 0), no value missing, rows in any order. Raises
+    *events* has the columns id, event_time, received_at (int64), source, key (string) and optionally digest (string)
+    and size (int64, bytes, without it 0), no value missing, rows in any order. Raises
     :class:`~millstream.batching.errors.ColumnsError` where they have another shape,
     :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful`` and for a late policy other than reject.
     """

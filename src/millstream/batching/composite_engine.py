@@ -10,7 +10,7 @@ Part = TypeVar("Part", bound=BatchingProgress)
 
 
 class CompositeEngine(Generic[Part]):
-    """Engines of which each has records of its own."""
+    """A set of engines, each with its own records."""
 
     def __init__(self, *parts: Part) -> None:
         self._parts = parts

@@ -84,7 +84,7 @@ def _by_source(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def batch_membership(events: Sequence[Event], config: BatchConfig) -> BatchMembership:
-    """What a batcher makes of *events* that come in that order."""
+    """The result of a batcher for *events* in that order."""
     batcher = Batcher.of(config)
     batches = [*batcher.receive_many(events).batches, *batcher.flush().batches]
     return [batch.events for batch in sorted(batches, key=lambda batch: (batch.start, batch.end))]
@@ -115,7 +115,7 @@ def _fewest(events: list[Event], differs: Callable[[Sequence[Event]], bool]) -> 
 
 
 def _prompt(events: list[Event], differs: Callable[[Sequence[Event]], bool]) -> list[Event]:
-    """*events* with as many as possible received when they happened, in the order in which they come then."""
+    """*events*, of which as many as possible are received when they happened, in the resulting order."""
     again = True
     while again:
         again = False

@@ -1,4 +1,5 @@
-"""What both ways of batching have in common, so that :class:`~millstream.batching.batcher.Batcher` can drive either."""
+"""The common interface of both kinds of engines, so that :class:`~millstream.batching.batcher.Batcher` can drive
+either."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BatchingProgress(Protocol):
-    """What a batcher says of itself between two calls, whether it takes single records or columns."""
+    """The state that a batcher reports between two calls, for single records or columns."""
 
     @property
     def clock(self) -> int | None:

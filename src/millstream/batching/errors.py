@@ -1,4 +1,4 @@
-"""What can go wrong while batching."""
+"""The errors of batching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into the batcher and what comes out of it."""
+"""Input and output of the batcher."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 Reason = Literal["late", "future", "duplicate", "conflicting_duplicate", "tick", "time"]
-"""Why a record is in no batch; a tick (``message_events.py``) is none, and only a job over a log names it."""
+"""The reasons why a record is rejected; a tick (``message_events.py``) is none, and only a job over a log names it."""
 
 CutReason = Literal["window", "conflict", "size", "neighbour", "flush"]
-"""Why a batch ended: its window was over, a key repeated, a cap on its count or bytes was reached, the next batch began
-there (faithful mode), or the end."""
+"""The reasons why a batch ended: its window was over, a key repeated, a cap on its count or bytes was reached, the next
+batch began there (faithful mode), or the end."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +64,7 @@ class Reject(msgspec.Struct, frozen=True):
 
 
 class BatcherOutput(NamedTuple):
-    """What a call brought about: batches that were closed and records that were refused."""
+    """The result of a call: closed batches and rejected records."""
 
     batches: list[EventBatch]
     rejects: list[Reject]

@@ -235,7 +235,7 @@ class _SourceExplanation:
 
 
 def _run(events: Sequence[Event], config: BatchConfig, clock: int) -> BatcherOutput:
-    """What comes of *events* up to *clock*, after which the stream ends."""
+    """The result for *events* up to *clock*, after which the stream ends."""
     batcher = Batcher.of(config)
     outcomes = [batcher.receive_many(events), batcher.advance(clock), batcher.flush()]
     return BatcherOutput(

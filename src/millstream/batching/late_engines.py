@@ -1,7 +1,7 @@
-"""What becomes of late records other than being refused: two order-free engines beside one another.
+"""The late policies other than rejection: two order-free engines.
 
 The first takes the records that are not late, the second those that took up to ``grace`` ticks longer. Each depends on
-the records alone, so what the two give together does as well (``docs/formats/batch-id.md``, "Late records").
+the records alone, and so does their combined output (``docs/formats/batch-id.md``, "Late records").
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LateSideEngine(TwoStageEngine[OrderFreeEngine]):
         return msgspec.structs.replace(self._punctual.dump(), late=self._other.dump().sources)
 
     def load(self, state: EngineState) -> None:
-        """Go on from *state*."""
+        """Continue from *state*."""
         _load(self._punctual, self._other, state)
 
 
@@ -92,7 +92,7 @@ class LateAmendEngine(TwoStageEngine[OrderFreeEngine]):
         return msgspec.structs.replace(self._punctual.dump(), late=self._other.dump().sources, given=given)
 
     def load(self, state: EngineState) -> None:
-        """Go on from *state*."""
+        """Continue from *state*."""
         _load(self._punctual, self._other, state)
         self._given = {(source, time, key): batch for source, time, key, batch in state.given}
 

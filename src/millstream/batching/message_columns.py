@@ -14,7 +14,7 @@ from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.digests import sha256_after
 
 COLUMNS = ("id", "event_time", "received_at", "source", "key", "body")
-"""What must be read of a log to batch it."""
+"""The columns of a log that batching reads."""
 
 DIGESTS = pa.binary(32)
 

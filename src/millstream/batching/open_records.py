@@ -96,7 +96,7 @@ class OpenRecords:
         return found
 
     def _forget(self) -> None:
-        """Number the sources that have records anew: names that do not come again must not be kept for ever."""
+        """Renumber the sources that have records, so that names that no longer occur are not kept."""
         kept = np.flatnonzero(self._due < NEVER)
         number = np.full(len(self._due), _GONE)
         number[kept] = np.arange(len(kept))

@@ -129,7 +129,7 @@ class OrderFreeEngine:
         return EngineState(self._clock, self._flushed, sources)
 
     def load(self, state: EngineState) -> None:
-        """Go on from *state*."""
+        """Continue from *state*."""
         self._clock, self._flushed = state.clock, state.flushed
         for entry in state.sources:
             rows = [row for batch in entry.open for row in batch.rows]

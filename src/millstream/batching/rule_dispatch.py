@@ -54,7 +54,7 @@ class RuleDispatchEngine(CompositeEngine[Engine]):
         return EngineState(self.clock, False, [], parts=[engine.dump() for engine in self._parts])
 
     def load(self, state: EngineState) -> None:
-        """Go on from *state*."""
+        """Continue from *state*."""
         for engine, part in zip(self._parts, state.parts, strict=True):
             engine.load(part)
 

@@ -89,7 +89,8 @@ class Rulebook(msgspec.Struct, frozen=True):
 
 
 RULE_NAMES = tuple(name for name in BatchConfig.__struct_fields__ if name != "mode")
-"""What an override may say besides ``source`` and ``key``: the members of :class:`BatchConfig` but for the mode."""
+"""The allowed members of an override besides ``source`` and ``key``: the members of :class:`BatchConfig` but for the
+mode."""
 
 
 def read_overrides(text: str, given: Mapping[str, Any]) -> tuple[Override, ...]:

@@ -36,7 +36,7 @@ _PAUSE = 0.05
 """Seconds between two looks at a log of which little comes: a commit costs milliseconds, however little is in it."""
 
 _MUCH = 2000
-"""So many messages at one look that the next need not wait for more."""
+"""After a read with this many messages, the next one begins without a pause."""
 
 
 class BatchService:
@@ -95,7 +95,7 @@ class BatchService:
         return self._source.last_id - self._position
 
     def step(self, stopped: Callable[[], bool] = lambda: False, between: Callable[[], object] = lambda: None) -> int:
-        """Take what *source* has by now, or until *stopped* says so; returns how many messages that were.
+        """Process the present messages of *source*, or until *stopped* returns True; returns their number.
 
         *between* is called before each commit, for work in the same thread.
         Raises :class:`~millstream.batching.errors.BatchServiceError` where a message was received before the one
@@ -118,7 +118,7 @@ class BatchService:
         return self._ticks()
 
     def run(self, stopped: Callable[[], bool], between: Callable[[], object] = lambda: None) -> None:
-        """Go on until *stopped* says so, which is asked before each commit.
+        """Run until *stopped* returns True, which is called before each commit.
 
         *between* is called before that, and again and again while the log is idle: for work in the same thread.
         """

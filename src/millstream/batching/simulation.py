@@ -1,4 +1,4 @@
-"""What rules would have made of records that are known: figures to choose a window, a delay and a policy by."""
+"""Simulates rules on known records, to choose a window, a delay and a policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLACK = 0.01
 
 
 class SimulationMetrics(msgspec.Struct, frozen=True):
-    """What some rules make of some records; times in ticks.
+    """The result of some rules for some records; times in ticks.
 
     ``groups`` are all batches, those of late records and amendments too (``late_groups``); ``singles`` hold one record.
     ``late`` and ``future`` were refused, ``copies`` too; ``accepted_late`` came late and are in a batch. Latency is the

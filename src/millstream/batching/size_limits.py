@@ -1,6 +1,6 @@
 """The order-free rule with caps on the count and the bytes of a batch (``docs/formats/batch-id.md``, "Caps").
 
-An instant that does not fit what is there begins a batch of its own, so that it stays together. Only an instant that
+An instant that does not fit into the open batch begins a new batch, so that it stays together. Only an instant that
 exceeds the caps by itself is split, in the order of its keys, because a cap must never be exceeded.
 """
 

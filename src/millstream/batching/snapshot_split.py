@@ -12,7 +12,8 @@ from millstream.batching.snapshot import decode_snapshot, encode_snapshot
 
 
 def split_snapshot(data: bytes, place: Callable[[str], int], parts: int) -> list[bytes]:
-    """The snapshots of *parts* batchers that together go on from *data*; *place* says who gets a source, from 0 on."""
+    """The snapshots of *parts* batchers that together continue from *data*; *place* returns the batcher of a source,
+    from 0 on."""
     rules, state = decode_snapshot(data)
     return [encode_snapshot(rules, _part(state, place, number)) for number in range(parts)]
 

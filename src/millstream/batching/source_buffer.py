@@ -43,7 +43,7 @@ class SourceBuffer:
     on what has come out by then, and one can continue where another was.
 
     ``inbox`` takes accepted rows as they come. ``due`` is never later than the next closing: :meth:`seen_at` lowers it
-    for rows received since, :meth:`plan` computes it anew. ``keys`` holds a time of each key up to the event time
+    for rows received since, :meth:`plan` computes it again. ``keys`` holds a time of each key up to the event time
     ``limit``, no earlier than the end of the window of ``first``, the first known time; what lies beyond cannot bear on
     the next closing. Capped, ``count`` and ``size`` sum up the rows to that limit, copies too: where they exceed a cap,
     it may close sooner. Most batches are whole windows in which nothing repeats: these are taken from ``pending`` as

@@ -1,4 +1,4 @@
-"""thin-edge's algorithm as it stands in code (reference "batching", §1), arrival order and all.
+"""thin-edge's algorithm exactly as implemented (reference "batching", §1), including its dependence on arrival order.
 
 It is the oracle for migrations and the peer in benchmarks. Receive times are the clock: timers due at or before a
 record's ``received_at`` fire first. Borders are kept doubled, so midpoints are exact and no event is ever lost to
@@ -99,7 +99,7 @@ class ThinEdgeEngine:
         return EngineState(self._clock, False, sources)
 
     def load(self, state: EngineState) -> None:
-        """Go on from *state*."""
+        """Continue from *state*."""
         self._clock = state.clock
         for entry in state.sources:
             batches = [_restored(batch) for batch in entry.open]

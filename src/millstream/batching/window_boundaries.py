@@ -1,4 +1,4 @@
-"""Where batches begin and end in sorted columns, computed for all records at once (reference "batching", §6.3).
+"""The boundaries of batches in sorted columns, computed for all records at once (reference "batching", §6.3).
 
 Once records are sorted and copies are gone, the end of a batch depends on where it begins and on nothing before. Most
 runs of records between two gaps are one batch, which a few sums over the run tell. In the others the ends of many
@@ -147,7 +147,7 @@ class _SortedColumns:
         return len(self.clash)
 
     def cut(self, rows: Integers) -> _Cuts:
-        """Where batches that begin at *rows* are cut: by time, else by key, else by size."""
+        """The ends of batches that begin at *rows*: by time, else by key, else by size."""
         ends = self._places.find(rows, self.time[rows] + self.window, "right")
         clash = self.clash[rows]
         clashed, capped = clash < ends, np.zeros(len(rows), np.bool_)

@@ -1,4 +1,4 @@
-"""Where a server listens: ``HOST:PORT``."""
+"""The address of a server: ``HOST:PORT``."""
 
 from __future__ import annotations
 

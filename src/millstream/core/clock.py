@@ -15,7 +15,7 @@ MICROSECONDS = 1_000_000
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def now(self) -> int:
         """Microseconds since the epoch, UTC. May jump when the machine's clock is set."""

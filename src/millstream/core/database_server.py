@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_$-]{1,63}")
 
 
 class _ServerKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between servers. *make* makes the database of a URL where it is absent."""
+    """The differences between servers. *make* makes the database of a URL where it is absent."""
 
     driver: str
     client: str
@@ -145,12 +145,13 @@ def _make_in_mysql(place: sa.URL) -> None:
 
 
 def _refused_by_mysql(error: Any) -> bool:
-    """Whether the error's number says so: access denied, to a database or to the account; unknown database."""
+    """Whether the error's number means: access denied (to a database or to the account), or unknown database."""
     return bool(error is not None and error.args and error.args[0] in (1044, 1045, 1049, 1698))
 
 
 def _make_in_postgresql(place: sa.URL) -> None:
-    """PostgreSQL has no ``IF NOT EXISTS`` for databases, and whoever may use one need not be allowed to make one."""
+    """PostgreSQL has no ``IF NOT EXISTS`` for databases, and an account that may use one need not have the right to
+    create one."""
     engine = _engine(_POSTGRESQL, place)
     try:
         engine.connect().close()

@@ -38,7 +38,7 @@ class Document(Protocol):
     """Bytes under a name; ``str()`` says where they are."""
 
     def read(self) -> bytes | None:
-        """What it holds; None where there is no such document."""
+        """The content of the document; None if it does not exist."""
         ...
 
     def write(self, data: bytes) -> None:

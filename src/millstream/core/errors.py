@@ -39,6 +39,6 @@ class BusyError(MillstreamError):
 
 
 class NotFoundError(MillstreamError):
-    """What was asked for does not exist."""
+    """The requested object does not exist."""
 
     exit_code: ClassVar[int] = 3

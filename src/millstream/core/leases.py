@@ -1,7 +1,7 @@
-"""Leases in a table: rights that one holder at a time has, until a time of the database's clock, and their epochs.
+"""Leases in a table: rights of one holder at a time, until a time of the database's clock, with their epochs.
 
-The epoch grows with every new holder. Who has written with an older one has lost the right meanwhile, though it may not
-know: :meth:`Leases.require` says so within the transaction that is to be written.
+The epoch grows with every new holder. A holder with an older epoch has lost the right, perhaps without noticing:
+:meth:`Leases.require` raises within the transaction of its write.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def find_lock_holders(paths: Iterable[Path]) -> Sequence[LockHolder]:
 
 
 def describe_lock_holders(*paths: Path) -> str:
-    """Who keeps one of *paths* locked and what can be done about it, as the end of a sentence."""
+    """The holder of a lock on one of *paths* and the remedy, as the end of a sentence."""
     found = find_lock_holders(paths)
     for locker in found:
         if locker.stopped:

@@ -11,7 +11,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(NamedTuple):
-    """Where the folder *root* of the filesystem *device* is seen."""
+    """A mount point of the folder *root* of the filesystem *device*."""
 
     device: str
     root: PurePosixPath

@@ -1,4 +1,4 @@
-"""Passwords of people, as they may be written into settings: hashed with scrypt (RFC 7914) and a salt of their own."""
+"""Passwords of users as written into settings: hashed with scrypt (RFC 7914), each with its own salt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Linux tells of processes, and of the machine on which they run."""
+"""Information from Linux about processes and the machine."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def find_process(pid: int) -> Process | None:
 
 
 def boot_id() -> str:
-    """What this start of the machine is called; empty where the system does not say."""
+    """The id of this start of the machine; empty if the system does not provide it."""
     return _first_line("/proc/sys/kernel/random/boot_id")
 
 
 def machine_id() -> str:
-    """What this installation of the system is called; empty where it has no name."""
+    """The id of this installation of the system; empty if it has none."""
     return _first_line("/etc/machine-id")
 
 

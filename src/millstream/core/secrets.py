@@ -1,6 +1,6 @@
 """Secrets: the types of settings that hold one, and texts and URLs without them.
 
-A setting is secret because its type says so. Every place that shows settings, and every log line, follows from that.
+A setting is secret if its type is one of these. Every place that shows settings, and every log line, follows from that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SecretCommand = NewType("SecretCommand", tuple[str, ...])
 """A program and its arguments, which are secret; the program may be shown."""
 
 HIDDEN = "***"
-"""What stands in place of a secret wherever people may read it."""
+"""The text that replaces a secret in output."""
 
 LEAST_LENGTH = 6
 """A shorter secret is not searched for in texts: it would be found in words that have nothing to do with it."""

@@ -1,4 +1,4 @@
-"""What all sections of the settings have in common; a section stands in the package that it configures."""
+"""The common base of all sections of the settings; a section stands in the package that it configures."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class SqlInputError(InputError):
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A transaction that holds the database's write lock from the start, so that it may read first, then write.
 
-    Within one of the same thread it is a part of that one. On SQLite threads of a process wait in line: whoever waits
-    for the lock in the database itself looks again only now and then. On a server there is a lock where writers of the
+    Within one of the same thread it is a part of that one. On SQLite the threads of a process queue here: a thread that
+    waits for the lock in the database itself only polls for it. On a server there is a lock where writers of the
     database :func:`take_turns`; elsewhere it is a transaction of its own.
     """
     is_sqlite, turns = engine.dialect.name == "sqlite", _turns.get(engine)
@@ -150,7 +150,7 @@ def _add_columns(connection: sa.Connection, table: sa.Table) -> None:
 
 
 def _lacking(connection: sa.Connection, table: sa.Table) -> list[sa.Column[Any]]:
-    """The columns of *table* that the table in the database has not got and may be given."""
+    """The columns of *table* that are missing in the database and can be added."""
     there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     return [column for column in table.columns if column.nullable and column.name not in there]
 
@@ -163,7 +163,7 @@ class SqlDatabase:
     """
 
     busy_error: ClassVar[type[BusyError]] = SqlBusyError
-    """What is raised when the database stays away."""
+    """The error that is raised if the database stays unavailable."""
 
     def __init__(self, engine: sa.Engine, clock: Clock, metadata: sa.MetaData, *, server_time: bool = True) -> None:
         self.engine = engine

@@ -143,7 +143,7 @@ _KNOWN_KEY = 1062  # the error of MariaDB and MySQL for a key that is there
 
 
 class Conflict(NamedTuple):
-    """What becomes of a row whose key is there: the clause of SQLite and PostgreSQL, and that of MariaDB and MySQL."""
+    """The conflict clause for a row whose key exists: of SQLite and PostgreSQL, and of MariaDB and MySQL."""
 
     clause: str
     on_mysql: str
@@ -171,9 +171,9 @@ def insert_rows(
 ) -> int:
     """Insert those *rows* (values of *columns*, of types that the driver takes) whose key is new; returns how many.
 
-    *conflict* may say what becomes of the others; any other fault of a row is an error always. Several hundred rows are
-    one statement: a statement a row would cost a trip to the server, and with SQLite a fight for the interpreter
-    against every other thread.
+    *conflict* is the clause for the others; any other fault of a row is an error. Several hundred rows are one
+    statement: a statement a row would cost a trip to the server, and with SQLite a fight for the interpreter against
+    every other thread.
     """
     names = ", ".join(map(connection.dialect.identifier_preparer.quote, columns))
     if connection.dialect.name == "postgresql":
@@ -227,7 +227,7 @@ class _JsonRows:
             f"{name} {'TEXT' if kind == 'JSON' else kind}" for name, kind in zip(self._names, kinds, strict=True)
         )
         self.rows = f"json_to_recordset(%s::json) AS given ({typed})"
-        """What stands in a ``FROM`` clause."""
+        """An element of a ``FROM`` clause."""
         self.columns = ", ".join(
             f"{name}::json" if kind == "JSON" else name for name, kind in zip(self._names, kinds, strict=True)
         )

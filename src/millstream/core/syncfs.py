@@ -22,7 +22,7 @@ def can_sync_filesystem(folder: int) -> bool:
 
 
 def sync_filesystem(folder: int) -> None:
-    """Bring all that was written so far to the filesystem of the open *folder* onto the disk, whoever wrote it.
+    """Bring all that was written so far to the filesystem of the open *folder* onto the disk, by any process.
 
     Raises ``OSError``, also where anything that was written since *folder* was opened could not be brought there: so
     each writer opens its own folder before it writes.

@@ -152,7 +152,7 @@ def exporting() -> Iterator[None]:
 
 
 def _exporter() -> Any:
-    """What sends spans in the protocol that the environment names."""
+    """The exporter of spans for the protocol that the environment names."""
     protocol = next((found for name in _PROTOCOLS if (found := os.environ.get(name))), "grpc")
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as by_grpc

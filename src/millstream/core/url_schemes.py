@@ -33,5 +33,5 @@ _UNKNOWN = UrlScheme()
 
 
 def scheme_of(url: str | SplitResult) -> UrlScheme:
-    """What the scheme of *url* names; a scheme that is not in the table names nothing."""
+    """The row of the scheme of *url*; an empty row for an unknown scheme."""
     return URL_SCHEMES.get((urlsplit(url) if isinstance(url, str) else url).scheme, _UNKNOWN)

@@ -22,7 +22,7 @@ from millstream.core.clock import Clock
 from millstream.core.timestamps import format_timestamp
 
 CHUNK = 16 * TILE_WIDTH
-"""So many entries are in memory at a time, fewer where they are long."""
+"""Maximum number of entries in memory at a time; fewer if they are long."""
 
 CHUNK_BYTES = 8 << 20
 """No other bundle of entries is read where those before it have more bytes; a bundle has at most 16 MiB."""
@@ -103,7 +103,7 @@ class EntryAudit:
         return msgspec.structs.replace(state, audited=after), findings
 
     def _wrong_time(self, state: MonitorState, number: int, time: int) -> str:
-        """What is wrong with the *time* of entry *number*; empty where nothing is."""
+        """The fault of the *time* of entry *number*; empty if there is none."""
         floor, now = state.unpublished_until(number), self._clock.now()
         if floor is not None and time < floor - self._tolerance:
             return (
@@ -119,7 +119,7 @@ class EntryAudit:
 
 
 class FileReplay:
-    """Reads the files of anchors from *cas*, and judges them as the observer of a node does, in an index of its own."""
+    """Reads the files of anchors from *cas*, and checks them as the observer of a node does, in a separate index."""
 
     def __init__(self, index: AnchorIndex, cas: CasReader, clock: Clock) -> None:
         self._index = index
@@ -127,12 +127,12 @@ class FileReplay:
         self._clock = clock
 
     def start(self, position: EntriesPosition) -> EntriesPosition:
-        """Where to begin, after *position*: at the first entry where the index was lost, or is older."""
+        """The entry to begin at, after *position*: the first entry if the index was lost, or is older."""
         indexed, _ = self._index.position() or (0, "")
         return position if indexed >= position.size else EntriesPosition()
 
     def check(self, number: int, line: bytes) -> MonitorFinding | None:
-        """What is wrong with the files of entry *number*, the next one, if anything.
+        """The fault of the files of entry *number*, the next one, if there is one.
 
         Raises :class:`ObservationBlockedError` where they cannot be read, :class:`MonitorStateError`.
         """

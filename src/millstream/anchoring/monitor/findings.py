@@ -1,4 +1,4 @@
-"""What a monitor of a ledger finds and reports."""
+"""The findings of a monitor of a ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FindingKind = Literal[
 """
 
 LASTING: frozenset[FindingKind] = frozenset({"fork", "entry", "time", "anchor"})
-"""What stays true whatever the ledger publishes later: such findings are kept until they are acknowledged."""
+"""Kinds of findings that later publications cannot refute: they are kept until they are acknowledged."""
 
 MAX_KEPT = 100
 """The most findings that are kept."""
@@ -60,7 +60,7 @@ def finding(
 
 
 class MonitorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look at a ledger checked, and the findings that hold now.
+    """The result of a check of a ledger, and the present findings.
 
     ``size`` is that of the newest checkpoint whose tree continues all earlier ones, ``cosigned`` that of the newest one
     with the quorum (None where the policy asks for none). ``audited`` entries were read and compared with the signed

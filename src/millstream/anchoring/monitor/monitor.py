@@ -31,7 +31,7 @@ from millstream.core.clock import Clock
 from millstream.core.timestamps import format_timestamp
 
 EntryCheck = Literal["ledger", "any", "none"]
-"""What is checked of entries: those of a ledger of ours, only that they hash to the signed root, or nothing."""
+"""How entries are checked: as entries of a Millstream ledger, only by their hashes, or not at all."""
 
 
 class MonitorRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What a monitor remembers of a ledger, in one file: without it a rewrite of the ledger would go unnoticed."""
+"""The state of a monitor of a ledger, in one file: without it a rewrite of the ledger would go unnoticed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PublishedSize(msgspec.Struct, frozen=True):
 
 
 class MonitorState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is remembered of the ledger ``origin``; times are microseconds since the epoch, UTC.
+    """The state of the ledger ``origin``; times are microseconds since the epoch, UTC.
 
     ``head`` is the newest checkpoint (a signed note) whose tree continues all earlier ones, first seen at ``head_at``;
     ``cosigned`` the newest one with the quorum, first seen at ``cosigned_at`` (before the first one: when this monitor

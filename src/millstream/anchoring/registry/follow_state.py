@@ -1,4 +1,4 @@
-"""What a registry that follows the ledger of another one says of itself: one row, for every process of its database."""
+"""The state of a registry that follows the ledger of another one: one row, for every process of its database."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def follow_state(connection: sa.Connection, *, pending: bool = False) -> FollowS
 def begin(connection: sa.Connection, ledger: str, profile: str, method: str, *, claim: bool) -> None:
     """This registry is going to follow *ledger* in the network of *profile* and *method*.
 
-    With *claim*, which comes with its first entry, it takes no operations any more.
+    With *claim*, which comes with the first entry, the registry accepts no more operations.
 
     Raises :class:`FollowError` where it has operations of its own, or follows another network.
     """

@@ -1,4 +1,4 @@
-"""What was anchored, by DID: the observer's table, and the state of a DID out of it."""
+"""Anchored operations by DID: the observer's table, and the state of a DID computed from it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class OperationHistory:
         return (row.number, row.hash) if row else (0, GENESIS)
 
     def anchor(self, number: int) -> AnchorRecord | None:
-        """What was observed of ledger entry *number*; None while it was not."""
+        """The record of ledger entry *number*; None if it was not observed yet."""
         query = sa.select(*[t.anchors.c[name] for name in AnchorRecord.__struct_fields__])
         row = self._database.read(lambda c, _now: c.execute(query.where(t.anchors.c.number == number)).first())
         return AnchorRecord(*row) if row else None
@@ -234,7 +234,7 @@ class OperationHistory:
         return [AnchoredOperation(row.number, row.place, stored_operation(row.request, suffix)) for row in rows]
 
     def state(self, suffix: str) -> DidState | None:
-        """Where the DID of *suffix* stands; None where it is not anchored."""
+        """The state of the DID of *suffix*; None if it is not anchored."""
         return resolve(self.operations(suffix), self._versions.latest.profile)
 
     def resolve(self, did: str) -> dict[str, Any] | None:

@@ -113,7 +113,7 @@ class LedgerFollower:
         return msgspec.structs.replace(self.total, **done)
 
     def waiting_for(self, entry: LedgerEntry) -> str:
-        """Why *entry*, which was skipped, was not read, and how many such entries there are."""
+        """The reason why *entry* was skipped, and the number of skipped entries."""
         record = self.history.anchor(entry.number)
         count = self.total.waiting
         more = f", and {count - 1:,} more entries wait for their files" if count > 1 else ""

@@ -171,7 +171,7 @@ class OperationIntake:
             group.future.set_result([next(outcomes) if isinstance(i, _Checked) else i for i in group.items])
 
     def _refusals(self, checked: Sequence[_Checked]) -> Sequence[OperationRefusal | None]:
-        """Why each of *checked* cannot be taken now. What was taken once is never refused when it is sent again."""
+        """The reason why each of *checked* is refused now. An operation that was accepted is never refused later."""
         now, profile = self._store.database.clock.now(), self._version().profile
         late = [time_window_fault(item.operation, profile, now) for item in checked]
         refusals = [None if text is None else OperationRefusal("not_applicable", text) for text in late]

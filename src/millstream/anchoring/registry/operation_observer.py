@@ -30,7 +30,7 @@ class UnreadableAnchorError(CasError):
 
 
 UNAVAILABLE_ERRORS = (CasNotFoundError, CasDamagedError, CasOverlongError, UnreadableAnchorError)
-"""Why an anchor cannot be read now, though storage answers."""
+"""The reason why an anchor cannot be read now, although the storage answers."""
 
 
 class OperationObserver:

@@ -47,9 +47,9 @@ class OperationStore:
     # Acceptance
 
     def accept(self, submissions: Sequence[Submission]) -> Sequence[OperationStatus]:
-        """Take *submissions*, all or none, durably; one that is known already stays as it is. Statuses, in order.
+        """Store *submissions* durably, all or none; a known one is not changed. Statuses, in order.
 
-        One that was rejected is taken anew: it is judged before it comes here, and what was wrong may be right by now.
+        A rejected one is accepted again: the caller has checked it, and the cause may no longer exist.
 
         Raises :class:`~millstream.anchoring.registry.ReadOnlyError` where this registry follows another one.
         """
@@ -77,11 +77,11 @@ class OperationStore:
         refuse_if_following(connection)
 
     def status(self, operation: str) -> OperationStatus | None:
-        """Where the operation of this id stands; None where it was never accepted, or its record has expired."""
+        """The status of the operation of this id; None if it was never accepted, or its record has expired."""
         return self.database.read(lambda c, _now: _statuses(c, _ops.c.id, [operation]).get(operation))
 
     def statuses(self, operations: Sequence[str]) -> Mapping[str, OperationStatus]:
-        """Where those of *operations* (ids) stand that are recorded."""
+        """The statuses of those of *operations* (ids) that are recorded."""
         chunks = [operations[start : start + _CHUNK] for start in range(0, len(operations), _CHUNK)]
 
         def transaction(connection: sa.Connection, _now: int) -> Mapping[str, OperationStatus]:

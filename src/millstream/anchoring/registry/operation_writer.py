@@ -47,7 +47,7 @@ class CutEligibilityCheck(Protocol):
     """Says which operations have an effect (:class:`millstream.anchoring.registry.eligibility.Eligibility`)."""
 
     def verdicts(self, operations: Sequence[Operation]) -> Sequence[str | None]:
-        """Why each of *operations* would have no effect now; None where it has one."""
+        """The reason why each of *operations* would have no effect now; None if it has an effect."""
         ...
 
 
@@ -236,7 +236,8 @@ class OperationWriter:
 
 
 def _unreadable(batch: WrittenBatch, profile: Profile) -> str | None:
-    """Why readers would not take all of *batch*; None where they do. One operation must never spoil the others."""
+    """The reason why readers would refuse a part of *batch*; None if there is none. One operation must not invalidate
+    others."""
     files = {file.uri: file.data for file in batch.files}
     try:
         found = read_batch(batch.anchor, lambda uri, _limit: files[uri], profile)

@@ -105,7 +105,7 @@ class DidRegistry(ClosesOnExit):
         self._stopping = False
 
     def start(self) -> None:
-        """Register this instance and begin to work, in threads of its own."""
+        """Register this instance and start its threads."""
         self.instances.heartbeat()
         settings = self.settings
         look = min(settings.writer_monitor_interval, max(settings.batch_writer_timeout / 4, 0.05))
@@ -153,7 +153,7 @@ class DidRegistry(ClosesOnExit):
             self.instances.leave()
 
     def status(self, operation: str) -> OperationStatus | None:
-        """Where the operation of this id stands, and its effect; None where none is recorded."""
+        """The status of the operation of this id, and its effect; None if it is not recorded."""
         found = self.store.status(operation)
         return None if found is None else self.history.with_effects([found])[0]
 
@@ -221,7 +221,7 @@ class DidRegistry(ClosesOnExit):
             self._broker.ack(leases)
 
     def _loop(self, step: Callable[[], object], pause: float) -> None:
-        """Do *step* over and over; after a failure wait longer and longer, and say so once."""
+        """Repeat *step*; after failures wait with growing pauses, and log the first failure only."""
         failures = 0
         while not self._stopping:
             try:

@@ -1,7 +1,7 @@
 """Operations that are accepted and not anchored yet, and the state of a DID after them.
 
 Only this registry knows them: other nodes do not see them, and an operation may still be rejected. So they count only
-if the settings say so, and only for a limited time.
+if a setting enables it, and only for a limited time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When an operation may be anchored: ``anchorFrom`` and ``anchorUntil`` of its signed data (Orb).
+"""The time window in which an operation may be anchored: ``anchorFrom`` and ``anchorUntil`` of its signed data (Orb).
 
 Both are seconds since the epoch; an operation holds from the first up to, but not at, the second.
 """
@@ -24,7 +24,7 @@ class AnchorWindow(msgspec.Struct, frozen=True):
     until: int | None
 
     def fault(self, time: int) -> str | None:
-        """Why nothing may be anchored at *time* (microseconds); None where it may."""
+        """The reason why the operation may not be anchored at *time* (microseconds); None if it may."""
         if self.since is not None and time < self.since * MICROSECONDS:
             return f"the operation holds from {_FROM} {self.since} on; send it again then"
         if self.until is not None and time >= self.until * MICROSECONDS:

@@ -1,6 +1,6 @@
-"""The patch action ``ietf-json-patch``: a JSON Patch (RFC 6902) on members that have no patch of their own.
+"""The patch action ``ietf-json-patch``: a JSON Patch (RFC 6902) on members without a specific patch action.
 
-Networks that want it add it to the ``patches`` of their profile. Needs ``pip install 'millstream[sidetree]'``.
+A network enables it in the ``patches`` of its profile. Needs ``pip install 'millstream[sidetree]'``.
 """
 
 from __future__ import annotations

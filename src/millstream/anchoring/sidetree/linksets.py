@@ -1,4 +1,5 @@
-"""Anchor linksets: how Orb says what was anchored, after what, and who saw it (RFC 9264; Orb, "Anchor Linkset").
+"""Anchor linksets: Orb's description of an anchor, its predecessors and its witnesses (RFC 9264; Orb, "Anchor
+Linkset").
 
 ::
 
@@ -6,8 +7,8 @@
                     ├─ related    URLs of those files
                     └─ replies    credentials with the proofs of witnesses
 
-Each of the three is a document in a data URI, and each names the hash of the canonical *original*: whoever has the
-hash of the anchor linkset can check the whole chain down to the batch files.
+Each of the three is a document in a data URI, and each names the hash of the canonical *original*: so with the hash of
+the anchor linkset one can verify the whole chain down to the batch files.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class LinksetItem(msgspec.Struct, frozen=True):
 
 
 class Linkset(msgspec.Struct, frozen=True):
-    """What an anchor linkset says. The proofs in ``replies`` (credentials, as JSON values) were not verified."""
+    """The content of an anchor linkset. The proofs in ``replies`` (credentials, as JSON values) were not verified."""
 
     author: str
     core_index: HashLink
@@ -166,7 +167,7 @@ def _document(context: Object, relation: str) -> bytes:
 
 
 def _opened(href: str, relation: str) -> bytes:
-    """What a data URI holds; no more than :data:`MAX_BYTES` are ever unpacked."""
+    """The content of a data URI; no more than :data:`MAX_BYTES` are ever unpacked."""
     if href.startswith(_ZIPPED):
         try:
             packed = base64.b64decode(href.removeprefix(_ZIPPED), validate=True)

@@ -43,7 +43,7 @@ class Operation(msgspec.Struct, frozen=True):
 
     @property
     def payload(self) -> Object:
-        """What was signed; not for a create."""
+        """The signed data; None for a create."""
         assert self.signed is not None, "a create has no signed data"
         return self.signed.payload
 

@@ -140,7 +140,7 @@ def check_reference(value: object) -> tuple[str, str]:
 
 
 def time_window_fault(operation: Operation, profile: Profile, time: int) -> str | None:
-    """Why *operation* may not be anchored at *time* (microseconds); None where it may."""
+    """The reason why *operation* may not be anchored at *time* (microseconds); None if it may."""
     if operation.signed is None or not profile.extra_signed:
         return None
     return anchor_window(operation.signed.payload, profile).fault(time)

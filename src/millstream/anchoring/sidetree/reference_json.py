@@ -20,7 +20,7 @@ import msgspec
 from millstream.anchoring.sidetree.javascript import double, number_text
 
 MAX_DEPTH: Final = 5_000
-"""How deep values may be nested. Nothing near is ever taken: members that nobody looks at may be as deep."""
+"""How deep values may be nested. No valid file comes near this depth, but members that no rule uses may have it."""
 
 # What the two kinds of parsers may read otherwise: signed exponents, numbers beyond the safe integers, escapes, and
 # the name that sets the prototype of an object.
@@ -262,7 +262,7 @@ class _ReferenceParser:
         return _unescaped(self._quoted())
 
     def _quoted(self) -> str:
-        """The text up to the quote that ends the string, as it stands."""
+        """The raw text up to the quote that ends the string."""
         start = end = self._base + 1
         while True:
             end = self._text.find('"', end + 1)

@@ -32,7 +32,7 @@ def update_request(suffix: str, patches: Patches, *, key: PrivateKey, next_updat
 def recover_request(
     suffix: str, patches: Patches, *, key: PrivateKey, next_recovery_key: PublicKey, next_update_key: PublicKey
 ) -> bytes:
-    """A recovery: the document begins anew with *patches*, under new keys; signed by the recovery key."""
+    """A recovery: *patches* replace the document, under new keys; signed by the recovery key."""
     delta = _delta(patches, next_update_key)
     commitment = commitment_to(next_recovery_key)
     payload = {"recoveryKey": key.public, "deltaHash": hash_of(delta), "recoveryCommitment": commitment}

@@ -28,8 +28,8 @@ class AnchoredOperation(msgspec.Struct, frozen=True):
 
 
 class DidState(msgspec.Struct, frozen=True):
-    """Where a DID stands. Without a recovery commitment it is deactivated; without an update commitment nobody can
-    update it before it is recovered. ``number`` is the last transaction that changed it (-1: none is anchored)."""
+    """The state of a DID. Without a recovery commitment it is deactivated; without an update commitment it must be
+    recovered before it can be updated. ``number`` is the last transaction that changed it (-1: none is anchored)."""
 
     suffix: str
     document: Document
@@ -43,7 +43,7 @@ class DidState(msgspec.Struct, frozen=True):
 
 
 class OperationOutcome(msgspec.Struct, frozen=True):
-    """What one operation did to its DID: it was *applied*, or had no effect for a *reason*."""
+    """The effect of one operation on its DID: it was *applied*, or had no effect for a *reason*."""
 
     applied: bool
     reason: str | None = None
@@ -83,7 +83,7 @@ class Chain:
             self._follow(_UPDATE)
 
     def effect(self, anchored: AnchoredOperation) -> OperationOutcome:
-        """What an operation that was added has done."""
+        """The effect of an added operation."""
         if (anchored.number, anchored.index) in self._applied:
             return OperationOutcome(True)
         return OperationOutcome(False, self.reason(anchored.operation))
@@ -137,7 +137,7 @@ class Chain:
             self._opened[_UPDATE] = set()
 
     def reason(self, operation: Operation) -> str:
-        """Why *operation* has no effect on the present state."""
+        """The reason why *operation* has no effect on the present state."""
         if operation.type == OperationType.CREATE:
             return "the DID already exists"
         if self.state is None:

@@ -54,7 +54,7 @@ def _holds(text: str, curve: str, x: str, y: str) -> bool:
 
 
 def clear_signature_cache() -> None:
-    """Verify all signatures anew: for benchmarks."""
+    """Forget verified signatures, so that all are verified again: for benchmarks."""
     _holds.cache_clear()
 
 

@@ -31,7 +31,8 @@ class TrustedAuthorities:
             )
 
     def verify(self, token: bytes, document: bytes) -> TimestampToken:
-        """What the token *token* (DER) says of *document*, once its signature and its certificates were verified.
+        """The statement of the token *token* (DER) about *document*, after its signature and certificates were
+        verified.
 
         These must have been valid at its time. Raises :class:`TimestampError`.
         """

@@ -78,7 +78,7 @@ class TimestampCollector:
         self._pauses = {client.name: RetryPause(_FIRST_PAUSE, _LONGEST_PAUSE) for client in clients}
         self._turn = threading.Lock()
         self._renewals_at = 0.0
-        """When it is looked again for time stamps to renew (monotonic seconds)."""
+        """The time of the next search for time stamps to renew (monotonic seconds)."""
 
     def collect(self, *, now: bool = False) -> Sequence[TimestampRecord]:
         """Ask the authorities that are due to stamp the newest checkpoint, then one to renew the time stamps that need
@@ -102,7 +102,7 @@ class TimestampCollector:
         return [record for record in answers if record is not None]
 
     def problems(self) -> dict[str, str]:
-        """Why the configured authorities gave no time stamp when they were asked last, by URL."""
+        """The reasons why configured authorities gave no time stamp at the last request, by URL."""
         said = self._table.authorities()
         names = [client.name for client in self._clients if client.name in said]
         return {name: problem for name in names if (problem := said[name].problem) is not None}

@@ -52,7 +52,7 @@ class DatedLeaf(msgspec.Struct, frozen=True):
 
 
 class CheckedTimestamp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a time stamp of a proof shows: with status ``trusted``, that the entry existed no later than ``time``.
+    """The result for a time stamp of a proof: with status ``trusted``, that the entry existed no later than ``time``.
 
     Then ``authority`` is the subject of the certificate that signed it, and ``valid_until`` the time at which the last
     certificate ends by which it still holds, after ``renewals`` renewals. ``untrusted`` says that it does not hold by

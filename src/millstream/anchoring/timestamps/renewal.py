@@ -30,7 +30,7 @@ _COUNT = re.compile(r"[1-9][0-9]{0,9}")
 
 
 class RenewalDocument(msgspec.Struct, frozen=True):
-    """What a renewal stamps: the ``root`` of the tree by ``digest`` over the first ``count`` time stamps."""
+    """The data that a renewal stamps: the ``root`` of the tree by ``digest`` over the first ``count`` time stamps."""
 
     digest: str
     count: int
@@ -96,7 +96,7 @@ class TimestampTree:
 
     @property
     def document(self) -> RenewalDocument:
-        """What stamps all of them."""
+        """The time stamp over all of them."""
         return RenewalDocument(self._digest, len(self._leaves), merkle_root(self._leaves, self._node))
 
     def path(self, number: int) -> tuple[int, list[bytes]]:

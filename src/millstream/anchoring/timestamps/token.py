@@ -61,7 +61,7 @@ class TimestampToken(msgspec.Struct, frozen=True):
 
 
 def parse_token(data: bytes) -> TimestampToken:
-    """What the token *data* (DER) says. Raises :class:`TimestampError`."""
+    """The content of the token *data* (DER). Raises :class:`TimestampError`."""
     from cryptography.x509 import ExtendedKeyUsage, ExtensionNotFound
     from cryptography.x509.oid import ExtendedKeyUsageOID
 

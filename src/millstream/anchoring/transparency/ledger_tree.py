@@ -36,7 +36,7 @@ from millstream.core.errors import MillstreamError
 from millstream.core.sql import writing
 
 CHUNK = 1 << 16
-"""So many entries are added in one transaction where a tree is built anew."""
+"""Number of entries that are added in one transaction when a tree is rebuilt."""
 
 Result = TypeVar("Result")
 
@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 
 
 class TreePlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the newest checkpoint is kept outside the node's folder (``copy``), and where tiles are published."""
+    """The location of the newest checkpoint outside the node's folder (``copy``), and the location of published
+    tiles."""
 
     copy: PublishedFiles | None = None
     tiles: PublishedFiles | None = None
@@ -111,19 +112,19 @@ class LedgerTree:
 
     @locked_cached_property
     def signer(self) -> CheckpointSigner | None:
-        """What signs the tree's heads."""
+        """The signer of the tree's heads."""
         return self._make_signer() if self._make_signer else None
 
     @property
     def required_signer(self) -> CheckpointSigner:
-        """What signs the tree's heads. Raises :class:`LedgerError` where nothing does."""
+        """The signer of the tree's heads. Raises :class:`LedgerError` if there is none."""
         if self.signer is None:
             raise LedgerError(f"the ledger {self._name!r} has no signing key")
         return self.signer
 
     @locked_cached_property
     def places(self) -> TreePlaces:
-        """Where checkpoints are copied to, and tiles published."""
+        """The locations of copied checkpoints and published tiles."""
         return self._open_places()
 
     @locked_cached_property

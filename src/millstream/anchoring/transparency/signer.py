@@ -1,4 +1,4 @@
-"""What signs the checkpoints of one ledger, as the durable tree sees it."""
+"""The signer of the checkpoints of one ledger, as the durable tree uses it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class TreeHead(msgspec.Struct, frozen=True):
-    """What a checkpoint says: the tree of *origin* with ``size`` leaves has this ``root`` (32 bytes)."""
+    """The content of a checkpoint: the tree of *origin* with ``size`` leaves has this ``root`` (32 bytes)."""
 
     origin: str
     size: int
@@ -35,5 +35,5 @@ class CheckpointSigner(Protocol):
         ...
 
     def is_current(self, checkpoint: bytes) -> bool:
-        """Whether *checkpoint* has the signatures of all keys that sign now; else it is signed anew."""
+        """Whether *checkpoint* has the signatures of all current keys; if not, it is signed again."""
         ...

@@ -18,7 +18,7 @@ TILE_WIDTH = 1 << TILE_HEIGHT
 HASH_BYTES = 32
 
 _FEW = 64
-"""So many leaves are added one by one to the complete subtrees; for more of them these are computed again."""
+"""Up to this many leaves are added one by one to the complete subtrees; for more, the subtrees are computed again."""
 
 
 class ReadableTiles(Protocol):
@@ -30,7 +30,7 @@ class ReadableTiles(Protocol):
 
 
 class TileStore(ReadableTiles, Protocol):
-    """Where the tiles of one tree are kept."""
+    """The storage of the tiles of one tree."""
 
     def put(self, tiles: Mapping[tuple[int, int], bytes]) -> None:
         """Keep tiles by level and number; one that was kept before got longer."""

@@ -23,7 +23,7 @@ from millstream.anchoring.transparency.tree_tables import (
 )
 
 CHUNK = 16 * TILE_WIDTH
-"""So many entries are compared at a time: whole tiles of the lowest level."""
+"""Number of entries that are compared at a time: whole tiles of the lowest level."""
 
 
 class VerifiedTree(msgspec.Struct, frozen=True):

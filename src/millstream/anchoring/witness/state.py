@@ -1,4 +1,4 @@
-"""What a witness has cosigned: the newest checkpoint of each ledger, in one database file."""
+"""The state of a witness: the newest cosigned checkpoint of each ledger, in one database file."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ BOUNDS = (
     *(0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
     *(60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 21_600.0, 86_400.0, 604_800.0),
 )
-"""Upper bounds of a histogram's classes, seconds, up to a week; what is larger has a class of its own."""
+"""Upper bounds of a histogram's classes, seconds, up to a week; larger values have their own class."""
 
 Labels = tuple[tuple[str, str], ...]
 """Names and values of labels, sorted by name."""
@@ -39,7 +39,7 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricsSnapshot(msgspec.Struct, frozen=True):
-    """What a collector holds at one moment, by name and labels."""
+    """The values of a collector at one moment, by name and labels."""
 
     counters: Mapping[tuple[str, Labels], int]
     gauges: Mapping[tuple[str, Labels], float]
@@ -95,7 +95,7 @@ class MetricsCollector:
                 self._histograms.setdefault(key, _HistogramBuilder()).absorb(histogram)
 
     def figures(self) -> MetricsSnapshot:
-        """What there is by now."""
+        """The present values."""
         with self._lock:
             histograms = {key: found.histogram() for key, found in self._histograms.items()}
             return MetricsSnapshot(dict(self._counters), dict(self._gauges), histograms)

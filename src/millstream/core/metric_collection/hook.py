@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class Metrics(Protocol):
-    """Where counts and measurements go. Implementations must be cheap, thread-safe and must not raise."""
+    """Receives counts and measurements. Implementations must be cheap, thread-safe and must not raise."""
 
     def count(self, name: str, amount: int = 1, **labels: str) -> None:
         """Add *amount* to the counter *name*."""

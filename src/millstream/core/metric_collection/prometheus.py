@@ -13,7 +13,7 @@ from millstream.core.durable import write_durably
 from millstream.core.metric_collection.collector import BOUNDS, Histogram, MetricsSnapshot
 
 PREFIX = "millstream_"
-"""What every name begins with."""
+"""The prefix of every name."""
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of :func:`prometheus_text`."""
