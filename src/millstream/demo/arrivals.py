@@ -1,4 +1,4 @@
-"""What arrives in which log."""
+"""The arrivals of records, by log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the demo's records arrive: each after a seeded delay, some too late, some twice.
+"""The arrival times of the demo's records: each after a seeded delay, some too late, some twice.
 
 The order of arrival, and with it every id and every batch, is a function of the records and the seed alone.
 """

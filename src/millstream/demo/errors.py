@@ -1,4 +1,4 @@
-"""What can go wrong on the demo's road itself."""
+"""The errors of the demo."""
 
 from __future__ import annotations
 

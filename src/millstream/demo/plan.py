@@ -1,4 +1,4 @@
-"""What one run of the demo is to do; kept in the data folder, so that the same command resumes an interrupted run."""
+"""The plan of a run of the demo; kept in the data folder, so that the same command resumes an interrupted run."""
 
 from __future__ import annotations
 

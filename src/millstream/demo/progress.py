@@ -1,4 +1,4 @@
-"""What a person sees while the demo walks: bars on a terminal, a line a stage elsewhere."""
+"""The progress display of the demo: bars on a terminal, elsewhere a line per stage."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from millstream.demo.stage_figures import StageMetrics
 from millstream.node import Node
 
 SPARK = "start-spark"
-"""Starting Spark is not a stage, for every run needs it anew; but its seconds are told like one's."""
+"""Starting Spark is not a stage, because every run needs it; but its seconds are reported like those of a stage."""
 
 
 class StageResult(NamedTuple):
-    """What a stage says it did: counts (the main one first), bytes of content, facts for later stages."""
+    """The result of a stage: counts (the main one first), bytes of content, facts for later stages."""
 
     counts: dict[str, int]
     bytes: int = 0
@@ -30,7 +30,7 @@ class StageResult(NamedTuple):
 
 
 class DemoRun(ClosesOnExit):
-    """What a stage works with: the node, the plan, what earlier stages found, and whom to tell of progress."""
+    """The context of a stage: the node, the plan, the results of earlier stages, and the receiver of progress."""
 
     def __init__(self, node: Node, plan: DemoPlan, folder: Path, reporter: ProgressReporter) -> None:
         self.node = node
@@ -46,7 +46,7 @@ class DemoRun(ClosesOnExit):
         self._resources.close()
 
     def facts(self, stage: str) -> Mapping[str, Any]:
-        """What *stage*, an earlier one, left for later ones."""
+        """The facts of the earlier stage *stage*."""
         return self.figures[stage].facts
 
     @property

@@ -1,4 +1,4 @@
-"""What a stage of the demo did, in numbers."""
+"""The figures of a stage of the demo."""
 
 from __future__ import annotations
 

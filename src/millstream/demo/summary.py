@@ -1,4 +1,4 @@
-"""What the demo did, as one JSON object, a table and an HTML page: three faces of the same figures."""
+"""The summary of the demo as a JSON object, a table and an HTML page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """What all stages took, this run's and earlier ones'."""
+        """The seconds of all stages, of this run and earlier ones."""
         return sum(stage.seconds for stage in self.stages)
 
     def facts(self, stage: str) -> Mapping[str, Any]:

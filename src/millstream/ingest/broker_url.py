@@ -1,4 +1,4 @@
-"""Where a broker is, and the account that connects: the ``mqtt://`` URL, and how it is shown without its password."""
+"""The ``mqtt://`` URL of a broker with the account that connects, and its form without the password."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _BUSY = {0x88, 0x89, 0x97, 0x9F}  # server unavailable, busy, over quota, too ma
 
 
 class PollResult(msgspec.Struct, frozen=True):
-    """What came in at once: messages, and identifiers under QoS 2 that the broker releases."""
+    """Received packets: messages, and identifiers under QoS 2 that the broker releases."""
 
     arrivals: list[ReceivedMessage]
     released: list[int]

@@ -27,8 +27,8 @@ from millstream.ingest.received_message import ReceivedMessage
 from millstream.log import Writer
 
 RECONNECT = RetryPolicy(attempts=12, first=0.2, longest=30.0)
-"""The pauses before the broker is called again, then the longest of them each time. They begin anew once a connection
-has held for that long, so that two clients of one name do not throw each other out without end."""
+"""The pauses before reconnecting; the longest one repeats. They restart after a connection has lasted that long, so
+that two clients of one name do not disconnect each other in a fast loop."""
 
 _GROUP = 4096
 _LOOK_SECONDS = 0.25
@@ -69,9 +69,9 @@ class MqttIngest:
         self._options, self._clock, self._metrics, self._say = options, clock, metrics, say
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Go on until *stopped* says so; then nothing is left unacknowledged that was taken.
+        """Run until *stopped* returns True; then every received message is acknowledged.
 
-        A broker that cannot be reached is called again, after ever longer pauses. Raises
+        If the broker cannot be reached, connecting is retried with growing pauses. Raises
         :class:`~millstream.ingest.errors.BrokerRefusedError`, and the errors of the log.
         """
         pauses, since = _pauses(), math.inf
@@ -93,7 +93,7 @@ class MqttIngest:
         self._connection.close()
 
     def _hint(self, held: float) -> str:
-        """What may be wrong where the broker lets us in and cuts us off again, *held* seconds later."""
+        """The likely cause if the broker accepts a connection and closes it *held* seconds later."""
         if not 0 <= held < RECONNECT.longest:
             return ""
         return f" (where this goes on, another client may bear our name, {self._receipts.client})"

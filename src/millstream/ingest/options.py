@@ -1,4 +1,4 @@
-"""What is asked of a broker."""
+"""The options of a connection to a broker."""
 
 from __future__ import annotations
 

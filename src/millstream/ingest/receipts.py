@@ -68,7 +68,7 @@ class Receipts:
 
     @property
     def topics(self) -> Mapping[str, int]:
-        """What we subscribed to in this session, with its QoS."""
+        """The subscriptions of this session, with their QoS."""
         return self._session.topics
 
     @property

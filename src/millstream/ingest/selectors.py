@@ -1,4 +1,4 @@
-"""Where in a message something is: in its topic or in its payload."""
+"""The location of a value in a message: in its topic or in its payload."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Selector(msgspec.Struct, frozen=True):
         return self.levels is None and not self.path
 
     def find(self, arrival: ReceivedMessage) -> bytes | msgspec.Raw | None:
-        """What the member of the payload says, as JSON; None where there is no such member."""
+        """The JSON value of the member of the payload; None if it is absent."""
         value: bytes | msgspec.Raw = arrival.payload
         for name in self.path:
             members = members_of(value, f"what holds {name!r}")

@@ -21,7 +21,7 @@ _CHANNELS = {"m": "measurement", "e": "event", "a": "alarm"}
 
 
 class _Topic(NamedTuple):
-    """Whose message it is (an entity of four levels), its channel, and its type (empty where the topic has none)."""
+    """The entity of a message (four levels), its channel, and its type (empty if the topic has none)."""
 
     source: str
     channel: str

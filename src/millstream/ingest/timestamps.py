@@ -1,4 +1,4 @@
-"""When something happened, as payloads write it: ISO 8601 with a zone, or a count since the epoch, read exactly."""
+"""Times in payloads: ISO 8601 with a zone, or a count since the epoch, read exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.core.decoding import prepared
 from millstream.ingest.errors import MalformedError
 
 Unit = Literal["s", "ms", "us", "ns"]
-"""What a count since the epoch counts."""
+"""The unit of a count since the epoch."""
 
 _TICKS = {"s": Decimal(MICROSECONDS), "ms": Decimal(1000), "us": Decimal(1), "ns": Decimal("0.001")}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -17,7 +17,7 @@ from millstream.log.watermarks import decode_watermarks
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a log stands, and who writes it.
+    """The end of a log, and its writer.
 
     ``last_id`` is the writer pointer (0 at first), ``received_at`` the last receive time that the log has given.
     ``epoch`` counts the writers there have been; ``holder`` names the present one (empty: no process); its lease holds
@@ -40,7 +40,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What one transaction adds to a log.
+    """The content of a commit to a log.
 
     The writer of *epoch*, which left the log at *previous_id*, adds *blocks* and moves the writer pointer to
     *last_id*; *received_at* is the last receive time it has given; *producer* has now sent all up to *sequence*.
@@ -71,7 +71,7 @@ class VersionedValue(msgspec.Struct, frozen=True):
 
 
 class BlockStatistics(msgspec.Struct, frozen=True):
-    """What the blocks of a log add up to. ``bytes`` as stored; times in microseconds, None where there is no block."""
+    """Totals of the blocks of a log. ``bytes`` as stored; times in microseconds, None where there is no block."""
 
     first_id: int = 1
     last_id: int = 0
@@ -85,7 +85,7 @@ class BlockStatistics(msgspec.Struct, frozen=True):
 
 
 def add_statistics(parts: Sequence[BlockStatistics]) -> BlockStatistics:
-    """What the non-empty among *parts*, in order, add up to; those that are damaged may have no times."""
+    """The totals of the non-empty *parts*, in order; damaged ones may have no times."""
     parts = [part for part in parts if part.blocks]
     if not parts:
         return BlockStatistics()
@@ -193,7 +193,7 @@ class Backend(Protocol):
         ...
 
     def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
-        """What is kept beside the blocks that hold *first_id* to *last_id*; empty where nothing is."""
+        """The index entries of the blocks with *first_id* to *last_id*; empty if there are none."""
         ...
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
@@ -208,9 +208,8 @@ class Backend(Protocol):
         ...
 
     def check(self, log: str) -> Sequence[str]:
-        """What is wrong with what the backend keeps around the blocks, in words; the blocks are checked by others.
-
-        What lies below the hot mark does not count.
+        """Faults of the data that the backend keeps beside the blocks, in words; blocks are checked elsewhere. Data
+        below the hot mark does not count.
         """
         ...
 
@@ -240,7 +239,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class LooksCheaply(Protocol):
-    """What a backend also has where each look at a log is paid for."""
+    """Further methods of a backend whose requests cost money."""
 
     def extent(self, log: str) -> Head:
         """As :meth:`Backend.head`, without who writes the log."""

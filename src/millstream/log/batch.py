@@ -1,4 +1,4 @@
-"""What a reader gets: a run of messages that turns into Arrow, or into messages, when it is asked to."""
+"""The result of a read: a run of messages, available as Arrow or as message objects."""
 
 from __future__ import annotations
 

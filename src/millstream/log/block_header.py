@@ -25,7 +25,7 @@ class BlockError(ValueError):
 
 
 class BlockHeader(msgspec.Struct, frozen=True):
-    """What a block says of itself. Times are microseconds.
+    """The header of a block. Times are microseconds.
 
     ``log`` is the :func:`log_hash` of its log, ``producer`` the :func:`name_hash` of who wrote it.
     """
@@ -57,7 +57,7 @@ class EncodedBlock(msgspec.Struct, frozen=True):
 
 
 class BlockOrigin(msgspec.Struct, frozen=True):
-    """Where a block comes from: the names of log and producer, the writer's epoch, the producer's sequence."""
+    """The origin of a block: the names of log and producer, the writer's epoch, the producer's sequence."""
 
     log: str
     epoch: int = 0

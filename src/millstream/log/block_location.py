@@ -1,4 +1,4 @@
-"""Where blocks lie in a bucket, so that another process reads them with no look at the log."""
+"""The location of blocks in a bucket, so that another process reads them without opening the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BlockLocation(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @runtime_checkable
 class LocatesBlocks(Protocol):
-    """What a backend has whose blocks other processes can read by themselves."""
+    """A backend whose blocks other processes can read directly."""
 
     def locate(self, log: str, first_id: int, last_id: int) -> Sequence[BlockLocation]:
         """Where the blocks with *first_id* to *last_id* lie, in order; there may be none of some ids."""

@@ -1,4 +1,4 @@
-"""What consumers have acknowledged, as a backend keeps it: a state for each consumer of a log."""
+"""The acknowledgements of consumers: a state of the log for each consumer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.log.ids import IdRange
 
 
 class ConsumerPosition(msgspec.Struct, frozen=True):
-    """What a consumer has acknowledged: all up to ``pointer``, and the ranges ``ahead`` of it."""
+    """The acknowledgements of a consumer: all ids up to ``pointer``, and the ranges ``ahead`` of it."""
 
     pointer: int = 0
     ahead: tuple[IdRange, ...] = ()

@@ -78,7 +78,7 @@ class TrimmedError(LogError):
 
 
 class DamagedLogError(LogError):
-    """What is stored contradicts itself; nothing is skipped silently."""
+    """The stored data is inconsistent; nothing is skipped silently."""
 
 
 class CorruptBlockError(DamagedLogError):

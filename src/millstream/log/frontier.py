@@ -34,7 +34,7 @@ class Frontier:
 
     @property
     def ahead(self) -> Sequence[IdRange]:
-        """What is confirmed beyond the pointer, in order; no two ranges touch."""
+        """The confirmed ranges beyond the pointer, in order; no two ranges touch."""
         return [IdRange(first, last) for first, last in zip(self._firsts, self._lasts, strict=True)]
 
     def add(self, first: int, last: int | None = None) -> bool:

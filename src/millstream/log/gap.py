@@ -13,7 +13,7 @@ from millstream.log.errors import DamagedLogError, LogError, TrimmedError
 from millstream.log.ids import IdRange
 
 Reason = Literal["trimmed", "missing", "corrupt"]
-"""Why ids have no messages: they were trimmed on purpose, they are not in the store, their block is damaged."""
+"""The reasons why ids have no messages: trimmed, missing from the store, or in a damaged block."""
 
 Gaps = Literal["none", "trimmed", "all"]
 """The gaps that a reader gets as a :class:`Gap`; all others are raised."""

@@ -32,7 +32,7 @@ class BlockRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class IndexEntry(msgspec.Struct, frozen=True, gc=False):
-    """What a store keeps of a block beside it, by which it finds blocks and adds them up. Times are microseconds.
+    """The index entry of a block, by which a store finds blocks and computes totals. Times are microseconds.
 
     ``epoch`` is None where the store does not keep it there.
     """

@@ -1,4 +1,4 @@
-"""What a log is for, as the store keeps it: users' logs, and system logs, which Millstream keeps for itself."""
+"""The kind of a log, which the store keeps: logs of users, and system logs of Millstream."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ SystemKind = Literal["ledger", "queue", "journal"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SYSTEM_KINDS: tuple[SystemKind, ...] = get_args(SystemKind)
 DATA_KINDS: tuple[Kind, ...] = ("application", "topic")
-"""What holds the messages of users, as they came."""
+"""A log of messages of users."""
 
 SYSTEM = "system:"
-"""What the name of a system log begins with, and no other name may."""
+"""The prefix of the names of system logs, which no other name may have."""
 
 KIND = "kind"
 """The state in which a log keeps what it is for; logs of stores of format 1 have none."""

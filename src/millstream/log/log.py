@@ -66,7 +66,7 @@ class Log:
 
     @property
     def kind(self) -> Kind:
-        """What the log is for, as the store keeps it."""
+        """The kind of the log, which the store keeps."""
         stored = self._backend.get_state(self.name, KIND).value.decode()
         return cast("Kind", stored) if stored else self._context.names.kind(self.name) or "application"
 
@@ -222,15 +222,14 @@ class Log:
         ]
 
     def block_locations(self, first_id: int, last_id: int) -> Sequence[BlockLocation]:
-        """Where all blocks from *first_id* to *last_id* lie in the log's bucket, for other processes; nothing is read.
-
-        None, unless all of them lie there. :func:`millstream.log.reading.located_blocks.read_located` reads them.
+        """The location of all blocks from *first_id* to *last_id* in the log's bucket, for other processes; nothing is
+        read. None, unless all of them are there. :func:`millstream.log.reading.located_blocks.read_located` reads them.
         """
         locations = self._backend.locate(self.name, first_id, last_id)
         return locations if cover(locations, first_id, last_id) else ()
 
     def block_index(self, first_id: int, last_id: int) -> Sequence[IndexEntry]:
-        """What the store keeps of each whole block that has ids from *first_id* to *last_id*; no block is read.
+        """The index entries of all blocks with ids from *first_id* to *last_id*; no block is read.
 
         Ids that no entry covers may have messages all the same: a store of rows has no blocks.
         """
@@ -283,7 +282,7 @@ class Log:
 
     @property
     def tiering(self) -> Tiering | None:
-        """Where older blocks of the log go, and when; None where they stay."""
+        """The tiering of older blocks of the log; None if they stay."""
         return read_tiering(self._backend, self.name)
 
     def set_tiering(self, policy: Tiering) -> None:
@@ -360,7 +359,7 @@ class Log:
 
     @property
     def current_writer(self) -> str | None:
-        """Who writes to the log at present, in words; None where no process does."""
+        """The present writer of the log, in words; None if there is none."""
         return current_writer(self._backend, self.name)
 
     def info(self) -> LogInfo:

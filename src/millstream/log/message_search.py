@@ -29,7 +29,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message must have: all of what is given here.
+    """The conditions on a message; all that are given must hold.
 
     ``key`` and ``source`` are compared as a whole. ``header`` is the name of a header, and ``value`` its whole value as
     UTF-8. The body contains ``text`` as UTF-8; upper and lower case differ. The time named by ``time`` is at ``since``
@@ -76,7 +76,7 @@ class UnreadableIds(msgspec.Struct, frozen=True):
 
 
 class MessageSearchStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step found among the ids ``first_id`` to ``last_id`` (none where the last is less than the first).
+    """The result of one step over the ids ``first_id`` to ``last_id`` (none where the last is less than the first).
 
     ``next_id`` is where the next step begins, None where the search is done. ``rows`` is the number of messages that
     were compared, ``bytes`` that of the columns decoded for it; blocks that the time range excludes are not read.

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_%][A-Za-z0-9._%-]{0,199}")
 
 
 class LogSpec(msgspec.Struct, frozen=True):
-    """What a log is called and how its writer cuts blocks.
+    """The name of a log, and how its writer cuts blocks.
 
     ``name`` is 1 to 200 letters, digits, and ``. _ % -``; ``kind`` says what the log is for, which the store keeps when
     the log is made. System logs (:func:`system_log`) have names that begin with ``system:``; without the kind such a

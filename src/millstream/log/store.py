@@ -85,7 +85,7 @@ class LogStore(ClosesOnExit):
 
     @property
     def url(self) -> str:
-        """Where the store is: :func:`open_store` opens the same one from it, in any process."""
+        """The URL of the store, from which :func:`open_store` opens it in any process."""
         return self._backend.url
 
     @property

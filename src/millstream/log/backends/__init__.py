@@ -1,1 +1,1 @@
-"""Where logs are stored: memory, SQLite, segment files, MariaDB and MySQL, PostgreSQL, and the tables of nerve."""
+"""The backends of logs: memory, SQLite, segment files, MariaDB and MySQL, PostgreSQL, and the tables of nerve."""

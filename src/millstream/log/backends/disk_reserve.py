@@ -1,7 +1,5 @@
-"""Room that a store in files keeps for itself on its disk, so that there is a way out when that is full.
-
-Messages never get it. It is given up when trimming, acknowledging or giving back a lease finds no room, and kept anew
-when there is enough again.
+"""Disk space that a store in files reserves, so that it still works when the disk is full. Messages never use it. It is
+released when trimming, acknowledging or the release of a lease finds no space, and reserved again when there is enough.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from millstream.log.errors import StorageFullError
 
 SHARES, SHARE_BYTES = 4, 4 << 20
-"""What is given up at a time: others may take what is left of it before the next call needs some. All of it takes what
-SQLite's write-ahead log may hold that is not in the file yet."""
+"""The bytes that are released at a time: other programs may take the rest before the next call needs it. The whole
+reserve is as large as the part of SQLite's write-ahead log that may not be in the file yet."""
 
 _TIMES = 4
 """A disk with less room than this many reserves is left alone."""

@@ -1,4 +1,4 @@
-"""What a confirmed message survives, chosen where a store of files is opened."""
+"""The durability of confirmed messages, chosen when a store in files is opened."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def file_durability(asked: str | None) -> FileDurability:
 
 
 def durability_option(durability: FileDurability) -> str:
-    """What the URL of a store with *durability* ends with."""
+    """The option of a store's URL for *durability*."""
     return "" if durability == "fsync" else f"?durability={durability}"

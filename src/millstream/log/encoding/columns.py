@@ -17,7 +17,7 @@ from millstream.log.errors import LogInputError
 Times = npt.NDArray[np.int64] | int | None
 
 MESSAGE_BYTES = 8
-"""What a message takes in a block beside its contents, about: lengths and times."""
+"""Approximate bytes that a message takes in a block besides its contents: lengths and times."""
 
 HEADERS = MESSAGE_SCHEMA.field("headers").type
 
@@ -190,7 +190,7 @@ def _texts(values: list[str]) -> Any:
 
 
 def _fault(message: Any) -> str:
-    """What is wrong with *message*; an empty text where nothing is."""
+    """The fault of *message*; empty if there is none."""
     for name in ("event_time", "received_at"):
         time = getattr(message, name)
         if time is not None and not (isinstance(time, int) and -(2**63) <= time < 2**63):
@@ -206,7 +206,7 @@ def _fault(message: Any) -> str:
 
 
 def _headers_fault(headers: Any) -> str:
-    """What is wrong with *headers*; an empty text where nothing is."""
+    """The fault of *headers*; empty if there is none."""
     try:
         for name, value in headers:
             if fault := _text_fault(name):
@@ -219,7 +219,7 @@ def _headers_fault(headers: Any) -> str:
 
 
 def _text_fault(text: Any) -> str:
-    """What is wrong with *text*; an empty text where nothing is."""
+    """The fault of *text*; empty if there is none."""
     if not isinstance(text, str):
         return f"is {type(text).__name__}, not text"
     try:

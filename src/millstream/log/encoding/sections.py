@@ -198,8 +198,7 @@ class SectionReader:
 def filled(count: int, value: int, *, steps: bool = False) -> pa.Array:
     """*count* times *value*; with *steps* each one more than the one before, up to 65,536 of them.
 
-    Arrow's memory is used again and again, which the system's is not: a page that is touched anew costs more than
-    what is written into it.
+    Arrow reuses its memory: the first access to a new page of the system costs more than the write itself.
     """
     buffer = pa.allocate_buffer(8 * count)
     numbers = np.frombuffer(buffer, np.int64)

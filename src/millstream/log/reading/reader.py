@@ -55,7 +55,7 @@ class PollPauses:
 
 
 def wait_for_more(tail: Tail, turn: int, pauses: PollPauses, is_at_end: Callable[[], bool]) -> None:
-    """Wait for *pauses* until the log is no longer where *is_at_end* says so, or *tail* has moved since *turn*."""
+    """Wait for *pauses* until *is_at_end* is False, or *tail* has moved since *turn*."""
     while True:
         tail.wait(turn, pauses.next())
         if tail.turn != turn or not is_at_end():
@@ -111,7 +111,7 @@ class Reader(ClosesOnExit):
         """The messages after those delivered before, in order, without those acknowledged already.
 
         Ends at the end of the log, or with *follow* when the reader is closed. Where messages that this consumer has
-        not acknowledged were trimmed, one :class:`Gap` says so; it counts as acknowledged when the next batch is
+        not acknowledged were trimmed, one :class:`Gap` reports it; it counts as acknowledged when the next batch is
         asked for. With ``gaps="all"`` missing and damaged blocks are given as gaps too, with ``"none"`` nothing is.
         What is not given is raised: :class:`TrimmedError`, :class:`CorruptBlockError`, :class:`MissingBlockError`.
         Raises :class:`FencedError`.
@@ -131,7 +131,7 @@ class Reader(ClosesOnExit):
             wait_for_more(self._tail, turn, pauses, functools.partial(self._is_at_end, seeks))
 
     def seek(self, first_id: int) -> None:
-        """Go on with the message *first_id*: what lies before counts as acknowledged, what lies from it on does not.
+        """Continue with the message *first_id*: earlier messages count as acknowledged, it and later ones do not.
 
         Stored at once; an open :meth:`batches` continues there after the batch it has given. To go to a time, ask
         :meth:`millstream.log.Log.first_id_since` for the id. Raises :class:`LogInputError` for an id that the log has
@@ -239,7 +239,7 @@ class Reader(ClosesOnExit):
                 self._next = self._end + 1
 
     def _undelivered(self, head: Head) -> list[IdRange]:
-        """What is to be delivered, in order; what of it was trimmed comes first and in one piece."""
+        """The deliveries, in order; a trimmed range comes first, as one gap."""
         trimmed = self._frontier.missing(IdRange(self._next, head.first_id - 1))
         kept = self._frontier.missing(IdRange(max(self._next, head.first_id), self._end))
         return [*([IdRange(trimmed[0].first, trimmed[-1].last)] if trimmed else []), *kept]

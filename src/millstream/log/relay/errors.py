@@ -1,4 +1,4 @@
-"""What the relay raises beside the errors of the log and of its database."""
+"""The errors of the relay, besides those of the log and of its database."""
 
 from __future__ import annotations
 

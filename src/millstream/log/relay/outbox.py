@@ -1,9 +1,9 @@
 """One outbox: which rows come next, and taking out those that the log has.
 
 A batch is chosen before it is handed to the log: its number and its rows are written down in a table of ours, in one
-transaction with taking out the rows of the batch before. Whatever dies between, whoever comes next finds in that table
-which rows the log may have under which number, and the log says whether it has that number. Nothing is concluded from
-the order of ids: a row that becomes visible late, with an id lower than others, is in a later batch.
+transaction with taking out the rows of the batch before. After a crash, the next relay finds in that table which rows
+the log may have under which number, and the log shows whether it has that number. Nothing is concluded from the order
+of ids: a row that becomes visible late, with an id lower than others, is in a later batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from millstream.log.relay.table import OutboxTable
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
-    """How many rows, and about how many bytes of them, a batch has at most; a larger row is a batch of its own."""
+    """The maximum of rows, and about of bytes, in a batch; a larger row is a separate batch."""
 
     rows: int = 5000
     bytes: int = 8 << 20

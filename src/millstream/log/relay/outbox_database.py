@@ -26,8 +26,8 @@ class OutboxDatabase:
         self._pool = pool
 
     def call(self, work: Callable[[DatabaseConnection], Result]) -> Result:
-        """What *work* returns. While the server is unreachable, or another transaction blocks it, it is retried,
-        with pauses, for two minutes; after a lost reply it is unknown whether the work was done. Raises
+        """The result of *work*. While the server is unreachable, or another transaction blocks it, it is retried, with
+        pauses, for two minutes; after a lost reply it is unknown whether the work was done. Raises
         :class:`StorageError`.
         """
         return self._pool.call(lambda pooled: work(pooled.connection))

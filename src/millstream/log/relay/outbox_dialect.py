@@ -1,4 +1,4 @@
-"""What SQLite, MariaDB and PostgreSQL say differently about an outbox."""
+"""The SQL dialects of SQLite, MariaDB and PostgreSQL for an outbox."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OutboxDialect(msgspec.Struct, frozen=True):
     """The type of a text of up to some hundred thousand characters."""
 
     def quoted(self, name: str) -> str:
-        """*name*, of a column or of a table with or without its schema, as it stands in a statement."""
+        """*name*, of a column or of a table with or without its schema, quoted for a statement."""
         return ".".join(f"{self.quote}{part}{self.quote}" for part in name.split("."))
 
     def selected(self, column: str, kind: str, purpose: str) -> str:

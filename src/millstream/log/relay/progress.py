@@ -24,7 +24,7 @@ class RelayProgress(msgspec.Struct, frozen=True):
 
     @property
     def producer(self) -> str:
-        """Whose sequences the log keeps."""
+        """The producer name of the relay in the log."""
         return f"outbox/{self.outbox}"
 
 

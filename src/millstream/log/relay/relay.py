@@ -25,7 +25,7 @@ SHORTEST_PAUSE = 0.005
 
 
 class RelayResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a relay has done since it was started: messages, batches of them, and rows put aside as no messages.
+    """The totals of a relay since its start: messages, batches of them, and rows put aside as no messages.
 
     ``last_row`` is the largest id of the last batch, ``last_id`` the last id of the log.
     """
@@ -38,7 +38,7 @@ class RelayResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Relay:
-    """Moves *outbox* into *log*, as the log's one writer. :meth:`run` ends by itself or when *stopped* says so.
+    """Moves *outbox* into *log*, as the log's one writer. :meth:`run` ends by itself or when *stopped* returns True.
 
     While :meth:`follow` cannot reach the outbox or the log, the gauge ``relay_connected`` of *metrics* is 0.
     """
@@ -63,18 +63,18 @@ class Relay:
     def run(self) -> Iterator[RelayResult]:
         """Move all rows that are there; yields after each batch, and when there is nothing more.
 
-        A batch that was begun is finished even where *stopped* says so. Raises :class:`WriterBusyError` where the log
-        has a writer, :class:`FencedError`, :class:`PoisonRowError`, :class:`OutboxTakenError`, :class:`StorageError`.
+        A begun batch is finished even if *stopped* returns True. Raises :class:`WriterBusyError` where the log has a
+        writer, :class:`FencedError`, :class:`PoisonRowError`, :class:`OutboxTakenError`, :class:`StorageError`.
         """
         progress = self._outbox.progress()
         with self._writing(progress) as writer:
             yield from self._move_all(writer)
 
     def follow(self, *, longest_pause: float = 0.5, standby: bool = False) -> Iterator[RelayResult]:
-        """Like :meth:`run`, and continues with what comes, until *stopped* says so.
+        """Like :meth:`run`, but continues with new rows until *stopped* returns True.
 
-        An empty outbox is examined after *longest_pause* seconds at the latest. What may be better later (a store
-        that cannot be reached for long) is retried. With *standby* it waits until the log has no other writer.
+        An empty outbox is examined after *longest_pause* seconds at the latest. Temporary failures (such as a store
+        that is unreachable for long) are retried. With *standby* it waits until the log has no other writer.
         """
         pauses = BACK_OFF.pauses()
         while not self._stopped():

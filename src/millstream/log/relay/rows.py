@@ -17,7 +17,7 @@ MAX_ROW_BYTES = MAX_MESSAGE_BYTES - 4096  # the rest is for what a message store
 
 
 class RowError(Exception):
-    """Why a row is not a message."""
+    """The reason why a row is not a message."""
 
 
 def row_message(purposes: Sequence[str], values: Sequence[Any]) -> Message:

@@ -54,7 +54,7 @@ class SqliteAddress(msgspec.Struct, frozen=True):
 
 
 class SqliteDialect:
-    """What SQLite does in a way of its own."""
+    """The dialect of SQLite."""
 
     @property
     def error_codes(self) -> ErrorCodes:

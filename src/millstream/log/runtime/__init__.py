@@ -1,1 +1,1 @@
-"""What the writers and readers of one process share: scheduler thread, tail, callbacks."""
+"""Shared objects of the writers and readers of one process: scheduler thread, tail, callbacks."""

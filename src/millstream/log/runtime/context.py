@@ -1,4 +1,4 @@
-"""What writers and readers of one log share."""
+"""The shared context of writers and readers of one log."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ class LogContext:
     """The backend of a log, the clock, the store's scheduler thread, the log's tail, for how long a lease holds, and
     the leases that were refused.
 
-    ``names`` has the system logs that bear the names of an older release.
-    Writers wait ``min_linger`` seconds for company, or longer where their spec says so.
-    Logs in a bucket are compacted by ``compaction``; None: not at all.
+    ``names`` has the system logs that bear the names of an older release. Writers wait ``min_linger`` seconds for more
+    messages, or longer if their spec asks for it. Logs in a bucket are compacted by ``compaction``; None: not at all.
     ``bodies_only`` where the backend has no place for anything but the bodies of messages.
     """
 

@@ -1,4 +1,4 @@
-"""Who holds a writer lease, and whether that process still lives."""
+"""The holder of a writer lease, and whether that process still runs."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def decode_holder(data: bytes) -> LeaseHolder | None:
 
 
 def _started(pid: int) -> int:
-    """When process *pid* was started, in clock ticks since boot; 0 where it is dead or cannot be seen."""
+    """The start time of process *pid*, in clock ticks since boot; 0 if it is dead or invisible."""
     found = find_process(pid)
     return 0 if found is None else found.started

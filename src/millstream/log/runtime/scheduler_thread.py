@@ -32,7 +32,7 @@ class SchedulerThread:
 
 
 class _ScheduledCalls:
-    """What the thread holds on to, so that it does not keep the scheduler alive."""
+    """The state that the thread references, so that it does not keep the scheduler alive."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

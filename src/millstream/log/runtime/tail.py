@@ -9,11 +9,11 @@ from millstream.log.runtime.callbacks import Callbacks
 
 
 class Tail:
-    """Where writers of this process tell followers of this process that messages are durable."""
+    """Notifies followers in this process that messages of writers in this process are durable."""
 
     def __init__(self, log: str, clock: Clock) -> None:
         self.appended = Callbacks(log)
-        """Who hears of each commit that this process makes."""
+        """A listener for the commits of this process."""
         self._clock = clock
         self._moved = threading.Condition()
         self._turn = 0

@@ -115,7 +115,7 @@ class TieredBackend:
         return [*sealed, *self.hot.ranges(log, max(first_id, tier.last_id + 1), last_id)]
 
     def locate(self, log: str, first_id: int, last_id: int) -> Sequence[BlockLocation]:
-        """Where those blocks lie that are in the store itself; none where that is no bucket."""
+        """The location of the blocks in the store itself; none if it is not a bucket."""
         if not isinstance(self.hot, LocatesBlocks):
             return []
         tier = self.tier(log, since=first_id)
@@ -169,7 +169,7 @@ class TieredBackend:
         return self._open_objects(url)
 
     def places(self, log: str) -> ObjectPlaces:
-        """Where the objects of *log* lie."""
+        """The location of the objects of *log*."""
         return ObjectPlaces(self.hot, log, self._open_objects)
 
     def tier(self, log: str, *, since: int = 0) -> TierReader | None:

@@ -36,8 +36,8 @@ class BlockMover:
     def run_once(self, *, partial: bool = False, stopped: Callable[[], bool] = bool) -> TieringResult:
         """Seal and move all that is due; with *partial* also what does not fill an object.
 
-        Once *stopped* says so, no further object is begun; the next run continues there.
-        Raises :class:`StorageError` where the objects cannot be stored or do not come back as they were written, and
+        Once *stopped* returns True, no further object is begun; the next run continues there. Raises
+        :class:`StorageError` where the objects cannot be stored or do not come back as they were written, and
         :class:`DamagedLogError` where the log's own blocks are damaged: then nothing of them is freed.
         """
         drop_trimmed(self._hot, self._log, self._places)

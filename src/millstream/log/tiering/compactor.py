@@ -46,7 +46,7 @@ class Compactor:
         self._writer = ObjectWriter(log, self._objects, OWN_FOLDER, in_store=True)
 
     def run_once(self, *, stopped: Callable[[], bool] = bool) -> TieringResult:
-        """Compact what is due. Once *stopped* says so, no further object is begun.
+        """Compact what is due. Once *stopped* returns True, no further object is begun.
 
         Raises :class:`StorageError`, and :class:`DamagedLogError` where commits are damaged: they are not freed.
         """

@@ -29,7 +29,7 @@ ENTRY = np.dtype(
     + [(name, "<u4") for name in ("bytes", "checksum")]
     + [(name, "<i8") for name in ("min_event_time", "max_event_time", "min_received_at", "max_received_at")]
 )
-"""What the index says of one block; ``offset`` from the beginning of the object, ``checksum`` of all its bytes."""
+"""The entry of one block in the index; ``offset`` from the beginning of the object, ``checksum`` of all its bytes."""
 
 
 class SealError(ValueError):
@@ -90,7 +90,7 @@ def decode_index(data: bytes) -> Any:
 
 
 def summarize(rows: Any) -> BlockStatistics:
-    """What the blocks *rows* (an array of :data:`ENTRY`, not empty) add up to."""
+    """The totals of the blocks *rows* (an array of :data:`ENTRY`, not empty)."""
     first_id, last_id = int(rows["first_id"][0]), int(rows["last_id"][-1])
     return BlockStatistics(
         first_id=first_id,

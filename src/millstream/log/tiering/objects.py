@@ -7,9 +7,8 @@ from typing import BinaryIO, Protocol, runtime_checkable
 
 
 class TierObjects(Protocol):
-    """Where sealed objects lie. Thread-safe.
-
-    A write is whole and durable, or has not happened. A store that does not answer raises
+    """The storage of sealed objects. Thread-safe. A write is complete and durable, or has not happened. A store that
+    does not answer raises
     :class:`~millstream.log.errors.StorageUnavailableError`, everything else is a
     :class:`~millstream.log.errors.StorageError`.
     """
@@ -45,7 +44,7 @@ class OwnObjects(TierObjects, Protocol):
 
     @property
     def root(self) -> str:
-        """What comes before the name of an object in that bucket."""
+        """The prefix of the name of an object in that bucket."""
         ...
 
 
@@ -54,7 +53,7 @@ class KeepsObjects(Protocol):
     """A backend that can keep sealed objects of a log itself, beside its commits."""
 
     def own_objects(self, log: str) -> OwnObjects:
-        """Where the sealed objects of *log* lie that are not moved elsewhere."""
+        """The location of the sealed objects of *log* that were not moved elsewhere."""
         ...
 
     def commits(self, log: str) -> int:

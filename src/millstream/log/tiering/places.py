@@ -1,4 +1,4 @@
-"""Where the sealed objects of one log lie: in the bucket of the log itself, or where its tiering says."""
+"""The location of the sealed objects of one log: the bucket of the log itself, or the target of its tiering."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.log.tiering.objects import KeepsObjects, OpenObjects, OwnObjects
 from millstream.log.tiering.sealed_objects import SealedObject, read_tiering
 
 OWN_FOLDER = "sealed"
-"""What the names begin with of objects in the bucket of their log."""
+"""The prefix of the names of objects in the bucket of their log."""
 
 
 class ObjectPlaces:
@@ -34,7 +34,7 @@ class ObjectPlaces:
         return self.backend.own_objects(self.log) if isinstance(self.backend, KeepsObjects) else None
 
     def of(self, row: SealedObject) -> TierObjects:
-        """Where the object of *row* lies."""
+        """The location of the object of *row*."""
         if not row.in_store:
             return self.tier
         if self.own is None:

@@ -34,7 +34,7 @@ SIDE_BY_SIDE = 8
 """How many indexes are read at once, at most."""
 
 MOST_INDEXED = 64
-"""Where more objects are asked for at once, each counts as one range, so that not all their indexes are fetched."""
+"""If more objects are requested at once, each counts as one range, so that not all their indexes are fetched."""
 
 
 class _ObjectsReplacedError(Exception):
@@ -150,9 +150,8 @@ class TierReader:
 
     @_asked_again
     def locate(self, first_id: int, last_id: int) -> list[BlockLocation]:
-        """Where the blocks lie that are in the log's own bucket; an object that is damaged or gone has none.
-
-        Indexes are read side by side.
+        """The location of the blocks in the log's own bucket; none of a damaged or missing object. Indexes are read in
+        parallel.
         """
         own, found = self.places.own, []
         if own is None:

@@ -69,7 +69,7 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO,
 
 
 def find_fault(objects: TierObjects, log: str, row: SealedObject) -> str | None:
-    """What is wrong with the object of *row*, read from its first byte to its last; None where nothing is."""
+    """The fault of the object of *row*, read completely; None if there is none."""
     size = objects.size(row.name)
     if size != row.size:
         return ABSENT if size is None else size_fault(size, row.size)
@@ -92,7 +92,7 @@ def find_fault(objects: TierObjects, log: str, row: SealedObject) -> str | None:
 
 
 def find_fault_of_parquet(objects: TierObjects, copy: ParquetCopy) -> str | None:
-    """What is wrong with a Parquet file, read from its first byte to its last; None where nothing is."""
+    """The fault of a Parquet file, read completely; None if there is none."""
     size = objects.size(copy.name)
     if size != copy.size:
         return ABSENT if size is None else size_fault(size, copy.size)

@@ -120,7 +120,7 @@ def replace_objects(backend: Backend, log: str, page: RowPage, old: Sequence[Sea
 
 
 def rewritten_suffix(page: RowPage) -> str:
-    """What the name of an object ends with that takes the place of others in *page*.
+    """The suffix of the name of an object that replaces others in *page*.
 
     So it may be deleted, once the page has that version and does not name it.
     """

@@ -1,4 +1,4 @@
-"""What all runs that move blocks have in common: sealed, stored, entered, and freed; trimmed objects are deleted."""
+"""Common steps of all runs that move blocks: seal, store, enter and free; trimmed objects are deleted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def move_blocks(
 ) -> tuple[list[SealedObject], int]:
     """Make an object of *writer* of each of *due*, enter and free it; the rows, and the bytes that were freed.
 
-    *head* is that of the log when *due* was found out. It ends where *stopped* says so, or where another process has
+    *head* is that of the log when *due* was found out. It ends when *stopped* returns True, or if another process has
     entered the same messages. Raises :class:`DamagedLogError` where blocks are damaged: they are not freed.
     """
     rows, freed = list[SealedObject](), 0

@@ -1,4 +1,4 @@
-"""Where sealed objects of a log go, and when."""
+"""The target of sealed objects of a log, and the rules for moving blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIN_COMMITS = 10
 
 
 class TieringResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run has moved: so many ``objects`` with ``messages`` and ``bytes``, and what the store freed."""
+    """The result of a run: the number of ``objects`` with ``messages`` and ``bytes``, and what the store freed."""
 
     log: str
     objects: int = 0
@@ -37,7 +37,7 @@ class TieringResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compaction(msgspec.Struct, frozen=True):
-    """When commits of a log in a bucket are merged into sealed objects in that bucket.
+    """The rule for merging commits of a log in a bucket into sealed objects in that bucket.
 
     As soon as there are ``commits`` commits, or ``bytes`` bytes of blocks, all but the newest few are. An object has
     ``bytes`` bytes at most, unless a single block has more. Raises :class:`LogInputError`.
@@ -74,7 +74,7 @@ class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a log lies in sealed objects: how many there are, the bytes of all of them, and the ids they hold."""
+    """The sealed objects of a log: their number, the bytes of all of them, and the ids they hold."""
 
     url: str
     objects: int

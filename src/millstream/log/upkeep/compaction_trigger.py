@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class CompactionTrigger:
-    """Calls *compact* in a thread of its own as soon as :meth:`look` finds *most* commits. Thread-safe.
+    """Calls *compact* in a separate thread as soon as :meth:`look` finds *most* commits. Thread-safe.
 
     *count* tells how many there are, and makes no request. Where a run failed, or was not enough, the next one waits
     for a fifth of *most* more.

@@ -16,7 +16,7 @@ _OVERLAP = 1000  # messages that are compared before a copy is gone on with
 
 
 class LogCopyResult(msgspec.Struct, frozen=True):
-    """What a copy has added: the ids ``first_id`` to ``last_id`` (none where ``messages`` is 0)."""
+    """The result of a copy: the added ids ``first_id`` to ``last_id`` (none where ``messages`` is 0)."""
 
     log: str
     first_id: int
@@ -54,7 +54,8 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
 
 
 def copy_consumers(source: Log, target: Log) -> Mapping[str, int]:
-    """Let every consumer of *source* go on in *target* where it is, unless it is further there; where each now is."""
+    """Copy the position of every consumer of *source* to *target*, unless it is further there; returns the
+    positions."""
     for consumer, pointer in source.info().consumers.items():
         if pointer > target.pointer(consumer):
             target.set_pointer(consumer, min(pointer, target.last_id))

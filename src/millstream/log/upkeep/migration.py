@@ -41,7 +41,7 @@ _WHILE_ANOTHER_MIGRATES = RetryPolicy(attempts=6, first=0.02, longest=0.3)
 
 
 class _LegacyLog(msgspec.Struct, frozen=True):
-    """What a system log of format 1 is known by besides its name: the messages of its first block.
+    """The mark of a system log of format 1 besides its name: the messages of its first block.
 
     ``wrote`` is told these, and whether the producer ``producer`` wrote them; copies were not.
     """
@@ -232,8 +232,7 @@ class LegacyLogNames:
     def _is_ours(self, name: str, former: _LegacyLog) -> bool:
         """Whether the log is what its name says, by its first block.
 
-        One that was never used is, and so is one that cannot be read: a ledger that seems to be gone would be begun
-        anew.
+        One that was never used is, and so is one that cannot be read: otherwise a second ledger would be started.
         """
         from millstream.log.reading.scan import cut_batches, open_block
 

@@ -41,7 +41,7 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy means for a log as it stands.
+    """The effect of a policy on a log in its present state.
 
     The log will begin at ``first_id`` (None: it stays as it is), by ``messages`` fewer. ``pinned`` says how many
     messages that could go each consumer holds back, ``lost`` how many each consumer will never see. ``held`` says in
@@ -58,7 +58,7 @@ class RetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def clock_problem(last_seen: int, now: int, max_age: int) -> str | None:
-    """Why ages are not to be trusted at *now*, where they were last looked at at *last_seen*; None where they are.
+    """The reason why ages are not trusted at *now*, if they were last checked at *last_seen*; None if they are.
 
     A clock that has jumped ahead makes every message old. So a single look moves on by half of the age that is kept at
     most; times in microseconds.

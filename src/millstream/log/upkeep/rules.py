@@ -1,4 +1,4 @@
-"""What the settings say of logs by name: how much of them is kept, and where older messages go."""
+"""The rules of the settings for logs by name: retention, and the tiering of older messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def tiering(self) -> Tiering | None:
-        """Where older messages go; None where it does not say. Raises :class:`LogInputError`."""
+        """The tiering of older messages; None if there is none. Raises :class:`LogInputError`."""
         given = {name: getattr(self, name) for name in _MOVED if getattr(self, name) != _UNSAID[name]}
         if given and not self.tier:
             raise LogInputError(f"{', '.join(given)} require tier: add the URL of the object store")

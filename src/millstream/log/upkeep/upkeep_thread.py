@@ -1,4 +1,4 @@
-"""What every log of a store needs from time to time: commits compacted, older blocks moved, and old ones trimmed."""
+"""Regular upkeep of all logs of a store: compact commits, move older blocks, and trim old ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class UpkeepResult(msgspec.Struct, frozen=True):
-    """What was done for one log, by the policies that are kept with it; ``error`` says what was not, and why."""
+    """The result for one log, by its stored policies; ``error`` names what failed, and why."""
 
     log: str
     moved: TieringResult | None = None
@@ -35,7 +35,7 @@ class UpkeepResult(msgspec.Struct, frozen=True):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was not done, and why."""
+        """The failure and its reason."""
         return (*(self.trimmed.held if self.trimmed else ()), *([self.error] if self.error else []))
 
 
@@ -47,7 +47,7 @@ def run_upkeep(
     Logs in a bucket are compacted before that.
 
     The policies are those that are kept with the logs; what *rules* say of a log is kept with it first. Safe to run
-    from anywhere, as often as wished, and to be killed. Once *stopped* says so, nothing further is begun.
+    from anywhere, as often as wished, and to be killed. Once *stopped* returns True, nothing further is begun.
     """
     for name, kind in store.kinds().items():
         if stopped():
@@ -94,7 +94,7 @@ def _move_and_trim(
 
 
 class UpkeepThread:
-    """Keeps up the logs of *store* every *seconds*, in a thread of its own, while its block is open.
+    """Does the upkeep of the logs of *store* every *seconds*, in a separate thread, while its block is open.
 
     *say* gets a line when something was not done that was done before. At the end of the block what is under way (an
     object that is being moved, a log that is being trimmed) is finished.

@@ -21,7 +21,7 @@ MAX_PROBLEMS = 1000
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What was checked, in blocks, messages and stored bytes, and what is wrong (the first 1,000 findings).
+    """The result of a verification: checked blocks, messages and stored bytes, and the first 1,000 findings.
 
     ``objects`` are the sealed ones that were examined. What is in them counts only where it was read.
     """
@@ -126,7 +126,7 @@ def _verify_blocks(backend: Backend, log: str, ids: IdRange, low: int, tally: _T
 
 
 def _index_problem(stored: StoredBlock, entry: IndexEntry | None) -> str | None:
-    """What the store keeps beside a whole block and is not what the block says of itself; None where all is."""
+    """The differences between a block's index entry and its header; None if there are none."""
     if entry is None:
         return None
     head = read_header(stored.data)

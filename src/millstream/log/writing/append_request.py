@@ -1,4 +1,4 @@
-"""What one call of a writer appends: checked, merged with others and cut into blocks."""
+"""The messages of one append call: checked, merged with others and cut into blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream.log.errors import LogInputError, MessageTooLargeError
 from millstream.log.spec import LogSpec
 
 Messages: TypeAlias = Sequence[Message] | Sequence[bytes] | pa.RecordBatch
-"""What a writer takes in one call."""
+"""The types that a writer accepts in one call."""
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_REQUEST_BYTES = 1 << 30
@@ -156,7 +156,7 @@ def _checked(total: int, largest: int) -> int:
 
 
 def _groups(requests: Iterable[AppendRequest], spec: LogSpec) -> Iterator[list[AppendRequest]]:
-    """Small requests together, as many as fill a block, so that a block holds what many callers sent."""
+    """Merge small requests up to the size of a block, so that a block has messages of many callers."""
     group: list[AppendRequest] = []
     count = size = 0
     for request in requests:

@@ -17,7 +17,7 @@ from enum import IntEnum
 
 
 class TurnState(IntEnum):
-    """What the thread that has the turn is doing."""
+    """The state of the thread that has the turn."""
 
     IDLE = 0
     """No thread has the turn."""

@@ -16,8 +16,8 @@ DurabilityListener: TypeAlias = Callable[[int, bool], bool]
 class DurabilityNotifier:
     """Wakes those who wait for the watermark of one writer. All calls are made under *lock*, except :func:`wake`.
 
-    A thread that waits for its ids sleeps on a lock of its own (:attr:`waiters`). One that waits for a limited
-    time, for room or for its rate sleeps on the condition of :meth:`wait`. An event loop is a listener.
+    A thread that waits for its ids sleeps on its own lock (:attr:`waiters`). One that waits for a limited time, for
+    room or for its rate sleeps on the condition of :meth:`wait`. An event loop is a listener.
     """
 
     def __init__(self, lock: threading.Lock, clock: Clock) -> None:

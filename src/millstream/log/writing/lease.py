@@ -48,7 +48,7 @@ class WriterLease:
 
 
 def current_writer(backend: Backend, log: str) -> str | None:
-    """Who writes to *log* at present, in words; None where no process does."""
+    """The present writer of *log*, in words; None if there is none."""
     head = backend.head(log)
     return _holder_in_force(head, backend.one_host, backend.lease_time())
 

@@ -10,7 +10,8 @@ _GRAIN = 0.1  # seconds; what a message rate allows in that time is one commit
 
 
 class RateLimiter:
-    """When the next commit of a log may begin, by the ``linger``, ``commit_rate`` and ``message_rate`` of its spec.
+    """Computes when the next commit of a log may begin, by the ``linger``, ``commit_rate`` and ``message_rate`` of its
+    spec.
 
     Times are seconds on one monotonic clock. A rate is held by waiting after a commit for as long as that commit was
     worth, so a log that was idle does not save up.

@@ -1,6 +1,5 @@
-"""Threads that wait until ids are durable: each sleeps on a lock of its own, and is woken once.
-
-One condition for all would wake everybody at every commit, and all of them at once would fight for the interpreter.
+"""Threads that wait until ids are durable: each sleeps on its own lock, and is woken once. One condition for all would
+wake every thread at every commit, and they would compete for the interpreter.
 """
 
 from __future__ import annotations
@@ -8,7 +7,7 @@ from __future__ import annotations
 import threading
 
 WOKEN_AT_ONCE = 16
-"""So many threads are woken together; each wakes one more, so that there are never many on their way."""
+"""Number of threads that are woken together; each wakes one more, so that few run at the same time."""
 
 
 class Waiter:

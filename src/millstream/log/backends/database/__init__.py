@@ -1,1 +1,1 @@
-"""What logs in the tables of a database server have in common, whichever server it is."""
+"""Common parts of logs in the tables of any database server."""

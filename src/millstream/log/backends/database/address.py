@@ -1,4 +1,4 @@
-"""Where a database is, and the account that connects: its URL, and how that is shown without the password."""
+"""The URL of a database with the account that connects, and its form without the password."""
 
 from __future__ import annotations
 

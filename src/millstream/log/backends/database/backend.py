@@ -72,7 +72,7 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
 
     @abc.abstractmethod
     def _durability(self, connection: DatabaseConnection) -> str:
-        """What a commit on the server survives."""
+        """The durability of a commit on the server."""
 
     @property
     def url(self) -> str:

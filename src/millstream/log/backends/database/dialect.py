@@ -1,4 +1,4 @@
-"""What one kind of server does in a way of its own."""
+"""The differences between kinds of servers."""
 
 from __future__ import annotations
 

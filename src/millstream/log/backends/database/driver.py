@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 Value: TypeAlias = int | str | bytes
-"""What a ``?`` in a statement may stand for."""
+"""The types of parameters of a statement."""
 
 Code: TypeAlias = int | str
 """How a server names a failure: MariaDB and MySQL by a number, PostgreSQL by five letters and digits (SQLSTATE)."""

@@ -1,4 +1,4 @@
-"""What a server's error means for us: try again, give up, and what to tell people."""
+"""The meaning of a server's error: whether to retry, and the message with the remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.log.backends.database.driver import Code, ServerError
 from millstream.log.errors import LogError, StorageBusyError, StorageError, StorageUnavailableError
 
 ErrorAdvice: TypeAlias = tuple[type[LogError], str]
-"""What is raised for an error, and what people are told to do next."""
+"""The exception for an error, and the remedy in its message."""
 
 DENIED_ADVICE = "check the user and the password, and grant the user all rights on the database"
 DAMAGED_ADVICE = "check the server's error log, and restore the damaged tables from a backup"

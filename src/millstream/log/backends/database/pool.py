@@ -1,4 +1,4 @@
-"""Connections to one database: lent to a call, thrown away when they fail, made anew when the server is back."""
+"""Connections to one database: lent to a call, discarded when they fail, opened again when the server is back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class DatabaseLocation(Protocol):
-    """Where a database is: ``url`` as people may see it, and its name."""
+    """The address of a database: its ``url`` without secrets, and its name."""
 
     @property
     def url(self) -> str: ...
@@ -79,18 +79,18 @@ class ConnectionPool(Generic[LocationT]):
             self._make_database()
 
     def once(self, work: Callable[[PooledConnection], Result]) -> Result:
-        """What *work* returns; nothing is retried. Raises :class:`LogError`."""
+        """The result of *work*; nothing is retried. Raises :class:`LogError`."""
         try:
             return self._attempt(work)
         except ServerError as error:
             raise self._error_codes.explained(self.address.url, error) from error
 
     def call(self, work: Callable[[PooledConnection], Result]) -> Result:
-        """What *work* returns; see :meth:`counted`."""
+        """The result of *work*; see :meth:`counted`."""
         return self.counted(work)[0]
 
     def counted(self, work: Callable[[PooledConnection], Result]) -> tuple[Result, int]:
-        """What *work* returns, and how often it was tried: while the server is unreachable or another transaction
+        """The result of *work*, and the number of attempts: while the server is unreachable or another transaction
         blocks it, with pauses that grow to two seconds, for two minutes. After a lost reply it is unknown whether the
         work was done. Raises :class:`LogError`.
         """

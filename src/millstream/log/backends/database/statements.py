@@ -15,7 +15,7 @@ VERSION = 2
 
 
 class Statements:
-    """What the backend says to a server. A kind of server adds those that have no text here."""
+    """The statements of the backend. Each kind of server adds those without a text here."""
 
     SCHEMA: ClassVar[Sequence[str]]
     """Makes the tables ``millstream_logs``, ``millstream_states`` and ``millstream_format`` where they are absent."""

@@ -1,4 +1,4 @@
-"""Where a database of MariaDB or MySQL is, and the account that connects: the ``mysql://`` URL."""
+"""The ``mysql://`` URL of a database of MariaDB or MySQL, with the account that connects."""
 
 from __future__ import annotations
 

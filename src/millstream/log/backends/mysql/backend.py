@@ -24,7 +24,7 @@ _STATEMENT_BYTES = 4096  # what a statement takes beside the blocks in it
 
 
 class MysqlDialect:
-    """What MariaDB and MySQL do in a way of their own."""
+    """The dialect of MariaDB and MySQL."""
 
     @property
     def error_codes(self) -> ErrorCodes:

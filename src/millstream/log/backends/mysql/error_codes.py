@@ -1,4 +1,4 @@
-"""What the error numbers of MariaDB and MySQL mean for us."""
+"""The meaning of the error numbers of MariaDB and MySQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepared statements over a connection of PyMySQL, which has none of its own: values are sent as they are.
+"""Prepared statements over a connection of PyMySQL, which does not support them: values are sent without escapes.
 
 In the text of a statement the server looks at each byte of a value, which costs it ten times what storing it does.
 The messages are those of the MySQL client/server protocol: COM_STMT_PREPARE, COM_STMT_EXECUTE, COM_STMT_CLOSE.

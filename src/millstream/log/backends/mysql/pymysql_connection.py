@@ -77,7 +77,7 @@ def fill_placeholders(statement: str, values: Sequence[Value]) -> bytes:
 
 
 def literal(value: Value) -> bytes:
-    """*value* as it stands in the text of a statement."""
+    """*value* as a literal of a statement."""
     if isinstance(value, int):
         return b"%d" % value
     if isinstance(value, str):

@@ -17,8 +17,8 @@ LAYOUT = "nerve"
 class NerveAddress(msgspec.Struct, frozen=True):
     """A database and, of the queues in it, the number of tables for rows (``shards``) and for ``pointers``.
 
-    0 takes what is there, and for a new queue nerve's defaults: four tables for rows, one for pointers. ``rps``
-    is how many statements a second each table gets at most (0: as many as there are).
+    0 takes what is there, and for a new queue nerve's defaults: four tables for rows, one for pointers. ``rps`` is the
+    maximum of statements per second for each table (0: unlimited).
     """
 
     database: MysqlAddress

@@ -91,7 +91,8 @@ class NerveDatabase:
         return self.pool.call(lambda pooled: pooled.connection.execute(statement, *values))
 
     def transaction(self, work: Callable[[PooledConnection, bool], Result]) -> Result:
-        """What *work* returns, all of it done or nothing; it is told whether an earlier try may have been done."""
+        """The result of *work*, done completely or not at all; its argument is whether an earlier attempt may have
+        succeeded."""
         tries = 0
 
         def attempt(pooled: PooledConnection) -> Result:

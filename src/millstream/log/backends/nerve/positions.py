@@ -1,4 +1,4 @@
-"""Where consumers are: their pointers as the original keeps them, and beside them what only we know.
+"""The positions of consumers: pointers as in the original, and additional data of Millstream.
 
 A pointer that is not where we left it was moved by a receiver of the original. That counts as one more version of the
 state, so that a reader of ours that is open at that moment is fenced, and the next one continues there.

@@ -11,7 +11,7 @@ from millstream.log.errors import LogInputError
 
 
 class NerveHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where one host keeps the queue (seed document nerve, "Queue definition"; its ``BackendConfig``).
+    """The tables of the queue on one host (seed document nerve, "Queue definition"; its ``BackendConfig``).
 
     ``max_rps_per_thread`` is how many statements a second each table gets at most; 0 sets no limit.
     """
@@ -24,7 +24,7 @@ class NerveHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class NerveQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A queue called ``name`` on any number of hosts; on each it has ids, pointers and a publisher of its own.
+    """A queue called ``name`` on any number of hosts; on each it has its own ids, pointers and publisher.
 
     ``user`` and ``password_file`` are the account on all of them.
     """

@@ -30,7 +30,7 @@ SIDE_SCHEMA = (
     ) ENGINE = InnoDB
     """,
 )
-"""What the original does not know: who may write, and what a consumer has acknowledged out of order."""
+"""Data that the original lacks: the writer's lease, and acknowledgements out of order."""
 
 ADD_QUEUE = """
     INSERT INTO millstream_nerve_queues (queue, shards) VALUES (?, ?) ON DUPLICATE KEY UPDATE shards = VALUES(shards)

@@ -24,7 +24,7 @@ from millstream.log.encoding.columns import lengths_of
 from millstream.log.errors import FencedError, LogInputError, MessageTooLargeError
 
 TOGETHER = 2_000
-"""So many rows or fewer go in one transaction with the pointer; more of them into all tables at once."""
+"""Up to this many rows are written in one transaction with the pointer; more are written to all tables in parallel."""
 
 MOST_ROWS = 10_000
 """In one statement (seed document nerve)."""

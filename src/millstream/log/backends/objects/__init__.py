@@ -1,1 +1,1 @@
-"""Logs as objects in a bucket: no disk and no server of their own."""
+"""Logs as objects in a bucket, without a disk or a database."""

@@ -170,7 +170,7 @@ class ObjectsBackend:
         return self._access(log).check()
 
     def own_objects(self, log: str) -> SealedSpace:
-        """Where the sealed objects of *log* lie that are not moved elsewhere."""
+        """The location of the sealed objects of *log* that were not moved elsewhere."""
         return self._log(log).sealed
 
     def commits(self, log: str) -> int:

@@ -33,7 +33,7 @@ class BlockAccess:
         self._misses = False
 
     def complete(self, collect: Callable[[], Answer]) -> Answer:
-        """What *collect* finds; asked again where a commit was missing because it was trimmed meanwhile."""
+        """The result of *collect*; repeated if a commit was missing because it was trimmed meanwhile."""
         while True:
             start, self._misses = self._log.layouts.newest.start, False
             found = collect()
@@ -109,7 +109,7 @@ class BlockAccess:
         return None
 
     def sums(self, first_id: int) -> Sequence[BlockStatistics]:
-        """What the blocks of each commit add up to that hold *first_id* and what comes after it."""
+        """The totals of the blocks of each commit, from *first_id* on."""
         found = []
         for record in self.records(first_id):
             if record.previous_id + 1 >= first_id:
@@ -119,7 +119,7 @@ class BlockAccess:
         return found
 
     def check(self) -> Sequence[str]:
-        """What is wrong with the heads of the commits and with the chain that they form, in words."""
+        """Faults of the heads of the commits and of their chain, in words."""
         end = self._log.chain.refresh()
         problems: list[tuple[int, str]] = []
         before: ChainEnd | None = None
@@ -139,7 +139,7 @@ class BlockAccess:
 
 
 def _problem(record: CommitRecord, commit: CommitObject | DamagedHead | None, before: ChainEnd | None) -> str | None:
-    """What is wrong with the *commit* that was read for *record*, after the commit *before*."""
+    """Faults of the *commit* that was read for *record*, after the commit *before*."""
     if commit is None:
         return f"commit {record.number} is missing from the bucket"
     if isinstance(commit, DamagedHead):

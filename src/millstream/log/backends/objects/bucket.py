@@ -23,7 +23,7 @@ class Bucket(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is; the same one is opened from it."""
+        """The URL of the bucket, from which it can be opened again."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:

@@ -53,12 +53,12 @@ class CommitChain:
             return self._last
 
     def producer(self, name: str) -> ProducerSequence | None:
-        """What the producer of that name has sent."""
+        """The last sequence of the producer of that name."""
         with self._lock:
             return self._producers.get(name)
 
     def producers(self) -> dict[str, ProducerSequence]:
-        """What each producer has sent."""
+        """The last sequence of each producer."""
         with self._lock:
             return dict(self._producers)
 
@@ -265,7 +265,7 @@ def check_link(end: ChainEnd, commit: CommitObject) -> None:
 
 
 def sum_blocks(commit: CommitObject, first_id: int = 1) -> BlockStatistics:
-    """What the blocks of *commit* add up to that hold *first_id* and what comes after it."""
+    """The totals of the blocks of *commit*, from *first_id* on."""
     blocks = [block for block in commit.head.blocks if block.last_id >= first_id]
     if not blocks:
         return BlockStatistics()

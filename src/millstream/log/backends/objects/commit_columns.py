@@ -1,4 +1,4 @@
-"""What is kept in memory of each commit, as columns: about 120 bytes a commit."""
+"""The data of commits in memory, as columns: about 120 bytes per commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DIGEST = 32
 
 
 class CommitRecord(msgspec.Struct, frozen=True, gc=False):
-    """What is kept in memory of a commit. Where its head is damaged, ``digest`` may be empty, and times are unknown."""
+    """The data of a commit in memory. If its head is damaged, ``digest`` may be empty, and times are unknown."""
 
     number: int
     epoch: int

@@ -36,7 +36,7 @@ class BlockEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CommitHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit says of itself; a fence is one without blocks, by which a writer takes over.
+    """The head of a commit; a fence is a commit without blocks, by which a writer takes over.
 
     ``previous`` is the SHA-256 of the head of the commit before it, ``nonce`` a random number of the writer.
     """

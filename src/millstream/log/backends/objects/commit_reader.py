@@ -23,10 +23,10 @@ from millstream.log.backends.objects.names import LogNames, commit_number
 from millstream.log.errors import DamagedLogError
 
 NEAR_BYTES = 256 << 10
-"""What is read at once of a commit near the end, whose blocks are likely to be read next."""
+"""Bytes that are read at once of a commit near the end, whose blocks are likely to be read next."""
 
 FAR_BYTES = 16 << 10
-"""What is read at once of a commit for its head."""
+"""Bytes that are read at once of a commit for its head."""
 
 SIDE_BY_SIDE = 32
 """How many requests are under way at once, at most."""
@@ -34,7 +34,7 @@ SIDE_BY_SIDE = 32
 _HEADS = 2048
 _PAGE = 1000
 _OVERHEAD = 300
-"""What a block in the cache takes in memory besides its bytes."""
+"""Memory that a block in the cache takes besides its bytes."""
 
 
 class DamagedHead(NamedTuple):

@@ -1,4 +1,4 @@
-"""Who writes to a log: epochs, which are taken once each, and the lease of the newest."""
+"""The writers of a log: epochs, each taken once, and the lease of the newest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.log.backends.objects.small_objects import decode_object
 
 
 class LeaseState(msgspec.Struct, frozen=True):
-    """Who holds an epoch (empty: it was released), and until when (microseconds by the server's clock)."""
+    """The holder of an epoch (empty: it was released), and its end (microseconds by the server's clock)."""
 
     holder: bytes = b""
     until: int = 0

@@ -1,4 +1,4 @@
-"""Where the commits of a log begin: a chain of small objects, of which the newest counts."""
+"""The begin of the commits of a log: a chain of small objects, of which the newest is valid."""
 
 from __future__ import annotations
 

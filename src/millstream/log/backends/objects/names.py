@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote, unquote
 
 LOGS = "logs/"
-"""What the names of the objects begin with that say which logs there are."""
+"""The prefix of the names of the objects that create logs."""
 
 _DIGITS = 16
 
@@ -41,7 +41,7 @@ class LogNames:
         return f"{self.commits}{number:0{_DIGITS}}"
 
     def epoch(self, number: int) -> str:
-        """Who became the writer with that number."""
+        """The object of a takeover, by its epoch."""
         return f"{self.root}epochs/{number:0{_DIGITS}}"
 
     def lease(self, epoch: int) -> str:
@@ -49,7 +49,7 @@ class LogNames:
         return f"{self.root}lease/{epoch:0{_DIGITS}}"
 
     def layout(self, version: int) -> str:
-        """Where commits begin."""
+        """The object with the begin of commits, by its version."""
         return f"{self.root}layout/{version:0{_DIGITS}}"
 
     def state(self, key: str, version: int) -> str:

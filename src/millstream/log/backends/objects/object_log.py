@@ -98,10 +98,9 @@ class ObjectLog:
                 raise self._fenced("may or may not have been stored")
 
     def missing_after(self, end: ChainEnd) -> str:
-        """What is wrong if the commit after *end*, the last that was found, is missing and there are later ones.
-
-        A writer creates a number only after the one before it, so somebody has deleted the commit. Listings that are
-        old say nothing wrong: a later commit must exist, and *end* still be the last one after it was listed.
+        """The error if the commit after *end*, the last that was found, is missing and later ones exist. A writer
+        creates a number only after the previous one, so the commit was deleted. Listings that are old say nothing
+        wrong: a later commit must exist, and *end* still be the last one after it was listed.
         """
         later = self.reader.last_listed(end.number)
         is_cut_off = (

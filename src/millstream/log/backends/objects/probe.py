@@ -39,7 +39,8 @@ class UnfitBucketError(StorageError):
 
 
 class ProbeRecord(msgspec.Struct, frozen=True):
-    """What was found: of *creators* of each name one won at *time* (microseconds since the epoch, server's clock)."""
+    """The result of the probe: of *creators* of each name one succeeded at *time* (microseconds since the epoch,
+    server's clock)."""
 
     version: int
     creators: tuple[int, ...]
@@ -89,7 +90,7 @@ def _compete(bucket: Bucket, name: str, count: int, pool: ThreadPoolExecutor) ->
 
 
 def _create(bucket: Bucket, name: str, body: bytes) -> bool | None:
-    """Whether *body* was created; None where no answer says so."""
+    """Whether *body* was created; None if no answer shows it."""
     unsure = False
     for _ in range(_ATTEMPTS):
         try:

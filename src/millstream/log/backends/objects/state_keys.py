@@ -56,7 +56,7 @@ class StateKeys:
             create_object(self._bucket, self._names.state_key(len(keys) + 1), data, self._clock)
 
     def _listed(self) -> Iterator[str]:
-        """The first keys, as many as a listing shows; it may show fewer than there are."""
+        """The first keys that a listing shows; it may be incomplete."""
         listed = self._bucket.list(self._names.state_keys, limit=_PAGE)
         for key in self._pool.map(self._read, range(1, len(listed) + 1)):
             if key is None:

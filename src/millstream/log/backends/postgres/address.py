@@ -1,4 +1,4 @@
-"""Where a database of PostgreSQL is, and the account that connects: the ``postgresql://`` URL."""
+"""The ``postgresql://`` URL of a database of PostgreSQL, with the account that connects."""
 
 from __future__ import annotations
 

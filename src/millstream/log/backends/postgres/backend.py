@@ -26,7 +26,7 @@ _MOST_ROWS = 500  # blocks in a statement, of nine values each; 65,535 values ar
 
 
 class PostgresDialect:
-    """What PostgreSQL does in a way of its own."""
+    """The dialect of PostgreSQL."""
 
     @property
     def error_codes(self) -> ErrorCodes:

@@ -1,4 +1,4 @@
-"""What PostgreSQL's error codes (SQLSTATE) mean for us."""
+"""The meaning of PostgreSQL's error codes (SQLSTATE)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _PRODUCER = producer_key("")
 
 
 class _OpenLog:
-    """One log's folder, opened. ``lock`` guards lease and segments, the journal has a lock of its own."""
+    """One log's folder, opened. ``lock`` guards lease and segments; the journal has its own lock."""
 
     def __init__(
         self, folder: Path, name: str, clock: Clock, segment_bytes: int, *, read_only: bool, synced: bool

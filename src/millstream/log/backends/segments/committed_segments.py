@@ -44,7 +44,7 @@ class CommittedSegments:
         self._end_file = os.open(folder / "end", (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
 
     def end(self) -> CommittedEnd:
-        """Where the confirmed commits end at present; what there is up to there is known afterwards."""
+        """The present end of the confirmed commits; afterwards everything up to it is known."""
         with self._state:
             end = self._announced()
             if end is None or end.boot != self._boot:
@@ -150,7 +150,7 @@ class CommittedSegments:
                 yield segment, chosen
 
     def _announced(self) -> CommittedEnd | None:
-        """What the file ``end`` says; None where it cannot be read. A write of another process may be under way."""
+        """The content of the file ``end``; None if it cannot be read: another process may be writing it."""
         for _ in range(3):
             with contextlib.suppress(FormatError):
                 return decode_end(read_at(self._end_file, 0, END_SIZE))

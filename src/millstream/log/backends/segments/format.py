@@ -32,7 +32,7 @@ ENTRY = np.dtype(
     [(name, "<u8") for name in ("first_id", "last_id", "offset", "bytes")]
     + [(name, "<i8") for name in ("min_event_time", "max_event_time", "min_received_at", "max_received_at")]
 )
-"""What the index of a segment says of one block; ``offset`` from the beginning of the file."""
+"""The entry of one block in the index of a segment; ``offset`` from the beginning of the file."""
 
 _CRC = struct.Struct("<I")
 _CRC_AT = 8
@@ -67,7 +67,7 @@ class CommitHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the confirmed commits end: in the segment that begins at id ``segment``, at ``offset``."""
+    """The end of the confirmed commits: in the segment that begins at id ``segment``, at ``offset``."""
 
     boot: int = 0
     segment: int = 1
@@ -105,7 +105,7 @@ def decode_segment(data: bytes) -> SegmentHead:
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """What is written before the blocks of *commit*."""
+    """The bytes before the blocks of *commit*."""
     name = commit.producer.encode()
     size = sum(len(block.data) for block in commit.blocks)
     ids = commit.previous_id, commit.last_id
@@ -173,7 +173,7 @@ def decode_footer(data: bytes) -> Any:
 
 
 def summarize(entries: Any) -> BlockStatistics:
-    """What the blocks *entries* add up to."""
+    """The totals of the blocks *entries*."""
     if not len(entries):
         return BlockStatistics()
     least = [int(entries[name].min()) for name in ("min_event_time", "min_received_at")]

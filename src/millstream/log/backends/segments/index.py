@@ -89,7 +89,7 @@ class SealedSegments:
         self._sums: dict[int, BlockStatistics] = {}
 
     def entries(self, first_id: int) -> Any:
-        """The index of a segment; made anew where its footer is damaged, empty where the segment cannot be used."""
+        """The index of a segment; rebuilt if its footer is damaged, empty if the segment cannot be used."""
         found = self._indexes.pop(first_id, None)
         if found is None:
             found, problems = self.load(first_id)
@@ -101,7 +101,7 @@ class SealedSegments:
         return found
 
     def summary(self, first_id: int) -> BlockStatistics:
-        """What the blocks of a segment add up to."""
+        """The totals of the blocks of a segment."""
         if first_id not in self._sums:
             found, problems = self.load(first_id)
             if problems:
@@ -115,7 +115,7 @@ class SealedSegments:
         self._sums.pop(first_id, None)
 
     def check(self, first_id: int) -> tuple[list[str], int]:
-        """What is wrong with head and footer of a segment, and up to where its commits reach (0: no process knows)."""
+        """Faults of head and footer of a segment, and the end of its commits (0: unknown)."""
         _, problems = self.load(first_id)
         path = self._folder / segment_name(first_id)
         return problems, 0 if problems else path.stat().st_size - _footer_of(path)

@@ -16,7 +16,7 @@ _MOST_BYTES = 16 << 10  # of the file
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):
-    """Who writes under which epoch and until when (lease time), and what certainly was confirmed by then."""
+    """The writer, its epoch, the end of its lease, and the last id that was confirmed by then."""
 
     epoch: int = 0
     holder: bytes = b""

@@ -29,7 +29,7 @@ _SECTOR = 512
 
 
 class SegmentScan:
-    """What a walk through the segment at *path* has found.
+    """A scan of the segment at *path*.
 
     It begins after *head*; each :meth:`run` resumes where the last one ended, at ``offset``, after the message
     ``last_id``. ``entries`` are the blocks since :meth:`take`; ``problems`` says what was wrong on the way.

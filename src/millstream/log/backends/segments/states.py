@@ -22,7 +22,7 @@ from millstream.log.errors import DamagedLogError
 
 MARK = b"MSST\x01\x00\x00\x00"
 COMPACT_BYTES = 1 << 20
-"""A journal is written anew when it is larger than this and than four times what it must hold."""
+"""A journal is rewritten when it is larger than this and than four times its necessary content."""
 
 _RECORD = struct.Struct("<II")  # length of what follows, its CRC32C
 
