@@ -27,14 +27,14 @@ class AskBroker(Protocol):
     """Makes a call of a broker's administration service."""
 
     def __call__(self, call: AdminCall[Request, Result], request: Request) -> Result:
-        """What *call* returns for *request*."""
+        """The result of *call* for *request*."""
         ...
 
 
 def call_broker(
     place: Address, call: AdminCall[Request, Result], request: Request, options: Options = DEFAULTS
 ) -> Result:
-    """What *call* of the broker at *place* returns, signed and encrypted as *options* say.
+    """The result of *call* of the broker at *place*, signed and encrypted as *options* say.
 
     Raises :class:`UnreachableError`, and what the broker raised.
     """

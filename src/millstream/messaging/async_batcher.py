@@ -21,7 +21,7 @@ class AsyncBatcher(Generic[Item, Result]):
     *run* gets the items of a batch in the order of their submission and returns an outcome for each; one that is an
     exception is raised to the caller that submitted the item. An exception that *run* raises is raised to all of the
     batch, as the exception that *failure* makes of it. A batch that is not full waits for *linger* seconds if the
-    limits say so. With *drops_cancelled* an item whose submission is cancelled before it is in flight is not run.
+    limits have one. With *drops_cancelled* an item whose submission is cancelled before it is in flight is not run.
     *on_idle* is called whenever nothing waits or is in flight any more.
     """
 

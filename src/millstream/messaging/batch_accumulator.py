@@ -83,7 +83,7 @@ class BatchAccumulator(Generic[Item]):
         self._bytes += size
 
     def make_due(self) -> None:
-        """What waits now need not linger any longer."""
+        """Send the waiting items without further lingering."""
         self._is_due = bool(self._waiting)
 
     def reserve(self) -> Slot:

@@ -273,7 +273,7 @@ def _due(delay: float) -> datetime:
 
 
 def _batch(found: Sequence[RocketNotice], missing: int) -> int:
-    """How many messages to ask for: as many as *missing* tasks take, by those *found* so far; at first one."""
+    """The number of messages to request: as many as *missing* tasks need, by those *found* so far; one at first."""
     if not found:
         return 1
     each = max(sum(len(notice.ids) for notice in found) // len(found), 1)

@@ -41,7 +41,7 @@ def open_cas(settings: Settings, *, create: bool = False) -> Cas:
 
 
 class AnchoringPart:
-    """What takes batches to their anchor, and reads anchors back."""
+    """The parts that anchor batches, and read anchors back."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class AnchoringPart:
 
     @property
     def cas_url(self) -> str:
-        """Where the content-addressed files lie: ``cas:///folder``, or the URL of a storage provider."""
+        """The location of the content-addressed files: ``cas:///folder``, or the URL of a storage provider."""
         own = (self._context.folder / "cas").absolute().as_uri().replace("file:", "cas:", 1)
         return self._context.settings.anchoring.cas or own
 

@@ -33,6 +33,6 @@ class AuditPart:
 
     @locked_cached_property
     def lookup(self) -> AuditLookup:
-        """What the audit says of items, for checks."""
+        """Look-ups of items in the audit, for checks."""
         audited = [name for name, store in self._stores.providers.items() if isinstance(store, AuditedStore)]
         return AuditLookup(self.log, self._stores.outbox, audited, account=self._context.settings.mill.account)

@@ -18,7 +18,7 @@ from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
 
 FOLDER = "batching"
-"""Where the states of batch services are kept."""
+"""The location of the states of batch services."""
 
 _SUFFIX = ".state"
 

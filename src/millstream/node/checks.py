@@ -29,7 +29,7 @@ class ChecksPart:
 
     @locked_cached_property
     def bit_log(self) -> BitLog:
-        """What checks found since the last report of each space."""
+        """Results of checks since the last report of each space."""
         return BitLog(self._databases.own)
 
     @locked_cached_property

@@ -34,7 +34,7 @@ _OURS = (
     "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", "ledger-tiles", FILE_NAME, "log",
     "log.db*", "node.db*", "policies", "producers", "reports", "serving.json", "spark", "staging", "stores",
 )  # fmt: skip
-"""What a node keeps in its folder, but for ``keys``, which are the owner's alone."""
+"""The contents of a node's folder, without ``keys``, which only the owner can read."""
 
 _SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
 """A folder with one of these in it is a node's; a first policy may be all that there is so far."""

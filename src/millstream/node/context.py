@@ -1,4 +1,4 @@
-"""What every part of a node is given."""
+"""The context of every part of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What collects the cosignatures of witnesses for the ledgers of a node."""
+"""The collectors of cosignatures of witnesses for the ledgers of a node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CosignaturesPart:
         return read_policy(Path(path)) if path else None
 
     def collector(self, name: LedgerName) -> CosignatureCollector | None:
-        """What collects cosignatures for the ledger *name*, None without witnesses.
+        """The collector of cosignatures for the ledger *name*, None without witnesses.
 
         Raises :class:`TrustPolicyError`.
         """
@@ -56,7 +56,7 @@ class CosignaturesPart:
             return self._collectors[name]
 
     def required_collector(self, name: LedgerName) -> CosignatureCollector:
-        """What collects cosignatures for the ledger *name*. Raises :class:`TrustPolicyError` without witnesses."""
+        """The collector of cosignatures for the ledger *name*. Raises :class:`TrustPolicyError` without witnesses."""
         collector = self.collector(name)
         if collector is None:
             raise TrustPolicyError("no witnesses are configured: set anchoring.witness_policy to a file with a policy")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millstream.node.members.node_members import NodeMembers
 
 TABLES = ("anchor_", "audit_", "console_", "mill_", "node_", "queue_", "registry_")
-"""What the names of the tables in a node's own database begin with."""
+"""Prefixes of the names of the tables in a node's database."""
 
 _IDLE_LEASES = 2
 """After how many leases of a member the server ends a transaction that gets no statement: its process is stopped."""

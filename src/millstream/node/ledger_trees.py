@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.transparency.keys import LedgerKeys, LedgerSigner
 
 LedgerName = Literal["anchors", "reports", "registry"]
-"""What a ledger is called in commands and settings, and in the names of its files."""
+"""The name of a ledger in commands, settings and file names."""
 
 LEDGERS: Sequence[LedgerName] = ("anchors", "reports", "registry")
 
@@ -58,7 +58,7 @@ class LedgerTreesPart:
         return self._trees[name]
 
     def _signer(self, name: LedgerName) -> LedgerSigner:
-        """What signs the ledger *name*: with the origin of what was signed before, if there is anything."""
+        """The signer of the ledger *name*, with the origin of earlier signatures, if there are any."""
         from millstream.anchoring.transparency.checkpoint import parse_checkpoint
         from millstream.anchoring.transparency.keys import LedgerSigner
         from millstream.anchoring.transparency.signed_note import parse_note
@@ -68,7 +68,7 @@ class LedgerTreesPart:
         return LedgerSigner(ledger_keys(self._context.settings, name, self._context.clock), origin)
 
     def places(self, name: LedgerName) -> TreePlaces:
-        """Where the settings want the newest checkpoint of the ledger *name* copied to, and its tiles published.
+        """The locations in the settings for copies of the newest checkpoint of the ledger *name*, and for its tiles.
 
         Raises :class:`~millstream.stores.StoreInputError` for a URL that cannot be used.
         """

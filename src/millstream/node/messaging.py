@@ -38,9 +38,8 @@ class MessagingPart:
     def broker(self, place: Address, tls_place: Address | None = None) -> BrokerServer:
         """A broker on the node's logs, listening on *place* while its block is open.
 
-        At *tls_place*, if that is given, it encrypts, by the certificate of the settings or else by one of its own.
-        Raises :class:`~millstream.messaging.errors.BrokerCredentialsError` where its keys or certificates cannot be
-        used.
+        At *tls_place*, if given, it uses TLS, with the certificate of the settings or else a generated one. Raises
+        :class:`~millstream.messaging.errors.BrokerCredentialsError` where its keys or certificates cannot be used.
         """
         from millstream.messaging.broker.limits import limits_of
         from millstream.messaging.broker.security.access_keys import read_keyring
@@ -79,7 +78,7 @@ class MessagingPart:
         )
 
     def ask_owner(self, call: AdminCall[Request, Result], request: Request) -> Result:
-        """What *call* of the broker returns where another member has it.
+        """The result of *call* of the broker if another member owns it.
 
         Raises :class:`~millstream.messaging.broker.server.standby.NoOwnerError` and what
         :func:`~millstream.messaging.admin_client.call_broker` does,
@@ -100,7 +99,7 @@ class MessagingPart:
         return call_broker(routes.address, call, request, Options(credentials=_credentials(settings.keys)))
 
     def _owner(self) -> RouteEndpoints | None:
-        """Where the member that has the broker advertises it."""
+        """The address that the owner of the broker advertises."""
         from millstream.messaging.broker.address import RouteEndpoints
 
         member = self._databases.members.table.owner(BROKER_ROLE)
@@ -121,7 +120,7 @@ class MessagingPart:
 
 
 def _credentials(keys: Mapping[str, KeySettings]) -> Credentials | None:
-    """What signs administrative calls; None where calls are not signed."""
+    """The signer of administrative calls; None if calls are not signed."""
     from millstream.messaging.broker.security.access_keys import admin_key
     from millstream.messaging.client.signing import Credentials
 

@@ -59,7 +59,7 @@ _IDLE_FIRST, _IDLE_LONGEST = 1.0, 10.0
 
 
 class MillPart:
-    """Audit, checks, reports, repairs and producers, each a part of its own, and the workers that serve them."""
+    """Audit, checks, reports, repairs and producers, each a separate part, and their workers."""
 
     def __init__(
         self,
@@ -206,8 +206,8 @@ class _OpenedQueues(dict[str, WorkQueue]):
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
-    """How the workers of a node work. Where other processes put tasks on the queues too, idle ones look every few
-    seconds: only producers of their own process wake them."""
+    """The settings of the workers of a node. If other processes also put tasks on the queues, idle workers poll every
+    few seconds: only producers of their own process wake them."""
     own = WorkerSettings(threads=settings.mill.workers, visibility=settings.mill.visibility / MICROSECONDS)
     if not settings.queue.broker:
         return own

@@ -73,10 +73,10 @@ def move_tables(
 ) -> list[MovedTable]:
     """Copy *tables*, those that the database of *source* has, to that of *target*, and compare them.
 
-    Nobody else writes to *source* meanwhile, which keeps what it has. What an interrupted move of the same *node* has
-    copied is not copied again. *told* hears how many rows of a table were copied now, *compared* how many were
-    compared; *at_end* is called when the copies are equal, before the move counts as finished. Raises
-    :class:`MoveError` where *target* holds something else, or where the copies differ.
+    No other process writes to *source* meanwhile; it keeps its rows. Rows that an interrupted move of the same *node*
+    copied are not copied again. *told* is called with the number of copied rows of a table, *compared* with the number
+    of compared ones; *at_end* is called when the copies are equal, before the move counts as finished. Raises
+    :class:`MoveError` if *target* contains other data, or if the copies differ.
     """
     with writing(source) as reading:
         present = [table for table in tables if reading.dialect.has_table(reading, table.name)]
@@ -219,7 +219,7 @@ def _copy(reading: sa.Connection, target: sa.Engine, table: sa.Table) -> Iterato
 def _compare(
     reading: sa.Connection, target: sa.Connection, table: sa.Table, compared: Callable[[str, int], object]
 ) -> MovedTable:
-    """What both databases have in *table*. Raises :class:`MoveError` where they differ."""
+    """The rows of *table* in both databases. Raises :class:`MoveError` where they differ."""
     expected, found = _TableSum(), _TableSum()
     pages = itertools.zip_longest(_pages(reading, table, None), _pages(target, table, None), fillvalue=())
     for page, copy in pages:
@@ -265,7 +265,7 @@ def _keep_numbers(reading: sa.Connection, target: sa.Engine, table: sa.Table) ->
 
 
 def _given(connection: sa.Connection, table: sa.Table, number: sa.Column[Any]) -> int:
-    """The greatest number that the database says it has given in *table*; 0 where it does not say so."""
+    """The greatest number that the database has assigned in *table*; 0 if it does not record it."""
     kind = connection.dialect.name
     if kind == "sqlite":
         if not table.dialect_options["sqlite"]["autoincrement"]:

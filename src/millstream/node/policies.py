@@ -18,7 +18,7 @@ class PoliciesPart:
 
     @property
     def location(self) -> PolicyLocation:
-        """Where the duplication policies lie."""
+        """The location of the duplication policies."""
         settings = self._context.settings
         if settings.policy_space is None:
             return FolderLocation(settings.policy_folder)

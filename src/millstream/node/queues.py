@@ -74,5 +74,5 @@ class QueuesPart:
 
     @property
     def _prefix(self) -> str:
-        """What the names of queues begin with at the broker; topics of RocketMQ may have no dots."""
+        """The prefix of the names of queues at the broker; topics of RocketMQ may not contain dots."""
         return "millstream." if self._context.settings.queue.broker.startswith("amqp") else "millstream-"

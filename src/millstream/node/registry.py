@@ -89,8 +89,8 @@ class RegistryPart:
     ) -> LedgerFollower:
         """Reads the registry that the settings name (``registry.follow``) into this node's.
 
-        *told* hears of each entry that is recorded, *refused* of each place that did not give a file.
-        Raises :class:`~millstream.anchoring.registry.FollowError` where this node has anchored operations of its own.
+        *told* is called for each recorded entry, *refused* for each location that did not return a file. Raises
+        :class:`~millstream.anchoring.registry.FollowError` where this node has anchored operations of its own.
         """
         from millstream.anchoring.ledger_source import open_ledger
         from millstream.anchoring.registry import FollowError, LedgerFollower, RegistryDatabase, network_versions
@@ -111,10 +111,7 @@ class RegistryPart:
         )
 
     def operation_status(self, operation: str) -> OperationStatus:
-        """Where the operation of this id stands.
-
-        Raises :class:`~millstream.anchoring.registry.UnknownOperationError`.
-        """
+        """The status of an operation. Raises :class:`~millstream.anchoring.registry.UnknownOperationError`."""
         from millstream.anchoring.registry import UnknownOperationError
 
         status = self.instance.status(operation)

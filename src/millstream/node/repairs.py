@@ -22,7 +22,7 @@ class RepairsPart:
 
     @locked_cached_property
     def log(self) -> RepairLog:
-        """What was repaired, and what was not and why."""
+        """The log of repairs, and of refused repairs with reasons."""
         return RepairLog(self._databases.own)
 
     @locked_cached_property

@@ -32,7 +32,7 @@ from millstream.node.stores import StoresPart
 from millstream.settings import Settings
 
 FOLDER = "reports"
-"""Where the reports are, within the folder of a node."""
+"""The path of the reports in the folder of a node."""
 
 REPORT_LEDGER = "mill.ledger"
 """The log of the ledger of integrity reports."""

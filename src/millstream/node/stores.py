@@ -61,7 +61,7 @@ class StoresPart:
         return SpaceStatisticsTable(self._databases.own)
 
     def audited(self, name: str, store: Store, *, user: str = "mill") -> Store:
-        """*store*, which the settings call *name*, as *user* changes it: audited where the settings say so."""
+        """*store* (*name* in the settings), changed by *user*: audited if the settings say so."""
         settings = self._context.settings
         described = settings.stores.get(name)
         if described is None or not described.audited:

@@ -1,4 +1,4 @@
-"""What has the ledgers of a node time-stamped, and their time stamps."""
+"""The collectors of time stamps for the ledgers of a node, and their time stamps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TimestampsPart:
         return TimestampTable(self._trees.engine, name)
 
     def find(self, name: LedgerName) -> None:
-        """Search content-addressed storage for the time stamps of the ledger *name*, and list them anew.
+        """Search content-addressed storage for the time stamps of the ledger *name*, and list them again.
 
         Raises :class:`TimestampError` where the ledger has some already.
         """
@@ -60,7 +60,7 @@ class TimestampsPart:
         return timestamps_of(number, records, cas=self._anchoring.cas, path=path, now=now) if records else ()
 
     def collector(self, name: LedgerName) -> TimestampCollector | None:
-        """What has the ledger *name* time-stamped, None without authorities.
+        """The collector of time stamps for the ledger *name*, None without authorities.
 
         Raises :class:`TimestampError` for certificates that cannot be used, ImportError without the package.
         """
@@ -97,7 +97,7 @@ class TimestampsPart:
             return self._collectors[name]
 
     def required_collector(self, name: LedgerName) -> TimestampCollector:
-        """What has the ledger *name* time-stamped. Raises :class:`TimestampError` without authorities."""
+        """The collector of time stamps for the ledger *name*. Raises :class:`TimestampError` without authorities."""
         collector = self.collector(name)
         if collector is None:
             raise TimestampError(

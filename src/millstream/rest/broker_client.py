@@ -42,7 +42,7 @@ class BrokerClient(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(f"--url {self.url!r}: passwords are sent to other hosts only over https: use https://")
 
     def __call__(self, call: AdminCall[Request, Result], request: Request) -> Result:
-        """What *call* returns for *request*. Raises :class:`UnreachableError`, :class:`AdminCallError`."""
+        """The result of *call* for *request*. Raises :class:`UnreachableError`, :class:`AdminCallError`."""
         parameters = call.parameters(request)
         path = urlsplit(self.url).path.rstrip("/") + PREFIX + call.path
         body = None

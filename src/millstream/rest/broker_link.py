@@ -45,7 +45,7 @@ class BrokerLink:
         self._supervisor, self._loop, self._elsewhere = supervisor, loop, elsewhere
 
     def ask(self, call: AdminCall[Request, Result], request: Request) -> Result:
-        """What *call* returns for *request*."""
+        """The result of *call* for *request*."""
         supervisor = self._active()
         if supervisor is None:
             return self._ask_elsewhere(call, request)

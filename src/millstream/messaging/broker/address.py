@@ -1,4 +1,4 @@
-"""Where a broker listens, in the protocol, and where routes lead its clients."""
+"""The addresses of a broker in the protocol: where it listens, and the targets of routes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from millstream.messaging.protocol import v2
 
 
 class RouteEndpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the routes of a broker lead: to ``address``, and clients that encrypt to ``tls_address`` if there is one.
+    """The targets of the routes of a broker: to ``address``, and clients that encrypt to ``tls_address`` if there is
+    one.
 
     With ``as_asked`` they lead to the endpoints that a client names as those by which it came: it may have come through
     a proxy or a tunnel. That is for a broker that is the only one of its topics, and for clients that do not follow

@@ -96,7 +96,7 @@ class VerificationResult(msgspec.Struct, frozen=True):
 
 
 class AdminResponse(msgspec.Struct, frozen=True):
-    """What a call returns: a result, or an error's text and exit code."""
+    """The answer to a call: a result, or an error's text and exit code."""
 
     result: Any = None
     error: str = ""
@@ -172,7 +172,7 @@ class AdminCall(Generic[Request, Result]):
         return msgspec.convert(answer["items"] if is_listing else answer, prepared(self._result))
 
     def result_of(self, response: bytes) -> Result:
-        """What the call returned. Raises :class:`AdminCallError` with the error of the broker."""
+        """The result of the call. Raises :class:`AdminCallError` with the error of the broker."""
         answer = msgspec.json.decode(response, type=prepared(AdminResponse))
         if not answer.error:
             return msgspec.convert(answer.result, prepared(self._result))
@@ -224,7 +224,7 @@ class AdminService:
         return self._methods.keys()
 
     async def ask(self, call: AdminCall[Request, Result], request: Request) -> Result:
-        """What *call* returns for *request*, within this process.
+        """The result of *call* for *request*, within this process.
 
         Raises :class:`BrokerError` instead of the statuses that clients of the messaging protocol get.
         """
@@ -262,7 +262,7 @@ class AdminService:
         return [self._group_info(group, topic) for group, topic in known]
 
     async def configure_group(self, change: GroupConfigRequest) -> GroupSpec:
-        """Give a group rules of its own, which its connected consumers are told of; how they are then."""
+        """Set the rules of a group, notify its connected consumers, and return the new rules."""
         check_group_name(change.group)
         known = GroupSpec(change.group)
         if not change.defaults:
@@ -274,7 +274,7 @@ class AdminService:
         return self._core.group(change.group)
 
     async def group_specs(self, name: str) -> list[GroupSpec]:
-        """The rules of the group *name*, or of all that consume something or have rules of their own."""
+        """The rules of the group *name*, or of all groups that consume something or have their own rules."""
         state = self._core.journal.state
         known = {group for group, _ in state.deliveries} | set(state.groups)
         return [self._core.group(each) for each in sorted(known) if name in ("", each)]
@@ -308,7 +308,7 @@ class AdminService:
         ]
 
     async def stack_trace(self, client_id: str) -> str:
-        """What the threads of a client are doing. Raises :class:`ClientNotRespondingError`."""
+        """The thread stacks of a client. Raises :class:`ClientNotRespondingError`."""
         answer = await self._core.client_commands.stack_trace(self._session(client_id))
         return answer.thread_stack_trace.thread_stack_trace or f"({enum_name(v2.Code, answer.status.code)})"
 

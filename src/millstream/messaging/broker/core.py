@@ -221,7 +221,7 @@ class BrokerCore:
         await self.journal.confirm(number)
 
     def remove_client(self, client_id: str) -> None:
-        """What the broker renewed for *client_id* comes back in a second."""
+        """The messages that the broker renews for *client_id* become visible in a second."""
         self.sessions.forget(client_id)
         until = self.clock.now() + 1_000_000
         for (_, topic), delivery in self.journal.state.deliveries.items():

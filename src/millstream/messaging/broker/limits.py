@@ -28,15 +28,14 @@ class GroupSpec(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a broker takes and how long it waits; times in microseconds.
+    """The limits and time-outs of a broker; times in microseconds.
 
     Receives may ask for ``shortest`` to ``longest`` invisibility and ``batch`` messages; what the broker renews is
-    hidden for ``renewed_for`` at a time. Where a group has no rules of its own a message is delivered ``max_attempts``
-    times, then it is dead; between them consumers are told to wait for ``backoff`` (the last one repeats). A producer
-    is asked about a transaction first after ``first_check``, then again ``check_every``, ``max_checks`` times in all.
-    After ``snapshot_after`` events the journal is summed up and trimmed. Put off with TOO_MANY_REQUESTS are sends while
-    more than ``max_pending_bytes`` bytes are being stored, and receives that have to wait while ``max_waiting`` others
-    do.
+    hidden for ``renewed_for`` at a time. If a group has no rules, a message is delivered ``max_attempts`` times, then
+    it is dead; between them consumers are told to wait for ``backoff`` (the last one repeats). A producer is asked
+    about a transaction first after ``first_check``, then again ``check_every``, ``max_checks`` times in all. After
+    ``snapshot_after`` events the journal is summed up and trimmed. Put off with TOO_MANY_REQUESTS are sends while more
+    than ``max_pending_bytes`` bytes are being stored, and receives that have to wait while ``max_waiting`` others do.
     """
 
     shortest: int = 10 * 1_000_000

@@ -1,4 +1,4 @@
-"""Who may reach a broker, as people write it: the section ``broker`` of the settings."""
+"""Access to a broker: the section ``broker`` of the settings."""
 
 from __future__ import annotations
 

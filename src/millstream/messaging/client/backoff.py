@@ -34,7 +34,7 @@ class Backoff(msgspec.Struct, frozen=True):
 
 
 def read_backoff(policy: v2.RetryPolicy, *, attempts: int | None = None) -> Backoff:
-    """The policy of a server; *attempts* in place of its own number, where the client keeps that."""
+    """The policy of a server, with *attempts* instead of its number if the client keeps its own."""
     most = policy.max_attempts if attempts is None else attempts
     if policy.WhichOneof("strategy") == "customized_backoff":
         pauses = tuple(each.ToTimedelta().total_seconds() for each in policy.customized_backoff.next)

@@ -1,4 +1,4 @@
-"""What producers and consumers have in common: routes, settings, heartbeats, and the connections to servers."""
+"""The common base of producers and consumers: routes, settings, heartbeats, and connections to servers."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Client(abc.ABC):
         """Do what else a start needs."""
 
     async def on_routes(self) -> None:  # noqa: B027
-        """Routes were asked for anew because a server did not answer."""
+        """Routes are requested again because a server did not answer."""
 
     async def on_close(self) -> None:  # noqa: B027
         """Finish what is under way."""
@@ -191,7 +191,7 @@ class Client(abc.ABC):
 
     @property
     def metrics(self) -> ClientMetrics | None:
-        """What measures, where anybody wants to know."""
+        """The metrics of the client, if any."""
         return None if self._metrics_exporter is None else self._metrics_exporter.metrics
 
     def require_running(self) -> None:
@@ -224,7 +224,8 @@ class Client(abc.ABC):
         return () if found is None else found.endpoints
 
     def server_of(self, topic: str, former: Endpoints) -> Endpoints:
-        """Where a message of *topic* is to be settled: at *former*, where it was, or where its topic is by now."""
+        """The server at which a message of *topic* is settled: *former*, its server so far, or the present server of
+        the topic."""
         servers = self.route_endpoints(topic)
         return next(iter(servers)) if len(servers) == 1 else former
 
@@ -315,7 +316,8 @@ class Client(abc.ABC):
         self.apply_settings(settings)
 
     def _look_for_owner(self, endpoints: Endpoints) -> None:
-        """Ask for routes anew where *endpoints*, which did not answer, are on one: another server may be there now."""
+        """Request routes again if a route names *endpoints*, which did not answer: the topic may have another server
+        now."""
         if self._is_prepared and not self._is_looking and endpoints in self._routes.endpoints:
             self._is_looking = True
             self.spawn(self._look())

@@ -1,4 +1,4 @@
-"""What a client answers to a server's commands."""
+"""The answers of a client to a server's commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both kinds of consumers have in common: a group, subscriptions, and calls about single messages."""
+"""The common base of both kinds of consumers: a group, subscriptions, and calls about single messages."""
 
 from __future__ import annotations
 
@@ -159,5 +159,5 @@ class Consumer(Client):
         await transport.call_checked("ForwardMessageToDeadLetterQueue", request, self.options.request_timeout)
 
     def _server_of(self, message: Received) -> Endpoints:
-        """Where *message* is to be settled."""
+        """The server at which *message* is settled."""
         return self.server_of(message.topic, message.endpoints)

@@ -1,4 +1,4 @@
-"""Where servers are: ``host:port;host:port``, as every RocketMQ client takes it."""
+"""Addresses of servers: ``host:port;host:port``, as in every RocketMQ client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def from_wire(endpoints: v2.Endpoints) -> Endpoints:
 
 
 def parse_endpoints(text: str) -> Endpoints:
-    """What *text* names: ``host[:port]``, several IP addresses with ``;`` between, ``http://`` dropped.
+    """The endpoints in *text*: ``host[:port]``, several IP addresses with ``;`` between, ``http://`` dropped.
 
     Raises :class:`BadRequestError`.
     """

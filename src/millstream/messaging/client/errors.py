@@ -1,4 +1,4 @@
-"""What a client's call can come to, by the status of the answer.
+"""The errors of a client's call, by the status of the answer.
 
 ::
 

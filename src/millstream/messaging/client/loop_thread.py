@@ -1,4 +1,4 @@
-"""What the blocking clients stand on: an event loop in a thread, for as long as a client runs."""
+"""The base of the blocking clients: an event loop in a thread, for as long as a client runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LAST_SECONDS = 2.0
 
 
 class LoopThread:
-    """An event loop in a thread of its own, from :meth:`start` to :meth:`stop`."""
+    """An event loop in a separate thread, from :meth:`start` to :meth:`stop`."""
 
     def __init__(self) -> None:
         self._process = 0

@@ -64,7 +64,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What came of a message that was stored. ``recall_handle`` is for delayed ones, ``transaction_id`` for halves."""
+    """The receipt of a stored message. ``recall_handle`` is for delayed ones, ``transaction_id`` for halves."""
 
     message_id: str
     offset: int
@@ -97,7 +97,8 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class MessageStamp(msgspec.Struct, kw_only=True, frozen=True):
-    """What a producer adds to a message: its id, its type (the protocol's), and when (microseconds) and where it is."""
+    """The data that a producer adds to a message: its id, its type (the protocol's), its time (microseconds) and its
+    host."""
 
     message_id: str
     kind: int
@@ -172,7 +173,7 @@ def _open_body(wire: v2.Message) -> tuple[bytes, bool]:
 
 
 def unpack(body: bytes) -> bytes | None:
-    """What the gzip *body* holds; None where it is damaged, or larger than :data:`MAX_UNPACKED`."""
+    """The content of the gzip *body*; None if it is damaged, or larger than :data:`MAX_UNPACKED`."""
     try:
         unpacker = zlib.decompressobj(wbits=31)
         found = unpacker.decompress(body, MAX_UNPACKED)

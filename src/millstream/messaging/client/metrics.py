@@ -1,4 +1,4 @@
-"""What clients measure, under the names and in the buckets of the official clients, through OpenTelemetry.
+"""The metrics of clients, with the names and buckets of the official clients, through OpenTelemetry.
 
 Where the application has a meter provider (``Options.meter_provider``) it is used. Else a server may ask in its
 settings for metrics at an address; that needs ``millstream[telemetry]``. Without either nothing is measured.

@@ -1,4 +1,4 @@
-"""What a client is told besides what it is for."""
+"""General options of clients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Options(msgspec.Struct, frozen=True):
     """How a client reaches its servers. Times are in seconds.
 
     ``startup_timeout`` is for the whole of a start; ``attempts`` is how often a send is tried. ``meter_provider`` is
-    OpenTelemetry's, of an application that wants to see what its clients measure.
+    OpenTelemetry's, for an application that collects the metrics of its clients.
     """
 
     namespace: str = ""

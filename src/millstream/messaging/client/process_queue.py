@@ -27,7 +27,7 @@ class CacheLimits(msgspec.Struct, frozen=True):
 
 
 class Polling(msgspec.Struct, frozen=True):
-    """How the server wants to be asked: this many messages at a time, waiting for this many seconds."""
+    """The server's settings for requests: messages at a time, and seconds to wait."""
 
     batch: int = 32
     seconds: float = 20.0

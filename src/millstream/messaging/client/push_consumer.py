@@ -140,6 +140,6 @@ class PushConsumer(Consumer):
         )
 
     def _share(self) -> CacheLimits:
-        """What one of the queues may cache."""
+        """The share of one queue of the cache."""
         count = max(len(self._queues), 1)
         return CacheLimits(max(self._cache.messages // count, 1), max(self._cache.bytes // count, 1))

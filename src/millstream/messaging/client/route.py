@@ -20,7 +20,7 @@ _MADE_BY: Mapping[int, str] = {
     v2.DELAY: "give each message a time of delivery",
     v2.TRANSACTION: "send each message with Producer.begin",
 }
-"""What makes a message one of a type."""
+"""The property that determines the type of a message."""
 
 
 class Queue(msgspec.Struct, frozen=True):

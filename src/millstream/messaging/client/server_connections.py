@@ -21,7 +21,7 @@ _LATE_IN_A_ROW = 2
 
 
 class ConnectionRecovery:
-    """Watches the heartbeats to one server. A connection may look well and be dead: then it is made anew.
+    """Watches the heartbeats to one server. A connection may seem to work and be dead: then it is opened again.
 
     That is so when two heartbeats in a row had no answer in time, or when one could not be sent although the
     connection claims to be there. A busy server is left alone.
@@ -37,7 +37,7 @@ class ConnectionRecovery:
         self._late = 0
 
     def failed(self, error: ClientError, *, is_ready: bool) -> bool:
-        """A heartbeat came to *error* on a connection that says whether it *is_ready*: whether to make it anew."""
+        """Note the *error* of a heartbeat on a connection with the state *is_ready*; whether to open it again."""
         reason = error.reason if isinstance(error, TransportError) else ""
         self._late = self._late + 1 if reason == "DEADLINE_EXCEEDED" else 0
         if self._late < _LATE_IN_A_ROW and not (reason == "UNAVAILABLE" and is_ready):

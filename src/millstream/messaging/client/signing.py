@@ -1,4 +1,4 @@
-"""What every call carries in its headers: who calls, when, and proof that it may."""
+"""The headers of every call: the caller, the time, and the signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: everything, some tags, or what a condition selects."""
+"""The subscription of a consumer to a topic: all messages, some tags, or those of a condition."""
 
 from __future__ import annotations
 

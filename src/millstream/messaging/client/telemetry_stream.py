@@ -45,7 +45,7 @@ class TelemetryStream:
         await asyncio.shield(self._settled)
 
     async def sync(self) -> None:
-        """Declare the settings anew; where the stream is just being opened, that will do it."""
+        """Declare the settings again, unless the stream is just being opened, which declares them."""
         if self._call is not None:
             await self._send(self._call, v2.TelemetryCommand(settings=self._settings()))
 

@@ -1,8 +1,7 @@
-"""Many messages in one call: what our broker offers to our clients beside the protocol.
-
-The protocol gives a message a frame or an object of its own, which costs either side up to 0.1 ms whatever the message.
-A client says in its settings that it is one of ours, the broker says in its answer that it has these calls, and from
-then on messages are sent, received and acknowledged column by column. To everybody else both keep to the protocol.
+"""Many messages in one call: an extension of the protocol between our broker and our clients. The protocol sends each
+message as a separate frame or object, which costs either side up to 0.1 ms. A client says in its settings that it is
+one of ours, the broker says in its answer that it has these calls, and from then on messages are sent, received and
+acknowledged column by column. With other programs both use the plain protocol.
 
 Columns are lists with an entry for each message; one whose entries would all be empty may be left out. Times are
 microseconds since the epoch, UTC; statuses are the protocol's codes.
@@ -21,7 +20,7 @@ from millstream.messaging.protocol import v2
 
 BATCH_SERVICE: Final = "millstream.broker.v1.Batches"
 PLATFORM_PREFIX: Final = "millstream "
-"""What the platform of our clients begins with, and that of the broker which answers one of them."""
+"""The prefix of the platform that our clients state, and of the broker's answer to them."""
 
 BATCH_OFFER: Final = PLATFORM_PREFIX + "batches-1"
 

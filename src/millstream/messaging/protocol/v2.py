@@ -1,6 +1,5 @@
-"""The messages and enumerations of ``v2.proto``, as classes; their types stand in ``v2.pyi``.
-
-They live in a descriptor pool of their own, so that other clients of the same protocol may be loaded beside them.
+"""The messages and enumerations of ``v2.proto``, as classes; their types are in ``v2.pyi``. They have their own
+descriptor pool, so that other clients of the same protocol may be loaded beside them.
 """
 
 from __future__ import annotations

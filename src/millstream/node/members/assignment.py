@@ -9,7 +9,7 @@ BROKER_ROLE = "broker"
 
 
 def assign(offers: Mapping[str, Mapping[str, str]], owners: Mapping[str, str]) -> Mapping[str, str]:
-    """The owner of each role that somebody of *offers* (roles and their groups, by member) can have.
+    """The owner of each role in *offers* (roles and their groups, by member).
 
     Roles of one group get the same owner where one member offers them all. *owners* are those of now, by role. They
     keep what they have, unless a member would have at least two groups less than another one.

@@ -1,4 +1,4 @@
-"""Members of a node as its database knows them: who serves it, since when, and who has stopped sending heartbeats.
+"""The members of a node in its database: processes that serve it, since when, and which stopped sending heartbeats.
 
 All times are of the database's clock, in microseconds.
 """
@@ -190,5 +190,5 @@ def _member(row: sa.Row[tuple[object, ...]], owns: Mapping[str, int]) -> Member:
 
 
 def decode_details(data: bytes) -> MemberDetails:
-    """What a member says of itself, of the column ``details``."""
+    """The details of a member, from the column ``details``."""
     return msgspec.json.decode(bytes(data), type=prepared(MemberDetails))

@@ -17,12 +17,11 @@ DAY = 24 * 3600 * MICROSECONDS
 
 
 class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member says of itself.
-
-    ``process`` is a name that tells its process from all others (:class:`~millstream.stores.audit.holders.Holders`).
-    ``roles`` maps the roles that it offers to their groups: roles of one group have the same owner. ``addresses`` are
-    those where it listens, by what listens there. ``schema`` is the version of the node's tables that it knows; one
-    that ``waits`` has no roles until members that know only earlier ones have ended.
+    """The details of a member. ``process`` is a name that tells its process from all others
+    (:class:`~millstream.stores.audit.holders.Holders`). ``roles`` maps the roles that it offers to their groups: roles
+    of one group have the same owner. ``addresses`` are those where it listens, by what listens there. ``schema`` is the
+    version of the node's tables that it knows; one that ``waits`` has no roles until members that know only earlier
+    ones have ended.
     """
 
     host: str
@@ -64,7 +63,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> int:
-        """When it ended, or will be lost without another heartbeat."""
+        """The time at which it ended, or will be lost without another heartbeat."""
         return self.until if self.ended is None else self.ended
 
     def state(self, now: int) -> MemberState:

@@ -32,7 +32,7 @@ class NeedsQueueBrokerError(InputError):
 class Membership:
     """A member of the node in *table*, described by *details*, from :meth:`join` on. Thread-safe.
 
-    Within its block a thread renews it. A member that was lost stays so, until it joins anew under another id.
+    Within its block a thread renews it. A lost member stays lost, until it joins again under another id.
     """
 
     def __init__(self, table: MemberTable, details: MemberDetails) -> None:

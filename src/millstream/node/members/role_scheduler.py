@@ -27,7 +27,7 @@ Fence = Callable[[], AbstractContextManager[object]]
 
 
 class RunningRole(Protocol):
-    """A role that runs in threads of its own."""
+    """A role that runs in its own threads."""
 
     is_lost: bool
     """Whether it has ended because another process owns it now."""
@@ -175,8 +175,8 @@ class RoleScheduler:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the role may do better when it begins anew, here or elsewhere: servers may answer later, and another
-    process may have the role or the log that it writes."""
+    """Whether a restart of the role, here or elsewhere, may help: servers may answer later, and another process may
+    have the role or the log that it writes."""
     if isinstance(error, MillstreamError):
         return error.transient or isinstance(error, LeaseLostError | FencedError)
     return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)

@@ -15,19 +15,19 @@ ANSWER_TIMEOUT_SECONDS: Final = 10.0
 
 
 class ClientCommands:
-    """What was asked and is not answered yet. For one event loop."""
+    """The commands that are not answered yet. For one event loop."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[ClientSession, asyncio.Future[v2.TelemetryCommand]]] = {}
 
     async def stack_trace(self, session: ClientSession) -> v2.TelemetryCommand:
-        """What the threads of a client are doing. Raises :class:`ClientNotRespondingError`."""
+        """The thread stacks of a client. Raises :class:`ClientNotRespondingError`."""
         command = v2.TelemetryCommand()
         command.print_thread_stack_trace_command.nonce = nonce = secrets.token_hex(8)
         return await self._ask(session, nonce, command)
 
     async def verify(self, session: ClientSession, message: v2.Message) -> v2.TelemetryCommand:
-        """What the listener of a client makes of *message*. Raises :class:`ClientNotRespondingError`."""
+        """The result of a client's listener for *message*. Raises :class:`ClientNotRespondingError`."""
         command = v2.TelemetryCommand()
         command.verify_message_command.nonce = nonce = secrets.token_hex(8)
         command.verify_message_command.message.CopyFrom(message)

@@ -1,4 +1,4 @@
-"""What official clients need of a broker beyond the protocol, language by language; seen with the versions named."""
+"""Requirements of official clients beyond the protocol, by language, as observed with the named versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def keeps_order(language: str) -> bool:
 
 
 def follows_routes(language: str) -> bool:
-    """Whether clients that call themselves *language* go on at another server once the route of a topic leads there.
+    """Whether clients of *language* continue at another server once the route of a topic names it.
 
     Those of Java 5.2.0 and Python 5.1.2 do, and ours. Producers of Go 5.1.3 and Node 1.0.8 keep their first route for
     ever, and Rust 5.0.0 needs settings of the server that it was given; the others are untested.

@@ -52,7 +52,7 @@ class ClientSession:
     routes: set[str] = dataclasses.field(default_factory=set)
     """The topics whose routes the client has asked for."""
     settings: tuple[v2.Settings, str] | None = None
-    """What the client declared, and its namespace."""
+    """The settings that the client declared, and its namespace."""
     streams: list[Commands] = dataclasses.field(default_factory=list)
     connections: dict[str, ClientConnection] = dataclasses.field(default_factory=dict)
     _route_asked: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)

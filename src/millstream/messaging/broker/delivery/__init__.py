@@ -1,1 +1,1 @@
-"""What one consumer group has of one topic: leases, timers, order by message group. Pure, without storage."""
+"""The state of one consumer group of one topic: leases, timers, order by message group. Pure, without storage."""

@@ -31,7 +31,7 @@ class ExpiryTimers:
         heapq.heapify(self._timers)
 
     def next_due(self) -> int | None:
-        """When the next id is due; None where none is."""
+        """The time at which the next id is due; None if there is none."""
         while self._timers:
             due, _, ids = self._timers[0]
             while ids and not self._is_current(due, ids[-1]):

@@ -1,4 +1,4 @@
-"""What one consumer group has of one topic: a pure state machine without storage, time or threads.
+"""The state of one consumer group of one topic: a pure state machine without storage, time or threads.
 
 Every change that has to survive is an event of the journal; the same methods apply it when it is decided and when the
 journal is read again.
@@ -24,13 +24,13 @@ RENEW_LONGEST = 3 * 3600 * MICROSECONDS
 """For how long a message is renewed at most."""
 
 _SPARE = 1_000
-"""How many outdated timers and attempts are kept beyond as many as there are messages in flight."""
+"""Number of outdated timers and attempts that are kept in addition to one for each message in flight."""
 
 IdRanges = Sequence[tuple[int, int]]
 
 
 class LeaseTerms(msgspec.Struct, frozen=True):
-    """Who is given messages and on what terms; times in microseconds. See :class:`InFlightMessage`."""
+    """The receiver of messages and its conditions; times in microseconds. See :class:`InFlightMessage`."""
 
     token: int
     until: int
@@ -62,7 +62,8 @@ class GroupDelivery:
     # Time
 
     def next_due(self) -> int | None:
-        """When the next message may become visible again (microseconds); None where none is with a consumer."""
+        """The time at which the next message may become visible again (microseconds); None if none is with a
+        consumer."""
         return self._timers.next_due()
 
     def expire(self, now: int, is_connected: Callable[[str, str], bool]) -> None:
@@ -99,7 +100,7 @@ class GroupDelivery:
         return found
 
     def return_unused(self, ids: Iterable[int]) -> None:
-        """What :meth:`returning` gave was not used after all."""
+        """The result of :meth:`returning` was not used after all."""
         for number in ids:
             heapq.heappush(self._waiting, number)
 
@@ -187,7 +188,7 @@ class GroupDelivery:
         self._lease_until(flight, until)
 
     def reset_offset(self, next_id: int) -> None:
-        """Begin anew at *next_id*: all before it is done, nothing from it on is."""
+        """Reset to *next_id*: all earlier messages are done, it and later ones are not."""
         self.flights.clear()
         self._timers.reset([])
         self._waiting.clear()

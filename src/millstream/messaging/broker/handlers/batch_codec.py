@@ -141,7 +141,7 @@ def _headers(headers: Sequence[tuple[str, Sequence[bytes]]], count: int) -> pa.A
 
 
 def to_batch(given: Sequence[DeliveredMessage], delivered: int) -> ReceiveBatchResponse:
-    """What a receive has *given*, handed out at *delivered* (microseconds)."""
+    """Encode the messages that a receive has *given*, delivered at *delivered* (microseconds)."""
     messages = [each.message for each in given]
     known = [dict(message.headers) for message in messages]
     bodies = [message.body for message in messages]

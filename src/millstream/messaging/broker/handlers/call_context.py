@@ -1,4 +1,4 @@
-"""What a call of the protocol carries besides its request."""
+"""The context of a call of the protocol besides its request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.messaging.broker.security.access_keys import UNRESTRICTED, Calle
 
 
 class CallContext(msgspec.Struct, frozen=True):
-    """What a call carries besides its request: who calls, in which namespace, how many seconds it has left, what the
+    """The context of a call besides its request: who calls, in which namespace, how many seconds it has left, what the
     caller may do, by which connection it came, what language the caller's client says it is written in, and what gRPC
     knows of the other end."""
 

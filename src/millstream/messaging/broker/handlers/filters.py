@@ -1,4 +1,4 @@
-"""Which messages of a topic a consumer wants: by tag, or by a condition over properties."""
+"""Filters of consumers: by tag, or by a condition over properties."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _SKIP_AT_MOST: Final = 65_536
 
 
 class ReceiveRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """What a consumer asks for: at most ``count`` messages, hidden for ``invisible`` microseconds.
+    """The request of a consumer: at most ``count`` messages, hidden for ``invisible`` microseconds.
 
     With ``renew`` the broker prolongs that while the ``connection`` is there by which the client gets them; with
     ``consecutive`` messages of a message group may be given together. It waits for ``poll`` seconds where there is

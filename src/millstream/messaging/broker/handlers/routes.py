@@ -25,7 +25,7 @@ def route_response(topic: v2.Resource, spec: TopicSpec, endpoints: v2.Endpoints)
 
 
 def assigned_queues(topic: v2.Resource, spec: TopicSpec, endpoints: v2.Endpoints) -> v2.QueryAssignmentResponse:
-    """What a push consumer of *topic* is to receive from: every queue where there is an order, else any queue."""
+    """The queues from which a push consumer of *topic* receives: every queue for a FIFO topic, else any queue."""
     queues = topic_queues(topic, spec, endpoints)
     if spec.type != "FIFO":
         queues = queues[:1]

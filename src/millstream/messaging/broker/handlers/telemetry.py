@@ -32,7 +32,7 @@ Write = Callable[["v2.TelemetryCommand"], Awaitable[Any]]
 
 
 class TelemetryHandler:
-    """What is said on the streams of the clients of *core*."""
+    """Handles the telemetry streams of the clients of *core*."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
@@ -138,7 +138,7 @@ def long_poll(limits: Limits, asked: float, left: float | None) -> float:
 
 
 def answers(answer: v2.TelemetryCommand) -> list[v2.TelemetryCommand]:
-    """What is sent for *answer*: where it refuses, that alone, and then the settings as if it did not.
+    """The commands to send for *answer*: a refusal alone, and then the settings as if it was accepted.
 
     Some clients take the refusal. Others wait for settings whatever they are told, Java's for six seconds, Go's and
     Python's (5.1.1) for ever: with them they begin, and the first call that is refused tells why.

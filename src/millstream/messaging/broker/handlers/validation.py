@@ -1,4 +1,5 @@
-"""What a broker refuses, and with which status: the rules of the RocketMQ proxy, as functions without side effects."""
+"""The requests that a broker refuses, and their status: the rules of the RocketMQ proxy, as functions without side
+effects."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
 
 
 def check_delivery_time(message: v2.Message, now: int, limits: Limits) -> int:
-    """When the delayed *message* is due, in microseconds; a time that is past is now."""
+    """The time at which the delayed *message* is due, in microseconds; a past time counts as now."""
     if not message.system_properties.HasField("delivery_timestamp"):
         raise StatusError(v2.ILLEGAL_DELIVERY_TIME, "a DELAY message needs a delivery timestamp")
     stamp = message.system_properties.delivery_timestamp

@@ -1,1 +1,1 @@
-"""Who may call: access keys, the permissions of each call, and TLS."""
+"""Access control: access keys, the permissions of each call, and TLS."""

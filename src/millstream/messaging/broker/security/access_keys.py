@@ -1,4 +1,4 @@
-"""Who calls, and what that caller may do: signatures of access keys, and the permissions of each key."""
+"""Authentication of callers by signatures of access keys, and the permissions of each key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _MOST_SECRET_BYTES: Final = 4096
 
 
 class CallerPermissions(msgspec.Struct, frozen=True):
-    """What a caller may do; ``name`` is the access key, empty for whom nobody asked. See :class:`KeySettings`."""
+    """The permissions of a caller; ``name`` is the access key, empty without access control. See
+    :class:`KeySettings`."""
 
     name: str = ""
     publish: tuple[str, ...] = ()
@@ -44,11 +45,11 @@ class CallerPermissions(msgspec.Struct, frozen=True):
 
 
 UNRESTRICTED: Final = CallerPermissions("", ("*",), ("*",), ("*",), admin=True)
-"""What everybody may do where a broker has no keys."""
+"""The permissions of all callers of a broker without keys."""
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """A secret, the session token that goes with it (empty: none), and what whoever knows both may do."""
+    """A secret, its session token (empty: none), and the permissions of a caller with both."""
 
     secret: str
     access: CallerPermissions
@@ -69,10 +70,10 @@ class Keyring:
         return len(self._keys)
 
     def access(self, headers: Mapping[str, str | bytes]) -> CallerPermissions:
-        """What a call with these *headers* may do. Raises UNAUTHORIZED.
+        """The permissions of a call with these *headers*. Raises UNAUTHORIZED.
 
-        Only the header ``x-mq-date-time`` is signed, and clients write the time of their own zone into it: how old it
-        is says nothing, and is not looked at.
+        Only the header ``x-mq-date-time`` is signed, and clients write the time of their own zone into it: so its age
+        is meaningless and is not checked.
         """
         if not self._keys:
             return UNRESTRICTED

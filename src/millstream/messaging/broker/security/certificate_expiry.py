@@ -9,7 +9,7 @@ from millstream.messaging.errors import BrokerCredentialsError, MissingExtraErro
 
 
 def expiry_of(path: Path) -> int:
-    """When the first of the PEM certificates in the file *path* expires (microseconds).
+    """The time at which the first of the PEM certificates in the file *path* expires (microseconds).
 
     Raises :class:`BrokerCredentialsError` where it cannot be read, and :class:`MissingExtraError` without the package
     that reads it.

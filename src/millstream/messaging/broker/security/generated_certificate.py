@@ -61,7 +61,7 @@ def generated_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
 
 
 def _read(files: BrokerSettings, now: datetime) -> tuple[ServerTls | None, set[str]]:
-    """What *files* hold and the names that it is for, if it is a certificate and stays valid for a while."""
+    """The certificate in *files* and its names, if it stays valid for a while."""
     from cryptography import x509
 
     with contextlib.suppress(BrokerCredentialsError, ValueError, x509.ExtensionNotFound):

@@ -17,7 +17,7 @@ Permission = Literal["publish", "subscribe", "either", "none"]
 
 
 class RequiredPermission(msgspec.Struct, frozen=True):
-    """What a method needs: the permission for the topics of its request, and consumer groups where it has any."""
+    """The permissions that a method needs: for the topics of its request, and consumer groups where it has any."""
 
     permission: Permission
     topics: Callable[[Any], Iterable[v2.Resource]] = lambda _request: ()
@@ -70,7 +70,7 @@ REQUIRED_PERMISSIONS: Final = {
     RECEIVE.path: RequiredPermission("subscribe", _queue, _group),
     ACK.path: RequiredPermission("subscribe", _batch_topic, _batch_group),
 }
-"""What each method needs. One that is not in it is refused to everybody whom permissions bind."""
+"""The permissions that each method needs. A method without a row is refused if access control is on."""
 
 
 def check_call(method: str, request: Any, access: CallerPermissions, namespace: str) -> None:

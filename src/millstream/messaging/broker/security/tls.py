@@ -50,7 +50,7 @@ class ServerTls(msgspec.Struct, frozen=True):
         return grpc.dynamic_ssl_server_credentials(self.configuration(), renewal, must)
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """What gRPC shows to who connects."""
+        """The certificates that gRPC presents to clients."""
         import grpc
 
         return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.client_ca)
@@ -117,7 +117,7 @@ def read_tls(settings: BrokerSettings) -> ServerTls | None:
 
 
 def _stamps(settings: BrokerSettings) -> Sequence[object]:
-    """What tells whether one of the files has changed."""
+    """A value that changes when one of the files changes."""
     found: list[object] = []
     for path in filter(None, (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)):
         try:

@@ -55,7 +55,7 @@ class BrokerServer:
 
     @property
     def places(self) -> Sequence[Address]:
-        """Where it listens: *place*, and *tls_place* where that is given, with the ports that the system chose."""
+        """Its addresses: *place*, and *tls_place* if given, with the ports that the system chose."""
         return self._listener.places
 
     @property

@@ -39,10 +39,9 @@ class _Connection:
 
 
 class Forwarder:
-    """Passes calls on to the place that *owner* returns. For one event loop.
-
-    Each connection of a client gets one of its own to the broker, which knows by connections who is still there.
-    Headers (keys, signatures) and the deadline of a call go with it, and its end.
+    """Forwards calls to the address that *owner* returns. For one event loop. Each connection of a client gets its own
+    connection to the broker, which detects by it that the client is alive. Headers (keys, signatures) and the deadline
+    of a call go with it, and its end.
     """
 
     def __init__(self, owner: Callable[[], Awaitable[Address]], clock: Clock) -> None:

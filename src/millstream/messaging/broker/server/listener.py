@@ -1,4 +1,4 @@
-"""Where a broker listens."""
+"""The listening ports of a broker."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Listener:
         self._tls = [how for _, how in places]
         self._interceptors = interceptors
         self.places = [where for where, _ in places]
-        """Where it listens: with the ports that the system chose, once it has listened for the first time."""
+        """Its addresses, with the ports that the system chose, after the first start."""
 
     @property
     def is_encrypted(self) -> bool:

@@ -46,7 +46,7 @@ class CallAuthorizer:
         self.keys = keys
 
     def authorize(self, method: str, request: Any, context: Any) -> CallContext:
-        """Who calls the *method*. Raises like :func:`check_caller`."""
+        """The caller of *method*. Raises like :func:`check_caller`."""
         headers = call_headers(context)
         client_id, namespace, access = check_caller(self.keys, method, request, headers)
         core = self.supervisor.core
@@ -178,7 +178,7 @@ def _batch(call: BatchCall[Request, Response], auth: CallAuthorizer) -> Callable
 
 
 def admin_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
-    """What people ask of a broker, behind *auth*; requests and answers are JSON."""
+    """The administrative calls of a broker, behind *auth*; requests and answers are JSON."""
     import grpc
 
     names = auth.supervisor.admin.by_name

@@ -58,12 +58,12 @@ class SharedBroker:
 
     @property
     def places(self) -> Sequence[Address]:
-        """Where it listens."""
+        """Its addresses."""
         return self._listener.places
 
     @property
     def routes(self) -> RouteEndpoints:
-        """Where routes lead to this process."""
+        """The address of this process in routes."""
         return route_endpoints(self._listener.places, self._advertised, as_asked=False)
 
     def writer_of(self, topic: str) -> Writer | None:

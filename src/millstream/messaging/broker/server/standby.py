@@ -1,4 +1,5 @@
-"""What a process answers while another one has the broker of its node: routes lead there, other calls are passed on."""
+"""The answers of a process while another one owns the broker of its node: routes name the owner, other calls are
+forwarded."""
 
 from __future__ import annotations
 
@@ -58,12 +59,11 @@ class _SharedReading(Generic[_Read]):
         self._read = read
         self._running: asyncio.Future[_Read] | None = None
         self.last: _Read | None = None
-        """What was read last."""
+        """The last read value."""
 
     async def newest(self) -> _Read:
-        """What is there now, or was when a reading began that is under way.
-
-        Raises what reading does, and :class:`UnreachableError` where it takes longer than :data:`_PATIENCE_SECONDS`.
+        """The present value, or that of the read in progress. Raises the errors of reading, and
+        :class:`UnreachableError` where it takes longer than :data:`_PATIENCE_SECONDS`.
         """
         if self._running is None or self._running.done():
             self._running = asyncio.ensure_future(asyncio.to_thread(self._read))
@@ -105,7 +105,7 @@ class Standby:
         self._forwarder = Forwarder(self._owner_address, clock)
 
     async def owner(self) -> RouteEndpoints:
-        """Where the broker is. Raises :class:`NoOwnerError`, and what the database of the node does."""
+        """The address of the broker. Raises :class:`NoOwnerError`, and what the database of the node does."""
         now = self._clock.monotonic()
         if self._owner_read is None or now - self._owner_read > _FRESH_SECONDS:
             try:
@@ -184,7 +184,7 @@ class Standby:
             yield answer
 
     async def _owner_address(self) -> Address:
-        """Where calls are passed on to. Raises :class:`UnreachableError`."""
+        """The address to which calls are forwarded. Raises :class:`UnreachableError`."""
         try:
             routes = await self.owner()
         except Exception as error:
@@ -228,7 +228,7 @@ def _query_assignment(
 
 
 def _told(error: Exception) -> str:
-    """What a client is told of *error*."""
+    """The status of a client's call for *error*."""
     if isinstance(error, MillstreamError):
         return str(error)
     _log.error("a call on standby failed", exc_info=error)

@@ -69,7 +69,7 @@ class BrokerSupervisor:
 
     @property
     def admin(self) -> AdminService:
-        """What people ask, on the present core. Raises like :attr:`core`."""
+        """The administrative calls of the present core. Raises like :attr:`core`."""
         self._require_open()
         return self._admin
 

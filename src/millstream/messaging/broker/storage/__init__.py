@@ -1,1 +1,1 @@
-"""What the broker keeps: topics as logs, the journal of its decisions, delayed messages, and their encoding."""
+"""The stored data of the broker: topics as logs, the journal of its decisions, delayed messages, and their encoding."""

@@ -29,7 +29,7 @@ from millstream.messaging.broker.storage.topic import TopicSpec
 
 
 class BrokerState:
-    """What the broker knows. :meth:`apply` changes it by an event, live and when the journal is read again."""
+    """The state of the broker. :meth:`apply` changes it by an event, live and when the journal is replayed."""
 
     def __init__(self, renew_step: int = RENEW_STEP) -> None:
         self._renew_step = renew_step

@@ -1,6 +1,6 @@
 """Messages that are held back: until their time has come, or until their transaction ends.
 
-They wait in a log of their own, so that a topic holds only what its consumers may have.
+They wait in a separate log, so that a topic has only messages that its consumers may receive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HELD_TOPIC = PREFIX + "held-topic"
 DUE = PREFIX + "due"
 
 _SPARE_TIMERS = 1_000
-"""How many outdated timers are kept beyond as many as there are holds."""
+"""Number of outdated timers that are kept in addition to one for each held message."""
 
 
 class DelayedMessage(msgspec.Struct):
@@ -77,7 +77,7 @@ class DelayedMessageIndex:
             heapq.heapify(self._timers)
 
     def next_due(self) -> int | None:
-        """When something has to happen next (microseconds)."""
+        """The time of the next due action (microseconds)."""
         while self._timers:
             due, number = self._timers[0]
             hold = self._delayed.get(number)
@@ -87,7 +87,7 @@ class DelayedMessageIndex:
         return None
 
     def take_due(self, now: int, limit: int) -> list[DelayedMessage]:
-        """At most *limit* holds for which it is time; each is given once, until its time is set anew."""
+        """At most *limit* due held messages; each is returned once, until its time is set again."""
         found: list[DelayedMessage] = []
         while len(found) < limit and (due := self.next_due()) is not None and due <= now:
             found.append(self._delayed[heapq.heappop(self._timers)[1]])
@@ -113,7 +113,7 @@ def released_message(held: Message) -> Message:
 
 
 def read_delayed_message(headers: Iterable[tuple[str, bytes]], number: int) -> DelayedMessage:
-    """What the *headers* of message *number* of the log of held messages say."""
+    """The held message of the *headers* of message *number* of the log of held messages."""
     known = {name: value.decode() for name, value in headers if name.startswith(PREFIX)}
     half = DUE in known
     due = int(known[DUE] if half else known[DELIVER_AT])

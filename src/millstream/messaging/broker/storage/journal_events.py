@@ -1,4 +1,4 @@
-"""What the broker has decided, as messages of its journal: JSON bodies, keyed by what was done.
+"""The decisions of the broker, as messages of its journal: JSON bodies, with the kind of decision as key.
 
 Ids are ranges with both ends included; times are microseconds since the epoch, UTC.
 """
@@ -72,7 +72,7 @@ class OffsetReset(msgspec.Struct, frozen=True, tag_field="did", tag="restart"):
 
 
 class GroupConfigured(msgspec.Struct, frozen=True, tag_field="did", tag="configure-group", omit_defaults=True):
-    """A group has rules of its own; 0 and nothing are the broker's. See ``GroupSpec``."""
+    """The rules of a group; 0 and empty mean the broker's. See ``GroupSpec``."""
 
     group: str
     max_attempts: int = 0

@@ -30,7 +30,7 @@ class MessageCache:
         return [] if found is None else list(from_arrow(found))
 
     async def read_columns(self, first_id: int, last_id: int) -> RecordBatch | None:
-        """What :meth:`read` gives as columns (``MESSAGE_SCHEMA``); None where it was trimmed."""
+        """The result of :meth:`read` as columns (``MESSAGE_SCHEMA``); None if it was trimmed."""
         batch = self._find(first_id)
         if batch is None:
             batch = await asyncio.to_thread(self._load, first_id, last_id)

@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[%a-zA-Z0-9_][%a-zA-Z0-9_-]{0,126}")
 
 
 class TopicSpec(msgspec.Struct, frozen=True):
-    """What a topic is. ``name`` is 1 to 127 letters, digits and ``_ % -``; ``type`` one of :data:`TYPES`."""
+    """The description of a topic. ``name`` is 1 to 127 letters, digits and ``_ % -``; ``type`` one of :data:`TYPES`."""
 
     name: str
     type: str = "NORMAL"
@@ -59,7 +59,7 @@ class TopicSpec(msgspec.Struct, frozen=True):
 
 
 def no_topic(name: str) -> StatusError:
-    """What a call gets that names a topic which is not there."""
+    """The error of a call that names an unknown topic."""
     return StatusError(v2.TOPIC_NOT_FOUND, f"there is no topic {name}; create it with `millstream topic create {name}`")
 
 

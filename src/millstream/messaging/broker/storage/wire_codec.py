@@ -40,7 +40,7 @@ _KINDS: Final[dict[bytes, Any]] = {name.encode(): number for name, number in v2.
 
 
 class DeliveryInfo(msgspec.Struct, frozen=True):
-    """What a delivery adds to a message: of which topic it is for the client, its handle, and its attempts.
+    """The data that a delivery adds to a message: the client's name of the topic, its handle, and its attempts.
 
     ``namespace`` and ``topic`` are the client's own spelling; ``invisible`` is in microseconds.
     """
