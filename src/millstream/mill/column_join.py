@@ -48,7 +48,7 @@ class ItemColumns(NamedTuple):
 def join_columns(
     left: Iterable[ItemColumns], right: Iterable[ItemColumns], left_width: int, right_width: int
 ) -> Iterator[ItemColumns]:
-    """Each id of either side once, in order, with the columns of both (None where a side has not got the id).
+    """Each id of either side once, in order, with the columns of both (None where a side lacks the id).
 
     *left_width* and *right_width* are the numbers of columns; runs of either side may be cut as they like.
     """

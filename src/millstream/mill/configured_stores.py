@@ -117,7 +117,7 @@ class ConfiguredStores(Mapping[str, Store]):
         self.call(lambda: provider.create_space(space))
 
     def find(self, place: ItemRef) -> ItemInfo | None:
-        """What the provider says of the item at *place*; None where there is no such item or space, or can be none."""
+        """The provider's metadata of the item at *place*; None if the item or space does not exist, or cannot exist."""
         store = self[place.store]
         try:
             return self.call(lambda: store.info(place.space, place.content_id))
@@ -130,7 +130,8 @@ class ConfiguredStores(Mapping[str, Store]):
         return [info or self.find(ItemRef(store, space, name)) for name, info in zip(content_ids, found, strict=True)]
 
     def head_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | None]:
-        """What the store says of those of *content_ids* that it has and can look at together; None for the others."""
+        """The store's metadata of those of *content_ids* that it has and can examine as a group; None for the
+        others."""
         bulk = bulk_of(self[store])
         if bulk is None or not content_ids:
             return [None] * len(content_ids)

@@ -49,7 +49,7 @@ FRESH_MICROSECONDS = 24 * 3600 * 1_000_000
 
 
 class SourceAnswer(enum.StrEnum):
-    """What a source says instead of a checksum."""
+    """The answer of a source without a checksum."""
 
     MISSING = "missing"  # there is no such object (404)
     NO_CHECKSUM = "no-checksum"  # the provider has the object, and no checksum of it
@@ -63,7 +63,7 @@ class SourceAnswer(enum.StrEnum):
 
 
 class CheckVerdict(enum.StrEnum):
-    """What is written down about the check."""
+    """The record of the check."""
 
     SUCCESS = "SUCCESS"
     FAILURE = "FAILURE"
@@ -73,7 +73,7 @@ class CheckVerdict(enum.StrEnum):
 
 
 class ManifestAction(enum.StrEnum):
-    """What is to be done to the manifest row."""
+    """The action on the manifest row."""
 
     KEEP = "keep"
     SET_TO_STORE = "set-to-store"
@@ -91,7 +91,7 @@ class FollowUp(enum.StrEnum):
 
 
 class Observation(msgspec.Struct, frozen=True, gc=False):
-    """What the sources said of one content item. A sum is lower-case hex; anything else is an :class:`SourceAnswer`.
+    """The observed checksums of one content item. A sum is lower-case hex; anything else is an :class:`SourceAnswer`.
 
     ``manifest`` is None without a row; ``store`` may be MISSING, NO_CHECKSUM, DAMAGED_RECORD or UNREACHABLE;
     ``content`` MISSING, UNREADABLE, CHANGED or NOT_READ; ``audit`` None (no entry) or NOT_KEPT. ``attempt`` counts from
@@ -123,7 +123,8 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
 
 
 class BitCheckOutcome(msgspec.Struct, frozen=True, gc=False):
-    """What an observation means. ``document`` is the row in the seed document's table, ``delay`` is in seconds."""
+    """The decision about an observation. ``document`` is the row in the seed document's table, ``delay`` is in
+    seconds."""
 
     row: str
     verdict: CheckVerdict
@@ -141,7 +142,7 @@ class BitCheckOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 def shared_file_outcome(other: str) -> BitCheckOutcome:
-    """The outcome of a copy that is in order and has its file in common with the store *other*: it is written anew."""
+    """The outcome of a correct copy that shares its file with the store *other*: it is written again."""
     text = ROWS[CheckRow.SHARED_FILE]
     detail = f"{text.detail} (store {other})"
     return BitCheckOutcome(CheckRow.SHARED_FILE, CheckVerdict.FAILURE, text.kind, detail, task=FollowUp.REPAIR)

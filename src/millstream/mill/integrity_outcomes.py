@@ -50,7 +50,7 @@ class CheckRow:
 
 
 class RowText(msgspec.Struct, frozen=True):
-    """What a row says: the kind and text of a finding, the row in the seed document's table, and what people do."""
+    """The content of a row: the kind and text of a finding, the row in the seed document's table, and the remedy."""
 
     kind: str
     detail: str

@@ -1,4 +1,4 @@
-"""Where a content item lies."""
+"""The location of a content item."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class AddedItems(NamedTuple):
 
 
 class ManifestRow(msgspec.Struct, frozen=True, gc=False):
-    """What the manifest says of one content item in one store; the fields are those of :data:`MANIFEST_SCHEMA`.
+    """The manifest row of one content item in one store; the fields are those of :data:`MANIFEST_SCHEMA`.
 
     ``verified_at`` is when its bytes last matched ``sha256``; ``outcome`` and ``detail`` are of the last check.
     """
@@ -101,7 +101,7 @@ class ManifestRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ComparisonRow(msgspec.Struct, frozen=True, gc=False):
-    """What a comparison needs of a row: a loop over a space reads many of them."""
+    """The columns that a comparison needs: a loop over a space reads many rows."""
 
     content_id: str
     sha256: str | None
@@ -115,7 +115,7 @@ COMPARISON_COLUMNS = ComparisonRow.__struct_fields__
 
 
 class CheckResult(msgspec.Struct, frozen=True, gc=False):
-    """What a check found, ready for the manifest, a report and a repair.
+    """The result of a check, for the manifest, a report and a repair.
 
     ``manifest``, ``provider`` and ``content`` are the observed sums (hex) or answers; ``size`` is in bytes,
     ``checked_at`` in microseconds since the epoch, UTC; ``row`` and ``kind`` are those of the outcome.
@@ -137,7 +137,7 @@ class CheckResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def note(self) -> str:
-        """What a row of the manifest says of it in words."""
+        """The text for a row of the manifest."""
         return check_note(self.row, self.kind, self.detail)
 
 
@@ -157,7 +157,7 @@ class IntactItems(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What a row of the manifest says of each in words."""
+        """The texts for rows of the manifest."""
         return check_note(self.outcome.row, self.outcome.kind, self.outcome.detail)
 
 

@@ -23,7 +23,7 @@ Right = TypeVar("Right", bound=Keyed)
 
 
 class Joined(NamedTuple, Generic[Left, Right]):
-    """What each side has of one content item; None where it has nothing. Joined pairs can be joined again."""
+    """The records of one content item on each side; None if a side has none. Joined pairs can be joined again."""
 
     content_id: str
     left: Left | None
@@ -63,7 +63,7 @@ def groups(values: Iterable[Value], size: int) -> Iterator[list[Value]]:
 
 
 def map_ahead(function: Callable[[Value], Answer], values: Iterable[Value], count: int) -> Iterator[Answer]:
-    """*function* of each of *values*, in order; as many as *count* are worked at while the next one is made."""
+    """*function* of each of *values*, in order; up to *count* run at a time."""
     if not count:
         yield from map(function, values)
         return

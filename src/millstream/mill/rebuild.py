@@ -27,7 +27,7 @@ _UNKNOWN = "the audit log does not know them: `millstream mill rebuild audit-log
 
 
 class RebuildCounts(msgspec.Struct, frozen=True):
-    """What was examined in a space: rows that were ``written``, rows that were ``right`` already, and items that were
+    """The result for a space: rows that were ``written``, rows that were ``right`` already, and items that were
     ``left_out`` for a ``reason``; in the content index a row that was right counts as written.
     """
 
@@ -107,7 +107,7 @@ def _added(providers: ConfiguredStores, audit_lookup: AuditLookup, place: ItemRe
 
 
 def _checks(rows: list[ManifestRow], since: int) -> Iterator[CheckResult]:
-    """What the notes say that the last check of each item found, of those that were checked after *since*."""
+    """The recorded results of the last check of each item that was checked after *since*."""
     for row in rows:
         noted = last_check(row)
         if noted is not None and noted.checked_at > since:

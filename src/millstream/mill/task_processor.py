@@ -1,4 +1,4 @@
-"""What a task processor is: it does the tasks of one kind, and returns what is to be written."""
+"""Task processors: each executes the tasks of one kind, and returns the records to write."""
 
 from __future__ import annotations
 

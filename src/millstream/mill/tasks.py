@@ -16,7 +16,7 @@ MAX_TASK_BYTES = 64 * 1024
 class QueueName(enum.StrEnum):
     """The queues of the mill (seed document, "Queues"); dead letters stay with the queue they died in.
 
-    The storage statistics have a queue of their own as in the later original, and so have repairs.
+    The storage statistics have their own queue, as in the later original, and so have repairs.
     """
 
     DUPLICATION_HIGH = "duplication-high"

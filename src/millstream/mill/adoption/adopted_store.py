@@ -164,13 +164,13 @@ class AdoptedStore:
 
 
 class AdoptedBulk:
-    """What an adopted store does with many small items at once."""
+    """Operations of an adopted store on many small items."""
 
     def __init__(self, store: AdoptedStore) -> None:
         self._store = store
 
     def infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
-        """What the catalog has of each item."""
+        """The row of each item in the catalog."""
         return self._store.infos(space, content_ids)
 
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:

@@ -42,7 +42,7 @@ _AHEAD = 4
 
 
 class ReadExtent(enum.StrEnum):
-    """What is read of items that seem to be as they were adopted."""
+    """The extent to which unchanged items are read."""
 
     SHARE = "share"
     ALL = "all"
@@ -61,7 +61,7 @@ class JobReader(Protocol):
     """Reads the items of a run, wherever that is done."""
 
     def read(self, space: str, due: Iterator[DueItems]) -> Iterator[ReadItems]:
-        """What came of each item of *due*, some at a time: each part is recorded before more of them is asked for."""
+        """The results of the items of *due*, in groups: each group is recorded before the next one is requested."""
         ...
 
 
@@ -107,7 +107,7 @@ class ThreadedReader:
         return files.take([place for place in places if hashed[place] is not None]), sums, odd
 
     def _read_together(self, jobs: Sequence[ReadJob]) -> Mapping[str, ReadResult]:
-        """What was read of small plain files that are as they were listed, and hash to what they should."""
+        """The results of small plain files that are unchanged since the listing and have the expected checksum."""
         if not isinstance(self._source, FolderStore):
             return {}
         plain = [

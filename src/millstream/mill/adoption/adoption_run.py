@@ -38,7 +38,7 @@ from millstream.stores.sources import exclusion_of
 _FILE = EntryKind.FILE.value
 
 NOT_READ = "not-read:"
-"""What the checksum of an item begins with that a plan has not read; the mark of its version follows."""
+"""The prefix of the checksum of an item that a plan has not read; the mark of its version follows."""
 
 
 MOST_NAMED = 1000
@@ -46,7 +46,7 @@ MOST_NAMED = 1000
 
 
 class AdoptionSummary(msgspec.Struct):
-    """What a run of an adoption found, in items. ``read`` and ``read_bytes`` count what was read.
+    """The result of a run of an adoption, in numbers of items. ``read`` and ``read_bytes`` count what was read.
 
     ``unread`` items are new or changed, and were not read because the run was for a plan; ``moved`` ones were renamed:
     their old names are among those that vanished, and their new ones count neither as added nor as changed;
@@ -117,7 +117,7 @@ class AdoptionRun:
         self._has_plain_files = isinstance(self._source, FolderStore)
 
     def due(self) -> Iterator[DueItems]:
-        """What is to be read; everything else that is listed is counted."""
+        """The items to read; all other listed items are counted."""
         listed, known = listed_columns(self._source, self._space), self._catalog.scan_columns(self._store, self._space)
         for run in join_columns(listed, known, LISTED_COLUMNS, SCANNED_COLUMNS):
             self._named.difference_update(run.keys)

@@ -1,7 +1,7 @@
-"""The catalog of adopted items: what was read once at a source that has no checksums of its own.
+"""The catalog of adopted items: the checksums computed for a source that records none.
 
-A row says which version of the item was read (its size and the source's mark of a version), what its bytes hashed to,
-and who said so. The format is ``docs/formats/adoption.md``.
+A row says which version of the item was read (its size and the source's mark of a version), the checksum of its bytes,
+and the origin of that checksum. The format is ``docs/formats/adoption.md``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SUMS_A_SCAN = 100_000
 
 
 class ChecksumEvidence(enum.StrEnum):
-    """Who vouches for the checksum of an adopted item."""
+    """The origin of the checksum of an adopted item."""
 
     COMPUTED = "computed"  # no external source: hashed at adoption
     LISTED = "listed"  # a list of checksums that people had agreed with it
@@ -38,7 +38,7 @@ class ChecksumEvidence(enum.StrEnum):
 
 
 class FindingKind(enum.StrEnum):
-    """What keeps an item from being adopted, or an adopted one from being trusted."""
+    """The reason why an item is not adopted, or an adopted one not trusted."""
 
     SUSPECTED_ROT = "suspected rot"
     CHECKSUM_MISMATCH = "checksum mismatch"
@@ -288,7 +288,7 @@ class AdoptionCatalog:
             return SpaceTotals(*connection.execute(query).one())
 
     def reread_before(self, store: str, space: str, count: int) -> int | None:
-        """When the item was last read that is the *count*-th in the order of last reading; None where there is none."""
+        """The time at which the *count*-th item in the order of last reading was read; None if there are fewer."""
         there = sa.and_(items_table.c.store == store, items_table.c.space == space, is_listed(items_table))
         query = sa.select(items_table.c.last_read_at).where(there).order_by(items_table.c.last_read_at)
         with self.engine.connect() as connection:
@@ -297,7 +297,7 @@ class AdoptionCatalog:
     # Findings
 
     def findings(self, store: str, space: str) -> Sequence[AdoptionFinding]:
-        """What people have to look at, in the order of the ids."""
+        """The items that need a decision, ordered by id."""
         query = _of(_findings, store, space).order_by(_findings.c.content_id, _findings.c.kind)
         with self.engine.connect() as connection:
             return [AdoptionFinding(**row) for row in connection.execute(query).mappings()]
@@ -325,7 +325,7 @@ class AdoptionCatalog:
             return [AdoptedSpace(*row) for row in rows]
 
     def space(self, store: str, space: str) -> AdoptedSpace:
-        """What is known of a space, or how one begins."""
+        """The state of a space, or a new state."""
         with self.engine.connect() as connection:
             row = connection.execute(_of(_spaces, store, space)).first()
         return AdoptedSpace(*row) if row is not None else AdoptedSpace(store, space)

@@ -31,7 +31,7 @@ class ChecksumFileError(MillError, InputError):
 
 
 class ExpectedChecksum(msgspec.Struct, frozen=True):
-    """What a list says of a file: the checksum in lower-case hex, and the line (counted from 1) that says so."""
+    """A line of a list of checksums: the checksum in lower-case hex, and the number of the line (from 1)."""
 
     algorithm: str
     value: str
@@ -45,7 +45,7 @@ class ChecksumList:
         self._expected, self.origin = expected, origin
 
     def get(self, content_id: str) -> tuple[ExpectedChecksum, ...]:
-        """What the list says of *content_id*; nothing where it does not name it."""
+        """The lines of the list for *content_id*; empty if there are none."""
         return self._expected.get(content_id, ())
 
     def __iter__(self) -> Iterator[str]:

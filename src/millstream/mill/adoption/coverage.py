@@ -97,7 +97,7 @@ def name_uncovered(
 
 
 def _damage(content_id: str, outcome: str | None, detail: str | None) -> CopyFinding:
-    """What the last check of a copy said of it."""
+    """The result of the last check of a copy."""
     if outcome in (None, CheckVerdict.SUCCESS) or not detail:
         return CopyFinding(content_id, "not read", "it was not read since it was written")
     name, _, text = detail.partition(": ")
@@ -170,7 +170,7 @@ def adopted_share(catalog: AdoptionCatalog, store: str, space: str) -> AdoptedSh
 
 
 def verification_times(engine: sa.Engine, store: str, space: str) -> Iterator[int | None]:
-    """When each live copy of a space was last read and found good."""
+    """The time at which each live copy of a space was last verified."""
     row = manifest_table.c
     query = sa.select(row.verified_at).where(row.store == store, row.space == space, row.deleted.is_(False))
     with engine.connect() as connection:

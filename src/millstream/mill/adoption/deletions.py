@@ -1,4 +1,5 @@
-"""What follows where an item vanished from a source: nothing until people say so, or until its new name is verified."""
+"""Handling of items that vanished from a source: their copies stay until the deletion is recorded, or a new name is
+verified."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _GROUP = 1000
 
 
 class Deletions(enum.StrEnum):
-    """What becomes of the copies of items that vanish from the source."""
+    """The rule for copies of items that vanish from the source."""
 
     HOLD = "hold"  # they are kept until people say that the deletion was meant
     FOLLOW = "follow"  # they are deleted, within the change guard
@@ -47,7 +48,7 @@ def forget_vanished(
 
 
 def forget_followed(target: AdoptionTarget, space: str) -> None:
-    """Follow the deletions of empty folders, and where *space* says so of everything but what was renamed.
+    """Follow the deletions of empty folders, and if *space* is set so, all deletions except renames.
 
     Copies of renamed items are needed until those under the new names are verified. Raises :class:`StoreError` where
     the source does not answer.

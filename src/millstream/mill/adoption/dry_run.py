@@ -1,4 +1,4 @@
-"""What a run of ``millstream protect`` would do, found out without changing anything.
+"""The plan of a run of ``millstream protect``, computed without changes.
 
 A run is made on a copy of the node's tables, up to the point at which copies would be written. Where everything is read
 and nothing changes meanwhile, what it says is what the run does.
@@ -47,7 +47,7 @@ from millstream.stores.protocol import Store
 
 
 class CopyPlan(msgspec.Struct, kw_only=True):
-    """What would be done to the copy of a space in one store, in items; nothing of it where ``is_held``.
+    """The planned changes of the copy of a space in one store, in numbers of items; nothing of it where ``is_held``.
 
     ``unread`` copies were not read. Where all were, ``repairs`` are those that would be repaired, ``findings`` those
     that would stay as they are, and ``taken_over`` items are there without a record and are what is adopted.
@@ -68,7 +68,7 @@ class CopyPlan(msgspec.Struct, kw_only=True):
 
 
 class ProtectionPlan(msgspec.Struct, kw_only=True):
-    """What a run would do. ``adoption.unread`` items were not read, so that it is unknown whether they are intact."""
+    """The plan of a run. ``adoption.unread`` items were not read, so that it is unknown whether they are intact."""
 
     store: str
     space: str
@@ -122,7 +122,7 @@ class DryRun:
         deletions: str | None = None,
         threads: int = 4,
     ) -> ProtectionPlan:
-        """What a run would do now. Raises :class:`~millstream.stores.StoreError` where the source cannot be listed."""
+        """The plan of a run now. Raises :class:`~millstream.stores.StoreError` where the source cannot be listed."""
         with self._copied_database() as engine:
             catalog, manifest = AdoptionCatalog(engine), Manifest(engine)
             target = AdoptionTarget(self._source, self._store, catalog, manifest, self._clock)
@@ -173,7 +173,7 @@ class DryRun:
     def _take_over(
         self, target: AdoptionTarget, providers: ConfiguredStores, space: str, threads: int
     ) -> dict[str, UnknownCopies]:
-        """What lies in the copies without a record, recorded in the copied tables as a run would record it."""
+        """Record items of the copies that have no record in the copied tables, as a run would."""
         record_source(target, space)
         unknown = {name: examine_unknown(target, providers, space, name, threads=threads) for name in self._copies}
         for name, found in unknown.items():

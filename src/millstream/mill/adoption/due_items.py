@@ -1,4 +1,4 @@
-"""What a run over a source is to read, and what was read: small new files in columns, all else one by one."""
+"""The items that a run over a source reads, and the results: small new files in columns, all others one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReadJob(NamedTuple):
 
     @property
     def sha256(self) -> str | None:
-        """What the bytes should hash to, where the item is listed as it was adopted."""
+        """The expected checksum, if the item is listed unchanged since its adoption."""
         return self.row.sha256 if self.row is not None and is_same(self.entry, self.row) else None
 
     @property
@@ -98,7 +98,7 @@ class DueItems:
 
 
 class ReadItems(NamedTuple):
-    """What was read: the SHA-256 (hex) of each of *files*, and what came of jobs."""
+    """The results of a read: the SHA-256 (hex) of each of *files*, and the results of jobs."""
 
     files: NewFiles
     sums: Sequence[str]

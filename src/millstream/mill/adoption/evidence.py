@@ -1,4 +1,5 @@
-"""What vouches for an item that was read: the checksums of people and of the provider, and the type of its content."""
+"""Independent evidence for an item that was read: listed checksums, the provider's checksum, and the type of its
+content."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ def mismatch(
 
 
 def list_origin(listed: ChecksumList | None) -> str:
-    """What a list of checksums is called."""
+    """The name of a list of checksums."""
     return "a list of checksums" if listed is None else listed.origin
 
 
 def evidence_of(job: ReadJob, item: SourceItem, digests: Digests) -> str:
-    """Who vouches for what was read, and agrees with it."""
+    """The origins of checksums that agree with the bytes that were read."""
     if job.expected:
         return ChecksumEvidence.LISTED.value
     if any(digests.sums.get(one.algorithm) == one.value for one in item.checksums):

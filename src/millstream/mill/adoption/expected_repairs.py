@@ -42,7 +42,8 @@ class RepairForecast:
     def forecast(
         self, store: str, *, skip: Collection[str] = (), updated: Collection[str] = (), threads: int = 4
     ) -> ExpectedRepairs:
-        """What would be found in *store*, without the items of *skip*. Those of *updated* get their properties anyway.
+        """The findings to expect in *store*, without the items of *skip*. Those of *updated* get their properties
+        anyway.
 
         Raises :class:`~millstream.stores.StoreError` where the store cannot be listed.
         """

@@ -21,7 +21,8 @@ CRC32 = "crc32"
 
 
 class ReadResult(NamedTuple):
-    """What was read: the item with its checksums, or what kept it from being read. Both are None where it vanished."""
+    """The result of reading an item: the item with its checksums, or the reason why it could not be read. Both are None
+    if it vanished."""
 
     item: SourceItem | None = None
     digests: Digests | None = None
@@ -52,7 +53,7 @@ class ItemReader:
         return result
 
     def _read_once(self, content_id: str, listed: tuple[int, str], algorithms: Collection[str]) -> ReadResult:
-        """What was read, without checksums where it is not the *listed* version."""
+        """The result of reading, without checksums if it is not the *listed* version."""
         wanted = ["sha256", *sorted({*algorithms, *self._algorithms} - {"sha256"})]
         try:
             with self._source.open(self._space, content_id) as file:
@@ -72,7 +73,7 @@ class ItemReader:
 
 
 def plain_file(entry: SourceEntry, sha256: str) -> ReadResult:
-    """What was read of the plain file of a folder that is listed as *entry*."""
+    """The result of reading the plain file of a folder that is listed as *entry*."""
     item = SourceItem(entry.size, entry.version, properties={MTIME: format_time(int(entry.version))})
     return ReadResult(item, Digests(entry.size, {"sha256": sha256}))
 

@@ -128,7 +128,7 @@ class ProtectionReport(msgspec.Struct, kw_only=True):
 
 
 class ProtectionParts(NamedTuple):
-    """What a run is made of; *work* does the tasks on *queue* to their end, *direct* what needs no queue."""
+    """The parts of a run; *work* completes the tasks on *queue*, *direct* processes items without a queue."""
 
     target: AdoptionTarget
     providers: ConfiguredStores
@@ -238,7 +238,7 @@ class Protection:
         return unknown
 
     def _find_lost(self, copies: dict[Pair, CopyReport]) -> dict[Pair, list[CopyFinding]]:
-        """What the listing of each copy shows as lost, before it is copied again."""
+        """Lost items according to the listing of each copy, before they are copied again."""
         lost: dict[Pair, list[CopyFinding]] = {}
         for pair, copy in copies.items():
             if copy.error:

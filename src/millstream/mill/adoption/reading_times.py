@@ -1,4 +1,4 @@
-"""When each item of a protected space was last read, at the source and in every copy."""
+"""Times at which each item of a protected space was last read, at the source and in every copy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _GROUP = 500
 
 
 class ItemTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When an item was last read (microseconds since the epoch, UTC).
-
-    ``copies`` tells for each store when its copy was last read and found good; None where it never was.
+    """The time at which an item was last read (microseconds since the epoch, UTC). ``copies`` has, for each store, the
+    time at which its copy was last verified; None if never.
     """
 
     store: str

@@ -14,7 +14,7 @@ _RENAMED = frozenset({EntryKind.FILE.value, EntryKind.SYMLINK.value})
 
 
 class _Content(NamedTuple):
-    """What an item holds: a file is not a renamed link that has its bytes."""
+    """The content and kind of an item: a file is not a renamed link with the same bytes."""
 
     kind: str
     sha256: str

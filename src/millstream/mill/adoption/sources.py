@@ -1,4 +1,4 @@
-"""What an adoption asks of a source: a listing with a mark of each item's version, and what cannot be read."""
+"""The interface of a source for adoption: a listing with a mark of each item's version, and unreadable entries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SourceEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class SourceItem(msgspec.Struct, frozen=True, gc=False):
-    """What a source says of one item now, but for its bytes."""
+    """The present metadata of one item at a source."""
 
     size: int
     version: str
@@ -69,7 +69,7 @@ def listed_columns(source: Store, space: str) -> Iterator[ItemColumns]:
 
 
 def problem_of_kind(content_id: str, kind: str) -> tuple[FindingKind, str] | None:
-    """Why what is listed as *kind* cannot be read, in a word and in a sentence; None where it can."""
+    """The reason why entries of *kind* cannot be read, as a word and a sentence; None if they can."""
     problem = problem_of(Entry(content_id, 0, kind=EntryKind(kind)))
     return None if problem is None else (_PROBLEMS.get(kind, FindingKind.NOT_SUPPORTED), problem.reason)
 
@@ -80,7 +80,7 @@ def count_bytes(source: Store, space: str) -> int:
 
 
 def item_of(source: Store, space: str, content_id: str) -> SourceItem | None:
-    """What *source* says of an item now; None where there is nothing. Raises :class:`StoreError`."""
+    """The present metadata of an item at *source*; None if it is absent. Raises :class:`StoreError`."""
     try:
         return _described(source.info(space, content_id))
     except NotFoundError:

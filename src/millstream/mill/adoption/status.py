@@ -70,12 +70,12 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
 class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A space and its copies; times are in microseconds, None where it is not known.
 
-    ``findings`` are those of the last adoption by kind; ``adopted_only`` items have a checksum that nobody but we vouch
-    for, None where the source records checksums of its own; ``last_code`` is the exit code of the last `protect`,
-    None where it did not end or is not known; ``excluded`` ones are left out now, and have copies. ``damaged`` items of
-    the source are missing or were found damaged by its last check, where it records checksums of its own; ``report`` is
-    the result of its last integrity report. ``dead_tasks`` are tasks for this space that failed permanently, by queue.
-    ``named`` are the first items of each kind at the source that people have to look at.
+    ``findings`` are those of the last adoption by kind; ``adopted_only`` items have only a checksum that this node
+    computed, None if the source records checksums; ``last_code`` is the exit code of the last `protect`, None where it
+    did not end or is not known; ``excluded`` ones are left out now, and have copies. ``damaged`` items of the source
+    are missing or were found damaged by its last check, if it records checksums; ``report`` is the result of its last
+    integrity report. ``dead_tasks`` are tasks for this space that failed permanently, by queue. ``named`` are the first
+    items of each kind at the source that people have to look at.
     """
 
     store: str

@@ -1,8 +1,8 @@
 """Items that lie in a copy's store without a record: they are compared by their bytes before any is replaced.
 
-A node that lost its folder, or rows of its database, has copies without a record. What equals the adopted item
-is taken over. Where one differs, our own records decide, if there are any; else either may be the good one, so it is
-named, and nothing of it is replaced until people say so.
+A node that lost its folder, or rows of its database, has copies without a record. What equals the adopted item is taken
+over. Where one differs, our own records decide, if there are any; else either may be the good one, so the item is
+reported, and neither is replaced until an operator decides.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What was changed at audited stores: the audit log, its tasks, its export, and what it fails to mention."""
+"""Changes of audited stores: the audit log, its tasks, its export, and its missing events."""

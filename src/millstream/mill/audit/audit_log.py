@@ -190,7 +190,7 @@ _DELETED = AuditAction.DELETE_CONTENT.value
 
 
 def _sums(chosen: sa.Select[Any]) -> DriverQuery:
-    """What the last of the *chosen* events of each item says: its id, the action and the checksum, by id."""
+    """The last of the *chosen* events of each item: its id, the action and the checksum, by id."""
     last = chosen.group_by(_log.c.content_id).subquery()
     columns = (_log.c.content_id, _log.c.action, _log.c.sha256)
     query = sa.select(*columns, _log.c.number).join(last, _log.c.number == last.c.number)

@@ -1,4 +1,4 @@
-"""What the audit says of content items: the fourth source of a bit check."""
+"""Checksums of content items in the audit: the fourth source of a bit check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANSWERS = frozenset(SourceAnswer)
 _GROUP = 500
 
 MILL_USER = "mill"
-"""Who is named as the user of an event that a check found to be missing."""
+"""The user of an event that a check found to be missing."""
 
 
 def add_missed(outbox: AuditOutbox, log: AuditLog, events: Sequence[AuditEvent]) -> int:
@@ -107,7 +107,7 @@ class AuditLookup:
         return self._outbox.pending(store, space, content_ids)
 
     def deleted_at(self, place: ItemRef) -> int | None:
-        """When an item was deleted (microseconds), where that waits in the outbox and no later addition does."""
+        """The time of an item's deletion (microseconds), if it waits in the outbox without a later addition."""
         return self._outbox.deletions(place.store, place.space, [place.content_id]).get(place.content_id)
 
     def missing_event(self, found: CheckResult, mimetype: str | None) -> AuditEvent:

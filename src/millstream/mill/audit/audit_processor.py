@@ -25,7 +25,7 @@ DUPLICATED = frozenset(
         AuditAction.DELETE_SPACE,
     }
 )
-"""What is brought to the copies at once; a new, empty space is not (reference mill §1.7)."""
+"""Actions that are applied to the copies at once; a new, empty space is not (reference mill §1.7)."""
 
 
 class AuditProcessor:
@@ -50,13 +50,13 @@ class AuditProcessor:
         return [_processed(task) if event is None else self.result(event) for task, event in found]
 
     def result(self, event: AuditEvent) -> TaskResult:
-        """What *event* comes to, which has happened."""
+        """The result of the completed *event*."""
         found = self.result_of_all([event])
         summary = f"{event.action.value} {event.space}/{event.content_id}: {len(found.tasks)} tasks"
         return msgspec.structs.replace(found, summary=summary)
 
     def result_of_all(self, events: Sequence[AuditEvent]) -> TaskResult:
-        """What *events* come to together, which have happened."""
+        """The result of the completed *events* together."""
         policies = self._policies() if events else Policies({})
         tasks = [task for event in events for task in _duplications(event, policies)]
         if self._notify:
@@ -71,9 +71,8 @@ class AuditProcessor:
 
 
 class NotifyProcessor:
-    """Takes :class:`Notify` tasks to their end: every one of *receivers* is told, or the task fails.
-
-    It is a task of its own, so that no mail server keeps a change from the audit log, the manifest or the copies.
+    """Processes :class:`Notify` tasks: each of *receivers* is notified, or the task fails. It is a separate task, so
+    that a mail server never delays the audit log, the manifest or the copies.
     """
 
     def __init__(self, receivers: Sequence[NoticeReceiver]) -> None:
@@ -94,7 +93,7 @@ def _processed(task: Audit) -> TaskResult:
 
 
 def manifest_event(event: AuditEvent) -> ManifestEvent | None:
-    """What *event* says to the manifest; None where the manifest has nothing of it."""
+    """The change of the manifest by *event*; None if there is none."""
     if event.action not in CONTENT_CHANGES:
         return None
     return ManifestEvent(

@@ -1,8 +1,8 @@
-"""The audit log as files of text at a storage provider, for those who have no access to the node (reference mill §1.7).
+"""The audit log as files of text at a storage provider, for readers without access to the node (reference mill §1.7).
 
-Each (account, store, space) has files of its own, which begin with a heading; a new one begins at 10 MiB. What was
-exported stands with the newest file itself, so that nothing else has to be kept, and a run that dies loses nothing.
-The format is ``docs/formats/audit.md``.
+Each (account, store, space) has its own files, which begin with a heading; a new one begins at 10 MiB. The newest file
+itself records what was exported, so there is no other state, and a killed run loses nothing. The format is
+``docs/formats/audit.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AuditExportError(MillError):
 
 
 class Exported(msgspec.Struct):
-    """What a run has written: ``events``, and ``files``, those that were there and grew counted as well."""
+    """The result of a run: written ``events``, and ``files``, including existing ones that grew."""
 
     events: int = 0
     files: int = 0

@@ -1,6 +1,5 @@
-"""The plain duplication, many items at a time: small ones that the destination has not got, and those in order.
-
-That is what nearly all tasks of a first copy and of a loop are. All else is left to the processor of single tasks.
+"""The simple cases of duplication, many items at a time: small items that the destination lacks, and correct copies.
+Nearly all tasks of a first copy and of a loop are of these kinds. All others go to the processor of single tasks.
 """
 
 from __future__ import annotations
@@ -31,21 +30,20 @@ HELD = 8 * SMALL
 """Bytes of items that one thread holds in memory."""
 
 Looked = tuple[ItemInfo | StoreError, ItemInfo | StoreError]
-"""What the source and the destination say of an item."""
+"""The metadata of an item at the source and the destination."""
 
 
 _NOT_THERE = ObservedEnd(EndState.NO_ITEM)
 
 AuditSums = Callable[[str, str, Sequence[str]], Mapping[str, str | None]]
-"""What the audit of a store has recorded of items of a space, by id."""
+"""Checksums that the audit of a store has recorded for items of a space, by id."""
 
 
 def duplicate_group(
     providers: ConfiguredStores, manifest: Manifest, tasks: Sequence[Duplicate], audit_sums: AuditSums
 ) -> Sequence[TaskResult | None]:
-    """What each of *tasks* came to; None for one that has to be done alone.
-
-    That is also one whose source is not what *audit_sums* knows of it.
+    """The result of each of *tasks*; None for a task that must be done alone. That includes a task whose source differs
+    from *audit_sums*.
     """
     results: dict[Duplicate, TaskResult] = {}
 

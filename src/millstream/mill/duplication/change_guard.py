@@ -71,7 +71,8 @@ _holds = sa.Table(
 
 
 class ChangeBudgets(msgspec.Struct, frozen=True):
-    """What may be done to the copies of a space unasked: in ``window`` (microseconds), a share of them, or ``least``.
+    """The changes of the copies of a space that need no approval: in ``window`` (microseconds), a share of them, or
+    ``least``.
 
     An approval is good for the counted items, for ``approval`` (microseconds).
     """
@@ -133,7 +134,7 @@ class PendingApproval(msgspec.Struct, frozen=True):
 
 
 class _Account(NamedTuple):
-    """What is counted together."""
+    """The key of a budget."""
 
     destination: str
     space: str
@@ -193,7 +194,7 @@ class ChangeGuard:
         return self._database.write(transaction)
 
     def preview(self, plan: DuplicationPlan) -> str | None:
-        """Why *plan* would be held as a whole if it was carried out now; None where it would not be."""
+        """The reason why *plan* would be held as a whole if it was executed now; None if it would not be."""
         return self._database.read(lambda connection, now: self._reason(connection, plan, now))
 
     def spend(self, pair: Pair, space: str, kind: ChangeKind) -> int | None:
@@ -219,7 +220,7 @@ class ChangeGuard:
         return self._database.write(transaction)
 
     def refund(self, pair: Pair, space: str, kind: ChangeKind) -> None:
-        """What was counted last has not happened after all."""
+        """Undo the last count: the change did not happen."""
         used = _holds.c[f"used_{kind}"]
 
         def transaction(connection: sa.Connection, now: int) -> None:
@@ -229,7 +230,7 @@ class ChangeGuard:
         self._database.write(transaction)
 
     def pending(self, *, approved: bool = False) -> Sequence[PendingApproval]:
-        """What waits for an approval, by number; with *approved* also what has one that is still good."""
+        """The held plans by number; with *approved* also those with a valid approval."""
 
         def query(connection: sa.Connection, now: int) -> Sequence[PendingApproval]:
             waits = _holds.c.approved_at.is_(None)
@@ -282,7 +283,7 @@ class ChangeGuard:
         return self._database.write(transaction)
 
     def _reason(self, connection: sa.Connection, plan: DuplicationPlan, now: int) -> str | None:
-        """Why *plan* goes too far."""
+        """The reason why *plan* exceeds the budget."""
         approved = sa.select(_holds).where(_active(plan.pair, plan.space, now))
         granted = [PendingApproval(*row) for row in connection.execute(approved)]
         where, copied = f"of {plan.copied:,} copies", plan.copied

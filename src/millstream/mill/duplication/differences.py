@@ -39,7 +39,7 @@ class ItemDifference(enum.StrEnum):
 
 
 class ListedItem(Protocol):
-    """What an end lists of an item."""
+    """The listing of an item at one end."""
 
     @property
     def size(self) -> int: ...
@@ -48,7 +48,7 @@ class ListedItem(Protocol):
 
 
 class RecordedItem(Protocol):
-    """What the manifest has of an item at one end."""
+    """The manifest record of an item at one end."""
 
     @property
     def sha256(self) -> str | None: ...
@@ -71,7 +71,7 @@ class ComparedItem(NamedTuple):
 
 
 class DuplicationPlan(msgspec.Struct, frozen=True):
-    """What was found for one pair of stores and one space, in items.
+    """The differences of one pair of stores and one space, in numbers of items.
 
     ``bytes`` are those of the items to copy and to compare. ``replaced`` of the changes would put other bytes in the
     place of a recorded copy; ``copied`` items are at the destination by now. ``held`` items are only there and have no

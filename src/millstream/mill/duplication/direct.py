@@ -60,19 +60,19 @@ class PlannedCopies:
         self.add_new([found.name])
 
     def add_new(self, names: Sequence[str]) -> None:
-        """Items that the destination has not got."""
+        """Items that are missing at the destination."""
         if self.names is not None:
             self.names += names
             if len(self.names) > KEPT_NAMES:
                 self.names = None
 
     def add_info(self, info: ItemInfo) -> None:
-        """What the source says of an item, before :meth:`add` is told of it."""
+        """The metadata of an item at the source, to be set before :meth:`add`."""
         if len(self._infos) < KEPT_INFOS:
             self._infos[info.content_id] = info
 
     def take_infos(self, names: Sequence[str]) -> Sequence[ItemInfo | None]:
-        """What the source said of those of *names* that the destination has not got, a moment ago; None for others."""
+        """The source's recent metadata of those of *names* that are missing at the destination; None for others."""
         if self._clock.monotonic() - self._began > FRESH:
             self._infos.clear()
         return [self._infos.pop(name, None) for name in names]
@@ -116,7 +116,7 @@ class DirectDuplicator:
 
 
 def _unaudited(results: Iterable[TaskResult], events: Iterable[AuditEvent]) -> Iterator[ManifestEvent]:
-    """What *results* say to the manifest and *events* do not."""
+    """The changes of the manifest by *results* that *events* do not contain."""
     audited = {(event.store, event.space, event.content_id, event.sha256) for event in events}
     for result in results:
         for one in result.events:

@@ -1,4 +1,4 @@
-"""What duplication has to do for one item or space: the decision table D1–D24 as a pure total function.
+"""The action of duplication for one item or space: the decision table D1–D24 as a pure total function.
 
 The task does not say what to do; the states of both ends and of the manifest do (seed document duracloud-mill,
 "Duplication Task Processor"). A stale task is therefore harmless. No action ever writes to the source (promise P8).
@@ -24,7 +24,7 @@ import msgspec
 
 
 class EndState(enum.StrEnum):
-    """What was found at one end."""
+    """The state at one end."""
 
     ITEM = "item"
     NO_ITEM = "no-item"  # the space is there, the item is not
@@ -35,7 +35,7 @@ class EndState(enum.StrEnum):
 
 
 class SourceRecord(enum.StrEnum):
-    """What the manifest says of the item at the source."""
+    """The manifest's record of the item at the source."""
 
     NONE = "none"
     LIVE = "live"
@@ -74,7 +74,7 @@ class DuplicationRow:
 
 
 class DuplicationAct(enum.StrEnum):
-    """What is to be done at the destination."""
+    """The action at the destination."""
 
     NOTHING = "nothing"
     CREATE_SPACE = "create-space"
@@ -87,7 +87,7 @@ class DuplicationAct(enum.StrEnum):
 
 
 class DuplicationAction(msgspec.Struct, frozen=True, gc=False):
-    """What to do, by which row of the table, and why."""
+    """The action, the row of the table, and the reason."""
 
     row: str
     act: DuplicationAct
@@ -95,7 +95,7 @@ class DuplicationAction(msgspec.Struct, frozen=True, gc=False):
 
 
 class DuplicationFailure(msgspec.Struct, frozen=True):
-    """Why a task fails, and what people do then."""
+    """The reason why a task fails, and the remedy."""
 
     reason: str
     todo: str
@@ -131,7 +131,7 @@ FAILURES: Mapping[str, DuplicationFailure] = {
         "find out who changed the source; put the right bytes through the node, then redrive the task",
     ),
 }
-"""Why a task fails, by the row of the table."""
+"""The reason why a task fails, by the row of the table."""
 
 
 def _failed(row: str, act: DuplicationAct = DuplicationAct.FAIL) -> DuplicationAction:

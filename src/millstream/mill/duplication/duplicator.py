@@ -117,7 +117,7 @@ class DuplicationProcessor:
     def copy_group(self, pair: Pair, space: str, infos: Mapping[str, ItemInfo | None]) -> Mapping[str, TaskResult]:
         """The results of those items of *infos* that could be done together, by id, for the caller that planned them.
 
-        Of an item that the destination has not got, *infos* has what the source has just said; of others None.
+        *infos* has the source's present metadata of items that are missing at the destination, and None of others.
         """
         if self._policies is not None and not self._is_asked(Duplicate(pair.source, pair.destination, space, "")):
             return {}
@@ -197,7 +197,7 @@ class DuplicationProcessor:
             raise
 
     def _loss(self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd) -> ChangeKind | None:
-        """What the destination would lose by *action*."""
+        """The item that the destination would lose by *action*."""
         if action.act == DuplicationAct.DELETE:
             return "deletes"
         if action.row != DuplicationRow.CHECKSUMS_DIFFER:

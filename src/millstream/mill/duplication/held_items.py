@@ -18,8 +18,8 @@ from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
 
 DELETE, REPLACE, VANISHED = "delete", "replace", "vanished"
-"""What a plan does to the copy of an item: deletes it, puts other bytes in its place, or keeps it although its original
-is gone, because no deletion is recorded."""
+"""The effect of a plan on the copy of an item: deletes it, puts other bytes in its place, or keeps it although its
+original is gone, because no deletion is recorded."""
 
 MOST = 10_000
 """Items of a plan that are kept in memory; those of a larger one are looked up again."""
@@ -132,7 +132,7 @@ class HeldItems:
         return self._read(query.order_by(*order).offset(offset).limit(limit))
 
     def of_item(self, space: str, content_id: str) -> Sequence[HeldItem]:
-        """What plans do to the copies of one item."""
+        """The effects of plans on the copies of one item."""
         return self._read(_rows().where(_items.c.space == space, _items.c.content_id == content_id))
 
     def counts(self) -> Sequence[HeldCount]:

@@ -120,7 +120,7 @@ def put_space(providers: ConfiguredStores, pair: Pair, space: str, queue: WorkQu
 def duplication_rounds(
     policies: Policies, providers: ConfiguredStores, space: str | None = None, *, unlisted: dict[str, str] | None = None
 ) -> Sequence[Sequence[tuple[Pair, str]]]:
-    """What the policies ask to be copied: pairs of stores with a space of at least one of them, in rounds.
+    """The pairs to copy by the policies: pairs of stores with a space of at least one of them, in rounds.
 
     A pair whose source is itself a copy (A → B, B → C) comes in a later round than the pair that fills it. With
     *space*, only that one. Stores that cannot be listed are added to *unlisted*, with the reason, and their pairs left

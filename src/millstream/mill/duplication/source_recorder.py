@@ -17,7 +17,7 @@ from millstream.stores.protocol import ItemInfo
 
 
 class RecordingCounts(msgspec.Struct, frozen=True):
-    """What a listing had: items in all, those newly recorded, and those that have no provider checksum to record."""
+    """The totals of a listing: all items, those newly recorded, and those that have no provider checksum to record."""
 
     listed: int
     recorded: int

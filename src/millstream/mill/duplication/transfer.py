@@ -129,7 +129,8 @@ def _quarantine_id(place: ItemRef, now: int) -> str:
 def _copy_once(
     providers: ConfiguredStores, source: ItemRef, destination: ItemRef, sha256: str, **described: Any
 ) -> tuple[ItemInfo | None, str]:
-    """What the destination stored (None where it refused the bytes), and the checksum of what was read."""
+    """The item that the destination stored (None if it refused the bytes), and the checksum of the bytes that were
+    read."""
 
     def copy() -> tuple[ItemInfo | None, str]:
         with providers[source.store].open(source.space, source.content_id) as file:

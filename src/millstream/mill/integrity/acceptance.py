@@ -1,4 +1,4 @@
-"""Recording, because a person says so, that the bytes an item has now are the right ones."""
+"""Recording, by decision of an operator, that the present bytes of an item are the right ones."""
 
 from __future__ import annotations
 

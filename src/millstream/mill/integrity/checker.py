@@ -37,7 +37,7 @@ from millstream.stores.hashing import Digests
 from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, ItemInfo, StoreError
 
 RecordedRow = ManifestRow | ComparisonRow
-"""What a check needs of the manifest: the sum, the time, and whether it is a tombstone."""
+"""The columns of the manifest that a check needs: the checksum, the time, and whether it is a tombstone."""
 
 MAX_LOOKS = 3
 """How often an item is examined that others continue changing."""
@@ -46,7 +46,7 @@ _ANSWERS = frozenset(SourceAnswer)
 
 
 class ItemReading(msgspec.Struct, frozen=True, gc=False):
-    """What a provider and its bytes say of one item: sums (hex) or answers, bytes read, when it was taken, its type.
+    """The observation of one item at a provider: sums (hex) or answers, bytes read, when it was taken, its type.
 
     ``properties`` are None where nothing was read of it; ``links`` are the names of its file, None where that is not
     known.
@@ -73,12 +73,12 @@ class BitChecker:
 
     @property
     def clock(self) -> Clock:
-        """What checks are dated by."""
+        """The clock of checks."""
         return self._providers.clock
 
     @property
     def audit_lookup(self) -> AuditLookup | None:
-        """What the audit says of items, where there is one."""
+        """Look-ups in the audit, if there is one."""
         return self._audit_lookup
 
     def check(self, place: ItemRef, *, attempt: int = LAST_ATTEMPT) -> CheckedItem:
@@ -97,7 +97,7 @@ class BitChecker:
             yield self.check_row(ItemRef(store, space, name), rows.get(name), audit[name], seen=seen)
 
     def audit_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
-        """What the audit says of some items, by id (:meth:`AuditLookup.sums`)."""
+        """The audit's checksums of some items, by id (:meth:`AuditLookup.sums`)."""
         if self._audit_lookup is None:
             return dict.fromkeys(content_ids, SourceAnswer.NOT_KEPT)
         return self._audit_lookup.sums(store, space, content_ids)

@@ -25,7 +25,7 @@ class ItemsToCheck(NamedTuple):
     seen: Sequence[int | ItemReading | None]
 
     def reading(self, place: int) -> ItemReading | None:
-        """What was seen of the item at *place*, where that is more than its size."""
+        """The observation of the item at *place*, if more than its size was read."""
         seen = self.seen[place]
         return seen if isinstance(seen, ItemReading) else None
 

@@ -22,7 +22,7 @@ class FileBackedStore(Protocol):
 
 
 def find_shared_store(providers: ConfiguredStores, place: ItemRef, *, of_each: bool = False) -> str | None:
-    """The store whose file of the item is the file at *place*, too; None where it is a file of its own.
+    """The store whose file of the item is also the file at *place*; None if it is a separate file.
 
     Of several stores that share a file one counts as its owner: the source, or else the first. For that one the answer
     is None, unless it is asked *of_each*.

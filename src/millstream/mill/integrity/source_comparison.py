@@ -74,7 +74,7 @@ class SourceComparison:
         return SourceDifferences(tuple(sources), ItemSet.of(strays), ItemSet.of(absent))
 
     def _never_recorded(self, sources: Sequence[str], space: str, store: str) -> Iterator[str]:
-        """What sources list of which the manifest knows no item at all, and that *store* is not recorded to have."""
+        """Items that sources list, in spaces without any manifest record, and that *store* is not recorded to have."""
         for source in sources:
             if source in self._providers and not self._manifest.count(source, space):
                 for names in groups((entry.content_id for entry in self._providers.entries(source, space)), GROUP):

@@ -10,7 +10,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.queue.protocol import Depth
 
 GUARD = "the change guard"
-"""What stands in the place of a queue where plans are held."""
+"""The name in place of a queue's for held plans."""
 
 REMIND = 3600.0
 """Seconds after which an alarm that continues is told again."""
@@ -31,7 +31,7 @@ class Alarm(msgspec.Struct, frozen=True):
 
     @property
     def subject(self) -> str:
-        """What it is about, in a few words."""
+        """The subject, in a few words."""
         return f"{self.kind} in {self.queue}" + (" (over)" if self.over else "")
 
 
@@ -73,7 +73,7 @@ class Alarms:
         return [*due, *over]
 
     def standing(self, name: str, depth: Depth) -> Sequence[Alarm]:
-        """What is wrong with the queue *name* at this *depth*, notified or not."""
+        """The alarms of the queue *name* at this *depth*, notified or not."""
         alarms = []
         if depth.dead:
             tasks, verb = ("1 task", "is") if depth.dead == 1 else (f"{depth.dead:,} tasks", "are")

@@ -1,4 +1,4 @@
-"""Where alarms and other notices go: a webhook, a command, or mail."""
+"""The receivers of alarms and other notices: a webhook, a command, or mail."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NewSpace(msgspec.Struct, frozen=True):
 
     @property
     def subject(self) -> str:
-        """What it is about, in a few words."""
+        """The subject, in a few words."""
         return f"new space {self.space} in {self.store}"
 
 
@@ -48,12 +48,12 @@ class BadReport(msgspec.Struct, frozen=True):
 
     @property
     def subject(self) -> str:
-        """What it is about, in a few words."""
+        """The subject, in a few words."""
         return f"integrity of {self.space} in {self.store}: {self.result}"
 
 
 Notice = Alarm | NewSpace | BadReport
-"""What people are told: it has a ``subject`` and a ``message``, and its fields are plain data."""
+"""A notice: it has a ``subject`` and a ``message``, and its fields are plain data."""
 
 
 class NoticeError(MillError):

@@ -1,1 +1,1 @@
-"""What is copied where, as people write it: read, checked, compared, saved, and never half in force."""
+"""Duplication policies: read, checked, compared and saved; each applies completely or not at all."""

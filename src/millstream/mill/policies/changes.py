@@ -1,4 +1,4 @@
-"""What differs between two policies, by meaning: pairs and ignored spaces that were added or removed, and where."""
+"""Differences between two policies, by meaning: pairs and ignored spaces that were added or removed, and where."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IN_WORDS = {DEFAULTS: "all other spaces", IGNORED: "never copied"}
 
 
 def changes_between(before: Policy, after: Policy) -> list[PolicyChange]:
-    """What *after* says otherwise than *before*; empty where both mean the same, however they are written."""
+    """The changes from *before* to *after*; empty if both have the same meaning."""
     found = [
         _change(DEFAULTS, list(map(str, before.defaults)), list(map(str, after.defaults))),
         *_of_spaces(before, after),

@@ -1,4 +1,4 @@
-"""What policies say that is probably not meant (reference mill §1.3, "not validated", and §8.7).
+"""Probable mistakes in policies (reference mill §1.3, "not validated", and §8.7).
 
 Each is examined by itself, and all of them together, since the accounts share the stores.
 """
@@ -92,7 +92,7 @@ def _spaces(policy: Policy, positions: PolicyPositions) -> Iterator[PolicyWarnin
 def _together(
     policies: Mapping[str, Policy], positions: Mapping[str, PolicyPositions]
 ) -> Iterator[tuple[str, PolicyWarning]]:
-    """What the pairs of all accounts come to, space by space; each finding for every account that takes part in it."""
+    """Findings about the pairs of all accounts together, by space; each for every account involved."""
     for space in (None, *dict.fromkeys(space for policy in policies.values() for space in policy.spaces)):
         steps = list(_steps(policies, space))
         if space is not None and all(step.listed is None for step in steps):

@@ -1,4 +1,4 @@
-"""Where policy files lie: a folder, or a space of a store."""
+"""The location of policy files: a folder, or a space of a store."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class PolicyWarning(msgspec.Struct, frozen=True):
 
 
 class PolicyPositions(msgspec.Struct, frozen=True):
-    """Where the parts of a policy stand in its text: the names of ``spaces`` and of its fields, those of ``ignored``
-    spaces, and ``pairs`` by the space they are of (None: the defaults)."""
+    """The positions of the parts of a policy in its text: the names of ``spaces`` and of its fields, those of
+    ``ignored`` spaces, and ``pairs`` by the space they are of (None: the defaults)."""
 
     spaces: Mapping[str, SourcePosition] = {}
     fields: Mapping[str, SourcePosition] = {}
@@ -63,8 +63,8 @@ class Policy(msgspec.Struct, frozen=True):
     def lookup(self, space: str) -> tuple[Pair, ...]:
         """The pairs that apply to *space*, in order (reference mill §1.3).
 
-        None for system spaces ("x-…") and ignored ones; else the space's own, without the defaults; where it has none
-        of its own, the defaults.
+        None for system spaces ("x-…") and ignored ones; else the space's own, without the defaults; without own pairs,
+        the defaults.
         """
         if is_system(space) or space in self.ignored:
             return ()
@@ -177,7 +177,7 @@ def _pair(node: Node, name: str) -> Pair:
 
 
 def _texts(node: Node, name: str) -> dict[str, SourcePosition]:
-    """Where each of the names in the list *node* stands last."""
+    """The last position of each of the names in the list *node*."""
     return {_text(item, name): item.position for item in _items(node, name, "a list of names").items}
 
 

@@ -49,7 +49,7 @@ class PolicyVersion(msgspec.Struct, frozen=True):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the operator audit log records of it."""
+        """The fields of the operator audit log."""
         return {"version": self.version, "number": self.number, "changes": list(self.changes)}
 
 

@@ -43,9 +43,8 @@ class LoopOutcome(enum.StrEnum):
 
 
 class Chunk(msgspec.Struct, Generic[Morsel], frozen=True):
-    """What one bite came to. ``left`` is the morsel as it is now, None where it is finished.
-
-    With ``again`` it is its turn once more. Without ``moved`` nothing could be done: it waits for workers.
+    """The result of one chunk. ``left`` is the rest of the morsel, None if it is finished. With ``again`` the same
+    morsel continues. Without ``moved`` there was no progress: it waits for workers.
     """
 
     left: Morsel | None
@@ -62,7 +61,7 @@ class LoopFailure(msgspec.Struct, frozen=True):
 
 
 class LoopingProducer(Protocol[Morsel]):
-    """What is different between producers."""
+    """The differences between producers."""
 
     @property
     def unlisted(self) -> Sequence[LoopFailure]:
@@ -89,7 +88,7 @@ class LoopingProducer(Protocol[Morsel]):
 
 
 class LoopRun(msgspec.Struct):
-    """What one run did. ``left`` morsels are not finished; ``next_at`` is when the next loop is due (microseconds)."""
+    """The result of a run. ``left`` morsels are not finished; the next loop is due at ``next_at`` (microseconds)."""
 
     outcome: LoopOutcome = LoopOutcome.NOT_DUE
     tasks: int = 0
@@ -121,7 +120,7 @@ class ProducerLoop(Generic[Morsel]):
         self._frequency, self._most, self._start, self._on_progress = frequency, most, start, on_progress
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> LoopRun:
-        """Go on with the loop, or begin one that is due, until the queue is full, or *stopping* says so.
+        """Continue the loop, or begin one that is due, until the queue is full, or *stopping* returns True.
 
         Raises :class:`~millstream.mill.errors.ProducerBusyError` where another process is at it.
         """

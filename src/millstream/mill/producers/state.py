@@ -15,8 +15,8 @@ from millstream.mill.errors import ProducerBusyError, ProducerStateError
 
 
 class AnyMorsel(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to do for one space. ``failures`` counts the runs in which it could not be gone on with, since
-    ``failing_since`` (microseconds, UTC)."""
+    """The remaining work for one space. ``failures`` counts the runs that failed for it since ``failing_since``
+    (microseconds, UTC)."""
 
     failures: int = 0
     failing_since: int | None = None
@@ -26,7 +26,7 @@ Morsel = TypeVar("Morsel", bound=AnyMorsel)
 
 
 class LoopState(msgspec.Struct, Generic[Morsel]):
-    """What is left of a loop: its ``morsels``, the next one first. Times are microseconds since the epoch, UTC.
+    """The remaining part of a loop: its ``morsels``, the next one first. Times are microseconds since the epoch, UTC.
 
     ``started_at`` is set while a loop is under way and ``next_at`` between loops; neither is set before the first.
     """
@@ -42,7 +42,7 @@ DAY = 24 * 3600 * 1_000_000
 
 
 class Start(enum.Enum):
-    """What a producer that is called has to do."""
+    """The next action of a producer."""
 
     BEGIN = "begin a loop"
     GO_ON = "go on with the loop under way"
@@ -51,11 +51,9 @@ class Start(enum.Enum):
 
 
 def decide_start(state: LoopState[Morsel], now: int, frequency: int) -> Start:
-    """What is to be done at *now*, with a loop every *frequency* microseconds; 0 switches new loops off.
-
-    A loop that is under way is always brought to its end (reference mill §1.5, "Start decision"). One that would be due
-    later than any loop that ends now (by as much as a day, for a time of day) is due: the clock was set back since, or
-    loops are to come more often.
+    """The action at *now*, with a loop every *frequency* microseconds; 0 disables new loops. A loop in progress is
+    always completed (reference mill §1.5, "Start decision"). One that would be due later than any loop that ends now
+    (by as much as a day, for a time of day) is due: the clock was set back since, or loops are to come more often.
     """
     if state.started_at is not None:
         return Start.GO_ON
@@ -71,7 +69,7 @@ GRACE = 600 * 1_000_000
 
 
 def first_start(now: int, start: int) -> int:
-    """When the first loop begins that is to begin at *start* microseconds after midnight (UTC), asked at *now*."""
+    """The start of the first loop at *start* microseconds after midnight (UTC), computed at *now*."""
     return now - GRACE + (start - now + GRACE) % DAY
 
 

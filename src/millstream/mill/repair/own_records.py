@@ -1,4 +1,4 @@
-"""What our own records say of the copies of an item: the evidence of a vote.
+"""Our own records of the copies of an item: the evidence of a vote.
 
 The manifest and the audit log are written when bytes arrive at a store, and are kept apart from it. What waits in the
 audit outbox counts as recorded. What a provider says of a copy (a sidecar, metadata) is no such record.
@@ -16,7 +16,7 @@ from millstream.stores.audit import AuditAction, AuditEvent
 
 
 class OwnRecords:
-    """What *manifest*, and the audit where there is one, have recorded of items in the stores of *providers*."""
+    """Records of *manifest*, and of the audit if there is one, about items in the stores of *providers*."""
 
     def __init__(
         self, providers: ConfiguredStores, manifest: Manifest, audit_lookup: AuditLookup | None = None

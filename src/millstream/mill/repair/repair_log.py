@@ -1,7 +1,6 @@
-"""What was repaired, and what was not and why: an append-only table beside the manifest.
-
-A repair is written down before the copy is changed, and removed from that second table in the transaction that adds its
-event. So a repair whose process was killed in between is known, and its event is added later.
+"""Repairs, and refused repairs with reasons: an append-only table beside the manifest. A repair is recorded before the
+copy is changed, and removed from that second table in the transaction that adds its event. So a repair whose process
+was killed in between is known, and its event is added later.
 """
 
 from __future__ import annotations

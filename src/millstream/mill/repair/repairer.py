@@ -44,7 +44,7 @@ class RepairResult(msgspec.Struct, frozen=True):
 
     @property
     def refused(self) -> tuple[RepairEvent, ...]:
-        """What was not repaired, with the reasons."""
+        """Items that were not repaired, with reasons."""
         return tuple(event for event in self.events if not event.healed)
 
 
@@ -73,7 +73,7 @@ class Repairer:
         self._checker = BitChecker(providers, manifest)
 
     def plan(self, space: str, content_id: str, *, restore_source: bool = False) -> RepairPlan:
-        """What a repair of this item would do; reads every copy."""
+        """The plan of a repair of this item; reads every copy."""
         return self._plan(space, content_id, restore_source)[0]
 
     def _plan(self, space: str, content_id: str, restore_source: bool) -> tuple[RepairPlan, Mapping[str, CopyReading]]:
@@ -124,7 +124,7 @@ class Repairer:
         return RepairResult(plan, tuple(events))
 
     def _separate(self, space: str, content_id: str, copies: Iterable[CopyReading], reason: str) -> list[RepairEvent]:
-        """Write those of the good *copies* anew whose files are also those of other stores (hard links)."""
+        """Write those of the good *copies* again that share their files with other stores (hard links)."""
         places = [ItemRef(copy.store, space, content_id) for copy in copies if not copy.source and not copy.read_only]
         events = []
         for of_each in (False, True):  # the owner of a file only where the others may not be written
@@ -134,7 +134,7 @@ class Repairer:
         return events
 
     def write_anew(self, place: ItemRef, reason: str) -> RepairEvent:
-        """Write the bytes at *place* there again, so that they are in a file of its own; what was done is recorded.
+        """Write the bytes at *place* again into a separate file, and record it.
 
         For a copy that is good. Raises :class:`RepairError` where its store is the source.
         """

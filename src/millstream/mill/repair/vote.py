@@ -49,7 +49,7 @@ class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairDecision(enum.StrEnum):
-    """What a vote decided."""
+    """The result of a vote."""
 
     HEALTHY = "healthy"  # every copy is good
     REPAIR = "repair"
@@ -57,7 +57,7 @@ class RepairDecision(enum.StrEnum):
 
 
 class RepairAction(msgspec.Struct, frozen=True):
-    """One copy that is to be written anew; ``quarantine`` where there are bytes to keep."""
+    """A copy to write again; ``quarantine`` if its bytes are kept."""
 
     store: str
     quarantine: bool
@@ -119,7 +119,7 @@ def _elect(copies: Sequence[CopyReading]) -> tuple[str | None, str]:
 
 
 def _explain_no_match(votes: Sequence[str]) -> str:
-    """Why none of the *votes*, the sums of the copies that can be read, is the recorded one."""
+    """The reason why none of the *votes*, the checksums of readable copies, is the recorded one."""
     if not votes:
         return "no copy can be read: make a store available that has one, then repair it again"
     if len(votes) > 1 and len(set(votes)) == 1:
@@ -128,7 +128,7 @@ def _explain_no_match(votes: Sequence[str]) -> str:
 
 
 def _refuse(copy: CopyReading, winner: str, restore_source: bool) -> str | None:
-    """Why this bad copy must not be written, if there is a reason."""
+    """The reason why this bad copy must not be written, if there is one."""
     if copy.content == SourceAnswer.NOT_READ and copy.provider != SourceAnswer.DAMAGED_RECORD:
         return f"store {copy.store} did not answer: make it available, then repair it again"
     if not copy.source and not copy.read_only:

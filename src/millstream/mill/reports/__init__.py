@@ -1,1 +1,1 @@
-"""What can be said of a space, and believed: reports, coverage, statistics."""
+"""Reports, coverage and statistics of spaces."""

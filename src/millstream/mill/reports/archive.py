@@ -1,4 +1,4 @@
-"""Where the reports of a node are kept, each chained to the one before it: files in a folder, or rows in a database."""
+"""The archive of a node's reports, each chained to the previous one: files in a folder, or rows in a database."""
 
 from __future__ import annotations
 

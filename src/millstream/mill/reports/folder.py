@@ -1,4 +1,4 @@
-"""Where reports are kept: a folder for each store and space, each report chained to the one before it."""
+"""The archive of reports in a folder for each store and space, each report chained to the previous one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ReportFolder:
         _write(path, report, lines)
 
     def folder(self, store: str, space: str) -> Path:
-        """Where the reports of a space lie, or will lie."""
+        """The folder of the reports of a space, which may not exist yet."""
         return self._root / encode_name(store) / encode_name(space)
 
     def _path(self, store: str, space: str, number: int) -> Path:

@@ -29,7 +29,7 @@ _GROUP = 64
 
 
 class RestoreOutcome(enum.StrEnum):
-    """What happened to one item."""
+    """The outcome of one item."""
 
     RESTORED = "restored"
     VERIFIED = "verified"  # read in a test, and good
@@ -46,7 +46,7 @@ class BadCopy(msgspec.Struct, frozen=True):
 
 
 class RestoredItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What happened to one item: ``store`` is where its bytes came from, ``reason`` says why it was not restored.
+    """The result for one item: its bytes came from ``store``; ``reason`` is why it was not restored.
 
     ``bad`` are the copies that were tried before.
     """
@@ -106,7 +106,7 @@ class Restorer:
         self._providers, self._target, self._overwrite, self._threads = providers, target, overwrite, threads
 
     def run(self, items: Iterable[RestorableItem]) -> Iterator[RestoredItem]:
-        """What happened to each of *items*, in their order."""
+        """The result of each of *items*, in order."""
         with ThreadPoolExecutor(self._threads, thread_name_prefix="mill-restore") as pool:
             submitted = ([pool.submit(self._restore, item) for item in some] for some in groups(items, _GROUP))
             try:

@@ -1,4 +1,4 @@
-"""Where items are restored to: a folder, as the files that they were, or a space of another store."""
+"""Targets of a restore: a folder, with the original files, or a space of another store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.stores.protocol import ItemInfo, ItemNotFoundError, Store
 
 
 class TargetState(enum.StrEnum):
-    """What stands at the target under an item's id."""
+    """The entry at the target under an item's id."""
 
     ABSENT = "absent"
     SAME = "same"
@@ -21,7 +21,7 @@ class TargetState(enum.StrEnum):
 
 
 class RestoreTarget(Protocol):
-    """Where items are written, whole or not at all, and durable when a call returns. Thread-safe."""
+    """A target to which items are written completely or not at all, durable when a call returns. Thread-safe."""
 
     def state(self, info: ItemInfo, sha256: str) -> TargetState:
         """Whether the item *info*, of which the bytes have *sha256* (hex), stands there already."""

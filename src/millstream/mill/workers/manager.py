@@ -94,7 +94,7 @@ class WorkerManager:
 
     @property
     def tally(self) -> WorkTally:
-        """What has been done so far."""
+        """The totals so far."""
         return self._settler.tally
 
     def stop(self) -> None:
@@ -176,7 +176,7 @@ class WorkerManager:
         return taken
 
     def _hand_out(self, pool: ThreadPoolExecutor, jobs: Sequence[LeasedTask]) -> None:
-        """Give *jobs* to threads: those that may be done together to one, each of the others to one of its own."""
+        """Give *jobs* to threads: those of a group to one thread, each of the others to another one."""
         group, alone = [job for job in jobs if job.grouped], [job for job in jobs if not job.grouped]
         if len(group) == 1:
             alone, group = list(jobs), []

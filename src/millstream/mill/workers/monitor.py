@@ -31,7 +31,8 @@ class UndeliveredAlarm(msgspec.Struct, frozen=True):
 
 
 class QueueMetrics(msgspec.Struct, frozen=True):
-    """What the monitor last saw: the depth of each queue, the workers each should have, alarms that were not told."""
+    """The last state of the monitor: the depth of each queue, the workers each should have, alarms that were not
+    told."""
 
     depths: Mapping[str, Depth] = {}
     desired: Mapping[str, int] = {}

@@ -22,8 +22,8 @@ PENALTY_FACTOR = 6.0
 
 
 class WorkTally(msgspec.Struct):
-    """What a manager has done so far. ``waiting`` tasks asked to be done again later; the leases of ``lost`` ones ran
-    out. It was ``interrupted`` so often by a queue or a database that did not answer.
+    """The totals of a manager. ``waiting`` tasks asked for a later retry; the leases of ``lost`` ones expired.
+    ``interrupted`` counts failures of a queue or a database.
     """
 
     done: int = 0
