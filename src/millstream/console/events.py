@@ -1,4 +1,4 @@
-"""What changes, told to open pages as server-sent events."""
+"""Changes, sent to open pages as server-sent events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pages write numbers, sizes and times."""
+"""The format of numbers, sizes and times on pages."""
 
 from __future__ import annotations
 

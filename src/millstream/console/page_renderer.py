@@ -1,4 +1,4 @@
-"""What every page does: authenticate the caller, read in a thread, render, and turn errors into pages."""
+"""Common steps of every page: authenticate the caller, read in a thread, render, and turn errors into pages."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _came_from(request: Request) -> str:
 
 
 def body_of(kind: type[Any], **values: Any) -> Any:
-    """What a view is sent, checked. Raises :class:`FormError` that names the field."""
+    """The checked parameters of a view. Raises :class:`FormError` that names the field."""
     try:
         return msgspec.convert(values, prepared(kind), strict=False)
     except msgspec.ValidationError as error:

@@ -15,10 +15,10 @@ from millstream.console.page_renderer import PageRequest
 from millstream.mill.policies.policy import Pair, Policy
 
 SHOWN = 40
-"""Spaces of their own, and ignored ones, that a form shows at a time."""
+"""Number of spaces with own pairs, and of ignored spaces, that a form shows at a time."""
 
 DEFAULT = "d"
-"""What the rows of the pairs for all other spaces call their place."""
+"""The name of the rows of the pairs for all other spaces."""
 
 
 class SpaceRows(msgspec.Struct, frozen=True):

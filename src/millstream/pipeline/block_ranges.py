@@ -20,10 +20,11 @@ from millstream.pipeline.read_options import LogReadOptions
 MOST_PARTITIONS = 10_000
 
 ROW_BYTES = 50
-"""What a message costs beside the bytes of its block, in such bytes: handing one over takes its time, however small."""
+"""The cost of a message besides the bytes of its block, in bytes: passing a message on takes time, however small it
+is."""
 
 LEAST_BYTES = 1_000_000
-"""A run of less is not worth a task of its own, unless it was asked for."""
+"""A smaller run does not justify a separate task, unless one was requested."""
 
 
 class IdRangePartition(InputPartition):
@@ -43,7 +44,7 @@ class IdRangePartition(InputPartition):
 
     @property
     def locations(self) -> Sequence[BlockLocation]:
-        """Where all the blocks lie; none where the log store has to be asked."""
+        """The locations of all blocks; none if the log store must be read instead."""
         return msgspec.msgpack.decode(self._locations, type=prepared(list[BlockLocation]))
 
 

@@ -18,7 +18,7 @@ _AHEAD_OF_TIME = 25
 
 
 def archive_path(folder: Path, java: JavaCandidate, *, quick: bool) -> Path:
-    """Where the archive for *java* lies in *folder*; *quick* machines have one of their own."""
+    """The path of the archive for *java* in *folder*; *quick* machines have a separate one."""
     identity = f"{java.executable}\n{java.version}\n{quick}\n{class_path()}"
     return folder / f"classes-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
 

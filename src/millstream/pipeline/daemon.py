@@ -28,7 +28,8 @@ def main() -> None:
 
 
 def collect_seldom() -> None:
-    """Have the collector leave alone what is imported, and run seldom: a task makes many objects, and hardly a cycle.
+    """Exclude imported objects from garbage collection, and collect rarely: a task makes many objects, and hardly any
+    cycles.
 
     With Python's own thresholds it takes a tenth of the time of a task that packs batches.
     """
@@ -37,10 +38,10 @@ def collect_seldom() -> None:
 
 
 def forget_archives() -> None:
-    """Forget who has looked into archives so far; who looks again finds what is known of them.
+    """Forget the importers of archives, so that the next import uses the file lists that zipimport has cached.
 
-    Each new worker gets a folder of Spark's into its path, and has all that looked anywhere look again. For each
-    package in PySpark's own archive that is the whole list of its files, read anew: 0.1 s of processor time and more.
+    Each new worker adds a folder of Spark to its path, which invalidates all importers. They would read the file list
+    of PySpark's archive again for each package: 0.1 s of processor time and more.
     """
     finders = sys.path_importer_cache
     for path in [path for path, finder in finders.items() if isinstance(finder, zipimporter)]:

@@ -1,4 +1,4 @@
-"""What can go wrong on the Spark road."""
+"""The errors of Spark jobs."""
 
 from __future__ import annotations
 

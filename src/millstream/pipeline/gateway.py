@@ -45,12 +45,12 @@ _OPENED = (
     "sun.nio.cs",
     "sun.util.calendar",
 )
-"""Packages of java.base that Spark reaches into (Spark 4.3, ``JavaModuleOptions``)."""
+"""Packages of java.base that Spark accesses by reflection (Spark 4.3, ``JavaModuleOptions``)."""
 
 
 _COMPACT = ("-XX:GCTimeRatio=9", "-XX:MinHeapFreeRatio=20", "-XX:MaxHeapFreeRatio=50")
-"""The parallel collector takes all of the heap that it may before it collects a second time, unless it is told that it
-may spend a tenth of the time, and is to keep a half free at most: then the heap is what a job needs."""
+"""The parallel collector takes the whole heap before it collects a second time, unless it may spend a tenth of the time
+and must keep at most half of the heap free: then the heap has the size that a job needs."""
 
 _PATIENT = (
     "-XX:Tier4InvocationThreshold=50000",
@@ -58,12 +58,12 @@ _PATIENT = (
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
-"""Ten times Java's own thresholds: of what a job runs, the full compiler takes what runs long, and not each method that
-plans it. At some hundred thousand messages it took more time than the tasks of Java did."""
+"""Ten times Java's default thresholds: the full compiler then compiles methods that run long, and not each method that
+plans a job. With some hundred thousand messages it took more time than Java's tasks."""
 
 
 _FIRST_HEAP = "-Xms64m"
-"""Java begins with a 64th of the machine's memory otherwise, needed or not, and fills it before it collects."""
+"""By default Java begins with 1/64 of the machine's memory, and fills it before it collects."""
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC")
 
@@ -79,7 +79,7 @@ class Gateway(msgspec.Struct, frozen=True):
     secret: str
 
     def environment(self) -> dict[str, str]:
-        """What PySpark must find in the environment while it connects."""
+        """The environment variables of PySpark while it connects."""
         return {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
 
     def stop(self, timeout: float = 20.0) -> None:
@@ -151,9 +151,9 @@ def _command(java: JavaCandidate, confs: Mapping[str, str], options: Sequence[st
 
 
 def machine_options(java: JavaCandidate, memory: str, quick: bool, own: str = "") -> Iterator[str]:
-    """What a Java machine of Spark is started with: *memory* is the most heap, *quick* keeps to the fast compiler.
+    """The options of a Java machine of Spark: *memory* is the maximum heap, *quick* uses the fast compiler only.
 
-    *own* are options of the user's, which win over these.
+    *own* are options of the user, which take precedence.
     """
     own_options = shlex.split(own)
     own_collector = any(_COLLECTOR.fullmatch(option) for option in own_options)  # Java refuses to be given two
@@ -186,7 +186,7 @@ def class_path() -> str:
 
 
 def spark_home() -> Path:
-    """Where the PySpark package keeps Spark itself."""
+    """The folder of Spark in the PySpark package."""
     return Path(pyspark.__file__).parent
 
 

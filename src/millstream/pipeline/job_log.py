@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LOGGER = "millstream.pipeline"
-"""Who logs a line of canonical JSON a finished job: its name and inputs, rows in and out, bytes, seconds and counts."""
+"""The logger that gets a line of canonical JSON per finished job: its name and inputs, rows in and out, bytes, seconds
+and counts."""
 
 
 @contextlib.contextmanager

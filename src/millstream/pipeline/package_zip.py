@@ -10,7 +10,7 @@ from pathlib import Path
 from millstream.core.durable import replacing
 
 _LEFT_OUT = {"__pycache__", "console"}
-"""What no task of Spark imports."""
+"""Packages that no task of Spark imports."""
 
 _WRITTEN = (1980, 1, 1, 0, 0, 0)
 """The time of every file in a ZIP archive: the same package gives the same bytes."""

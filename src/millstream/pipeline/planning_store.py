@@ -40,6 +40,6 @@ def open_to_plan(store_url: str) -> Iterator[LogStore]:
 
 
 def forget_stores() -> None:
-    """Open each store anew from now on."""
+    """Open each store again from now on."""
     with _lock:
         _kept.clear()

@@ -22,7 +22,8 @@ from millstream.pipeline.schema import spark_schema
 from millstream.stores.sources import local_folder
 
 FileIdentity = tuple[int | str, ...]
-"""What tells a file or folder from another one at the same path of another host; empty where there is none."""
+"""The identity of a file or folder, which differs from that of another one at the same path of another host; empty if
+it does not exist."""
 
 HostWork = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -69,7 +70,8 @@ def check_files(spark: SparkSession, paths: Sequence[str]) -> None:
 
 
 def identity_of(path: Path) -> FileIdentity:
-    """What *path* is on this host: its inode and, as that of a mounted folder says little, that of a folder in it."""
+    """The identity of *path* on this host: its inode and, as that of a mounted folder says little, that of a folder in
+    it."""
     try:
         inode = path.stat().st_ino
         if not path.is_dir():
@@ -92,7 +94,7 @@ def is_same(path: Path, known: FileIdentity) -> bool:
 
 
 def store_identity(store_url: str) -> FileIdentity:
-    """What the files of the log store at *store_url* are on this host; empty for a store on a server."""
+    """The identity of the files of the log store at *store_url* on this host; empty for a store on a server."""
     files = store_files(store_url)
     return () if files is None else identity_of(files)
 

@@ -1,4 +1,4 @@
-"""What to read of a log: the options of our data sources, checked."""
+"""The checked options of our data sources: which part of a log to read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from millstream.log import Log
 from millstream.pipeline.errors import PipelineInputError
 
 PARTITION_BYTES = 32_000_000
-"""What a partition aims at, in bytes of blocks and 50 for each message: a second of work or so, since what a task costs
-by itself is a hundredth of that."""
+"""The target size of a partition, in bytes of blocks plus 50 for each message: about a second of work, because the
+fixed cost of a task is a hundredth of that."""
 
 TASKS_A_CORE = 3
 """A log that is worth as many tasks has so many for each core: a core that is done early takes another."""
@@ -24,7 +24,7 @@ OPTIONS = (
     "store", "log", "from", "to", "since", "until", "columns", "partitionBytes", "leastPartitions", "quarantine",
     "maxMessagesPerTrigger", "maxBytesPerTrigger", "barrier", "staging", "write",
 )  # fmt: skip
-"""What a user of the data source ``millstream`` may say."""
+"""The options of the data source ``millstream``."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

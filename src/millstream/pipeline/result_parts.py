@@ -1,8 +1,8 @@
 """Results of jobs as objects of a storage provider, for clusters whose hosts share nothing but the network.
 
 A result table is a folder of the driver. Either its Parquet files lie in it, and all hosts mount it, or the file
-``parts.json`` in it says which objects of the space ``x-results`` are its parts. Each attempt of a task writes an
-object of its own; the driver lists those whose attempts Spark took, which commits them, and deletes the others.
+``parts.json`` in it says which objects of the space ``x-results`` are its parts. Each attempt of a task writes a
+separate object; the driver lists those whose attempts Spark took, which commits them, and deletes the others.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ PART_SCHEMA = pa.schema(
 """One row a part that a task has stored: its name, its size, and what the task counted in it (JSON: ``rows``, …)."""
 
 _TEMPORARY = "_temporary"
-"""Where parts lie in a folder until its table is committed; Spark's own writer uses the same name."""
+"""The subfolder of parts until the table is committed; Spark's own writer uses the same name."""
 
 _MARK = "://"
-"""What the location of an object has, and no path: ``Path`` makes one slash of two."""
+"""The mark of an object's location, which a path never has: ``Path`` makes one slash of two."""
 
 
 class ParquetLayout(msgspec.Struct, frozen=True):
-    """How a result is laid out: the size of row groups before compression, and the columns without a dictionary.
+    """The layout of a result: the size of row groups before compression, and the columns without a dictionary.
 
     ``distinct`` are columns, as Parquet names them, of which hardly a value comes twice.
     """
@@ -77,7 +77,8 @@ class ParquetLayout(msgspec.Struct, frozen=True):
 
 
 class TaskWork(msgspec.Struct, frozen=True):
-    """What a task does with its rows before it stores them: it may ``make`` others of them, and ``count`` in those."""
+    """The processing of a task's rows before it stores them: ``make`` transforms them, and ``count`` counts in the
+    result."""
 
     make: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = lambda parts: parts
     count: Callable[[pa.RecordBatch], Mapping[str, int]] = lambda _: {}
@@ -91,7 +92,7 @@ class ResultPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A result table at the storage provider of ``url``, below a ``prefix`` of its own; without parts until it is done.
+    """A result table at the storage provider of ``url``, below its own ``prefix``; without parts until it is done.
 
     A URL of a storage provider holds no secret, so that a table may be part of a plan of Spark.
     """
@@ -101,7 +102,7 @@ class StoredTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[ResultPart, ...] = ()
 
     def location(self, name: str) -> str:
-        """Where the part *name* is, for :func:`open_location`."""
+        """The location of the part *name*, for :func:`open_location`."""
         return f"{self.url}#{self.prefix}/{name}"
 
     def at(self, url: str) -> StoredTable:
@@ -212,7 +213,8 @@ def commit_table(data: Path, table: StoredTable, parts: Iterable[ResultPart]) ->
 
 
 def why_incomplete(folder: Path) -> str | None:
-    """Why the tables below *folder* cannot be used as they are: a part is gone or has another size; None: they can."""
+    """The reason why the tables below *folder* cannot be used (a part is missing or has another size); None if they
+    can."""
     tables = (read_table(listing.parent) for listing in sorted(folder.rglob(LISTING)))
     reasons = (_missing(table, table.stored()) for table in tables if table is not None and table.parts)
     return next((reason for reason in reasons if reason), None)
@@ -226,7 +228,7 @@ def discard_tables(folder: Path) -> None:
 
 
 def locations(data: Path) -> list[str]:
-    """Where the Parquet files of the table in *data* are, in the order of their names, for :func:`open_location`."""
+    """The locations of the Parquet files of the table in *data*, by name, for :func:`open_location`."""
     table = read_table(data)
     if table is None:
         return [str(path) for path in sorted(data.glob("*.parquet"))]
@@ -234,7 +236,7 @@ def locations(data: Path) -> list[str]:
 
 
 def shown_place(data: Path) -> str:
-    """Where the table in *data* is, for people: the folder, or the storage provider, the space and the prefix."""
+    """The displayed location of the table in *data*: the folder, or the storage provider, the space and the prefix."""
     table = read_table(data)
     return str(data) if table is None else f"{table.url} {SPACE}/{table.prefix}"
 
@@ -249,7 +251,7 @@ def task_location(location: str, tasks: int) -> str:
 
 @contextlib.contextmanager
 def open_location(location: str) -> Iterator[BinaryIO | str]:
-    """What pyarrow opens for *location*: the path itself, or a file that reads the ranges of an object."""
+    """The source for pyarrow for *location*: the path itself, or a file that reads the ranges of an object."""
     if _MARK not in location:
         yield location
         return

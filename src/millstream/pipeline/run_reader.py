@@ -1,4 +1,4 @@
-"""What a task reads of a log: from the objects in which its blocks lie, or else through the log store."""
+"""The reader of a task: reads a log from the objects of its blocks, or else through the log store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _through_log(request: LogReadOptions, ids: IdRange, columns: Sequence[str], 
 
 
 def _located(request: LogReadOptions, run: IdRangePartition, columns: Sequence[str], gaps: Gaps) -> Iterator[Batch]:
-    """The first messages of *run*, as many as lie where the driver located them."""
+    """The first messages of *run*, up to the first block that is not where the driver located it."""
     locations = run.locations
     if not locations:
         return

@@ -89,7 +89,7 @@ def write_share(share: pa.RecordBatch) -> bytes:
 
 
 def read_share(data: bytes) -> pa.Table:
-    """What :func:`write_share` wrote."""
+    """The share that :func:`write_share` wrote."""
     return pa.ipc.open_stream(data).read_all()
 
 

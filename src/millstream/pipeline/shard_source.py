@@ -170,7 +170,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _clock_at(request: LogReadOptions, last_id: int) -> int:
-    """When message *last_id* was received."""
+    """The receive time of message *last_id*."""
     with open_to_plan(request.store) as store:
         log = store.log(LogSpec(request.log), create=False)
         (batch,) = log.read(last_id, last_id, ["received_at"], gaps="none")

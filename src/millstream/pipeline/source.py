@@ -1,4 +1,4 @@
-"""The data source ``millstream``: a log as a Spark DataFrame, as it stands or as a stream, to be read and written.
+"""The data source ``millstream``: a log as a Spark DataFrame or stream, for reading and writing.
 
 Partitions are runs of whole blocks, balanced by bytes; executors open the log store themselves, or read the objects of
 a bucket in which the driver located the blocks, and hand record batches on as they lie in the blocks, with no Python

@@ -1,4 +1,4 @@
-"""What Spark throws, in one line that people can act on."""
+"""Errors of Spark in one line with a remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RAISED = re.compile(r"^([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, wherever Spark put it."""
 
 _THROWN = re.compile(r"^(?:: )?(?:[A-Za-z_][\w$]*\.)+[\w$]+: (.+)$", re.MULTILINE)
-"""What Java threw and PySpark has no class for: the message behind the name of its class."""
+"""An exception of Java for which PySpark has no class: the message after the name of its class."""
 
 _UNREAD, _DAMAGED = "FAILED_READ_FILE", "; the file is damaged or gone: remove it, and run what made it again"
 """Spark's name of the error where a file of an earlier job cannot be read, and what to do."""

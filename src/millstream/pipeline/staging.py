@@ -1,10 +1,10 @@
-"""Where tasks lay down what is to be appended to a log, until the driver appends it: exactly once.
+"""Staging of rows that tasks produce, until the driver appends them to a log exactly once.
 
-Tasks cannot append: a log has one writer, and a task may run twice. So each lays its rows down as one *part*, under a
-name made of its bytes, at a storage provider that all hosts reach; rows that the log would refuse fail the task. The
-driver checks that every part is there, records which parts make up the *commit* (its *intent*), appends them under the
-log's lease in pieces that the log numbers, and deletes the parts. Whoever comes after a driver that died finds the
-intent and appends the missing pieces; an intent of which nothing was appended is replaced.
+Tasks cannot append: a log has one writer, and a task may run twice. So each stores its rows as one *part*, named by the
+hash of its bytes, at a storage provider that all hosts reach; rows that the log would refuse fail the task. The driver
+checks that every part is there, records which parts make up the *commit* (its *intent*), appends them under the log's
+lease in pieces that the log numbers, and deletes the parts. After a driver was killed, the next one finds the intent
+and appends the missing pieces; an intent of which nothing was appended is replaced.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _INTENT = "intent-"
 
 
 class StagedPart(msgspec.Struct, frozen=True):
-    """What one task laid down: its partition, the name of its object, its rows and pieces, and the object's SHA-256.
+    """The part of one task: its partition, the name of its object, its rows and pieces, and the object's SHA-256.
 
     ``size`` is that of the object in bytes; ``columns`` are those besides ``body`` that have values; ``fingerprint``
     is that of the rows (:func:`~millstream.pipeline.write_names.fingerprint`), 0 where it was not asked for.
@@ -99,7 +99,7 @@ class PartWriter:
 
 
 class Staging:
-    """The parts of one write at the provider of *url*, below a *prefix* of their own."""
+    """The parts of one write at the provider of *url*, below their own *prefix*."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self._store: Store = open_provider(url, create=True)

@@ -17,7 +17,7 @@ from millstream.pipeline.planning_store import open_to_plan
 
 
 class StreamLag(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last trigger of a stream read of a log, and what was left after it, in messages and bytes."""
+    """The messages and bytes that the last trigger of a stream read, and those that remained after it."""
 
     read_messages: int
     read_bytes: int

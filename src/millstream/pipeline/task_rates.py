@@ -1,4 +1,4 @@
-"""What tasks that work side by side may ask of a store together."""
+"""The request limit of a store for all tasks that run in parallel."""
 
 from __future__ import annotations
 

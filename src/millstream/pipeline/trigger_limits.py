@@ -57,7 +57,7 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if request.bytes_per_trigger is None else ReadMaxBytes(request.bytes_per_trigger)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Where a trigger that begins after *start* ends."""
+        """The last id of a trigger that begins after *start*."""
         done, end = start["id"], self._end()
         if end < done and self._target is None:
             raise PipelineInputError(

@@ -1,4 +1,4 @@
-"""What of a log could not be read: a reader that may continue past damage puts down what it left out, and why."""
+"""Unreadable parts of a log: a reader that may continue past damage records what it skipped, and why."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class StreamOwner(msgspec.Struct, frozen=True, tag="stream", kw_only=True):
 
     @property
     def named(self) -> str:
-        """What identifies the stream, for people."""
+        """The displayed identity of the stream."""
         return f"the checkpoint {self.checkpoint}" if self.checkpoint else f"the query id {self.query}"
 
     def is_same(self, other: StreamOwner) -> bool:
@@ -47,7 +47,7 @@ class JobOwner(msgspec.Struct, frozen=True, tag="job", kw_only=True):
 
 
 class WriteClaim(Protocol):
-    """Who comes with a name; a :class:`StreamClaim` or a :class:`JobClaim`."""
+    """The owner of a name; a :class:`StreamClaim` or a :class:`JobClaim`."""
 
     def claim(self, log: Log, write: str) -> None:
         """Take the name *write* before anything is appended under it, or raise :class:`PipelineInputError`."""

@@ -31,8 +31,7 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
 class DeadLetters:
     """*tasks*, by id, ready to be paged through and grouped.
 
-    *known* are the groups of causes that were worked out before (see :attr:`names`): of many thousand dead tasks only
-    those that died since are read anew.
+    *known* are the groups of causes that were computed before (see :attr:`names`): only tasks that died since are read.
     """
 
     def __init__(self, tasks: Sequence[DeadTask], known: Mapping[str, str] | None = None) -> None:

@@ -1,7 +1,6 @@
-"""What happens in a work queue, as messages of a log.
-
-Every message's key says what happened. A ``put`` is the task itself: its body is the message's body, its id the
-message's id. All other bodies are JSON, so that the history of a queue can be read with ``millstream log read``.
+"""The events of a work queue, as messages of a log. The key of a message is the kind of event. A ``put`` is the task
+itself: its body is the message's body, its id the message's id. All other bodies are JSON, so that the history of a
+queue can be read with ``millstream log read``.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def put_message(body: bytes, ready_at: int | None, now: int) -> Message:
 
 
 def ready_at(message: Message) -> int | None:
-    """When the task of a ``put`` message may be leased first (None: at once)."""
+    """The time from which the task of a ``put`` message may be leased (None: at once)."""
     for name, value in message.headers:
         if name == _READY_AT and value.isdigit():
             return int(value)

@@ -83,7 +83,7 @@ SLOT_SECONDS = 0.1
 
 
 def redrive_times(ids: Sequence[int], per_second: float | None, now: int) -> Iterator[tuple[int, Sequence[int]]]:
-    """When (microseconds) which of *ids* become ready that are redriven at *now* at a rate.
+    """The times (microseconds) at which *ids* become ready if they are redriven at *now* at a rate.
 
     Raises :class:`QueueInputError` where the rate is not above 0.
     """

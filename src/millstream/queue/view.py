@@ -14,9 +14,9 @@ from millstream.queue.state import QueueState
 
 
 class QueueView:
-    """The state of the queue on *log*, read anew as it grows. Thread-safe. *clock* says which delays are over.
+    """The state of the queue on *log*, updated as it grows. Thread-safe. *clock* says which delays are over.
 
-    Raises what :func:`~millstream.queue.recover` raises.
+    Raises the errors of :func:`~millstream.queue.recover`.
     """
 
     def __init__(self, log: Log, clock: Clock) -> None:
@@ -43,7 +43,7 @@ class QueueView:
             return self._dead_letters().causes
 
     def _dead_letters(self) -> DeadLetters:
-        """Sorted anew only where a task died, was changed, redriven or discarded since."""
+        """Sorted again only if a task died, was changed, redriven or discarded since."""
         state = self._refresh()
         if self._sorted != (state, state.deaths):
             self._dead = DeadLetters(state.dead(), self._dead.names)

@@ -1,4 +1,4 @@
-"""Who may do what: sessions in signed cookies, tokens against forged forms, and a limit on guessed passwords.
+"""Access control: sessions in signed cookies, tokens against forged forms, and a limit on guessed passwords.
 
 A node without users trusts everybody who reaches it, and so is reached from its own machine alone. Pages and programs
 are not distinguished: both are a caller (:class:`~millstream.rest.principal.Principal`) with a role.
@@ -133,7 +133,7 @@ class AccessControl:
         return None if gone or (session.name and session.name not in self._users) else session
 
     def form_token(self, session: Session) -> str:
-        """What every form of a page of *session* has to bring back."""
+        """The token that every form of a page of *session* must send."""
         return self._sign("form", session.nonce, session.name)
 
     def is_form_token(self, session: Session, token: str) -> bool:
@@ -176,7 +176,7 @@ class AccessControl:
             self._audit.signed_out(session.name, address)
 
     def basic(self, header: str, address: str) -> Principal:
-        """Who sends ``Authorization: Basic …``. Raises :class:`AuthenticationError`, :class:`TooManySignInsError`."""
+        """The user of ``Authorization: Basic …``. Raises :class:`AuthenticationError`, :class:`TooManySignInsError`."""
         digest = hmac.digest(self._key, header.encode("utf-8", "replace"), "sha256")
         name, until = self._known_basic.get(digest, ("", 0.0))
         if until <= self._clock.monotonic():

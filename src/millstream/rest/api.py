@@ -91,7 +91,7 @@ def error_answer(error: MillstreamError) -> Response:
 
 
 def query_of(endpoint: Endpoint, request: Request) -> Any:
-    """What the request asks, checked. Raises :class:`QueryError`."""
+    """The checked query of the request. Raises :class:`QueryError`."""
     given = unique_parameters([*request.path_params.items(), *request.query_params.multi_items()])
     return convert({name: value for name, value in given.items() if name != "format"}, endpoint.query)
 

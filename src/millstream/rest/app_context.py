@@ -1,4 +1,4 @@
-"""What console and REST API share: one node, and what they need to look at it and to act on it."""
+"""The shared context of console and REST API: one node, and its readers and actions."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def set_session_cookie(response: Response, access: AccessControl, session: Sessi
 
 
 def require_role(request: Request, access: AccessControl, role: Role) -> Principal:
-    """Who sends the request. Blocks for a moment where a password is checked: call it in a thread.
+    """The principal of the request. Blocks for a moment where a password is checked: call it in a thread.
 
     Raises :class:`AuthenticationError` without a caller, :class:`PermissionDeniedError` for a role that is not
     enough, and :class:`InvalidFormTokenError` for a change that another site's page asks for.

@@ -49,7 +49,7 @@ class HttpLimits(msgspec.Struct, frozen=True):
 
 
 class _Phase(enum.Enum):
-    """What the client is sending."""
+    """The state of the client's request."""
 
     IDLE = "nothing"
     HEAD = "a request line and headers"

@@ -17,7 +17,7 @@ QueryT = TypeVar("QueryT")
 BodyT = TypeVar("BodyT")
 
 PREFIX = "/api/v1"
-"""What every path of the node's interface begins with."""
+"""The prefix of every path of the node's interface."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
@@ -102,14 +102,14 @@ class Endpoint:
 
     @property
     def request_types(self) -> Mapping[str, Any]:
-        """What it takes, by media type; nothing where it has no body."""
+        """The types of its body, by media type; empty if it has no body."""
         if self.request is not None:
             return self.request
         return {} if self.body is NoBody else {"application/json": self.body}
 
     @property
     def response_types(self) -> Mapping[str, Any]:
-        """What it answers with, by media type."""
+        """The types of its answer, by media type."""
         if self.response is not None:
             return self.response
         if self.answer is FileDownload:

@@ -1,4 +1,5 @@
-"""The published tiles of the node's ledgers over HTTP, as `tlog-tiles` wants them: static files, for everybody."""
+"""The published tiles of the node's ledgers over HTTP, in the format of `tlog-tiles`: static files without access
+control."""
 
 from __future__ import annotations
 

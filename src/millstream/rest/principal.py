@@ -8,7 +8,7 @@ from millstream.settings.console import Role
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who asks, and what they may do."""
+    """The caller of a request, and its role."""
 
     name: str
     role: Role

@@ -1,4 +1,4 @@
-"""What a request asks, out of texts: checked, and refused with the place of the fault."""
+"""Parses and checks queries; an error names the position of the fault."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unique_parameters(given: Sequence[tuple[str, str]]) -> Mapping[str, str]:
 
 
 def reason(error: Exception) -> str:
-    """What *error* of msgspec says, beginning with the name of the field."""
+    """The text of *error* of msgspec, beginning with the name of the field."""
     text, _, path = str(error).partition(" - at `$")
     where = path.strip("`.")
     return f"{where}: {text[:1].lower()}{text[1:]}" if where else f"{text[:1].lower()}{text[1:]}"

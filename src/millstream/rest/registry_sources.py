@@ -1,4 +1,5 @@
-"""What other registries need to follow this one: its ledger in pages, and the files of its batches. Nothing is written.
+"""The data that other registries need to follow this one: its ledger in pages, and the files of its batches. Nothing is
+written.
 
 A node's content-addressed storage has files of event batches too, which are not served here: only what begins as
 a batch file of Sidetree (GZIP) is handed out.

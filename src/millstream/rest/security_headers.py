@@ -1,4 +1,4 @@
-"""What every request passes: a known name of the host, a bounded size, and headers that keep browsers careful."""
+"""The checks of every request: a known name of the host, a bounded size, and headers that keep browsers careful."""
 
 from __future__ import annotations
 

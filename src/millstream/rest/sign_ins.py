@@ -1,4 +1,4 @@
-"""What outlives a restart of sign-ins: which sessions were ended, and who tried to sign in, from where."""
+"""The durable state of sign-ins: ended sessions, and failed attempts by user and address."""
 
 from __future__ import annotations
 

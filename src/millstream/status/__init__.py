@@ -1,1 +1,1 @@
-"""What is known of a node now: counters, figures, history, disks, and the verdict on it (``status/verdict/``)."""
+"""The present state of a node: counters, figures, history, disks, and the verdict on it (``status/verdict/``)."""

@@ -31,7 +31,7 @@ _samples = sa.Table(
 
 
 class MinuteSample(msgspec.Struct, frozen=True, kw_only=True):
-    """What was sampled in one minute: the counters, the tasks of each queue, and sizes in bytes.
+    """The sample of one minute: the counters, the tasks of each queue, and sizes in bytes.
 
     ``free`` is the free space of each disk by its mount point, ``sizes`` what is stored, by part of the node.
     """

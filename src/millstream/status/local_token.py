@@ -10,7 +10,7 @@ KEY_FILE = "console.key"
 
 
 def local_token(folder: Path) -> str:
-    """What `millstream status` sends to the node that serves *folder*; empty where no console ever served it."""
+    """The token that `millstream status` sends to the node that serves *folder*; empty if no console ever served it."""
     try:
         return token_of((folder / KEY_FILE).read_bytes())
     except OSError:

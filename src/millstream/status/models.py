@@ -1,4 +1,4 @@
-"""What a node looks like at one moment: the stations of the road, the queues, and what is not well."""
+"""The state of a node at one moment: its parts, the queues, and the current issues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node holds, to be looked at from many threads."""
+"""Read access to the contents of a node from many threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NodeView:
         self._timeline: tuple[int, Sequence[BatchHistogramBucket]] | None = None
 
     def timeline(self) -> Sequence[BatchHistogramBucket]:
-        """How many batches begin when, and why they ended: counted anew when batches were added since."""
+        """Numbers of batches by start time and end reason, counted again when batches were added."""
         last = self.batches.last_number()
         if self._timeline is None or self._timeline[0] != last:
             self._timeline = last, self.batches.starts()

@@ -59,7 +59,7 @@ _FAILED_SECONDS = 8.0
 """The same where it fails: what is a matter of a moment is not told."""
 
 COUNTERS, TOTALS, COPIES, PROCESS = "counters", "totals", "protected spaces", "servers and certificates"
-"""What the looks are called for people."""
+"""The displayed names of the polls."""
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class StatusPoller:
         return disks_by_pace(found, past, self._view.clock.now(), self._limits.disk_full_within)
 
     def usage(self) -> Sequence[Usage]:
-        """What the parts of the node take; the one that grew most in the last day comes first."""
+        """The sizes of the parts of the node; the one that grew most in the last day comes first."""
         return self._usage_of(self.snapshot)
 
     def _usage_of(self, snapshot: StatusSnapshot | None) -> Sequence[Usage]:
@@ -202,7 +202,7 @@ class StatusPoller:
             return [sample for sample in self._memory.queue_samples(name, coarse=coarse) if sample.at > since]
 
     def alarms(self) -> Sequence[QueueAlarm]:
-        """What is wrong with queues at this moment, by queue."""
+        """The present issues of queues, by queue."""
         if not self._threads or not self._is_sampled:
             self.sample()
         since = {(one.subject, one.kind): one.since for one in self.verdict().issues}
@@ -212,7 +212,7 @@ class StatusPoller:
         return sorted(found, key=lambda alarm: (alarm.queue, alarm.kind))
 
     def verdict(self) -> Verdict:
-        """What is wrong with the node, and what is not known: see :func:`~millstream.status.verdict.judge.judge`."""
+        """The issues of the node, and unknown facts: see :func:`~millstream.status.verdict.judge.judge`."""
         if self._threads:
             left = self._started_at + _FIRST_VERDICT_SECONDS - self._view.clock.monotonic()
             with self._changed:  # so that the first page does not say that nothing is known yet

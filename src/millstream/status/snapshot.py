@@ -90,7 +90,7 @@ class BatchLag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
-    """What was found at ``at`` (microseconds) in ``seconds``; ``troubles`` names what could not be looked at.
+    """The snapshot at ``at`` (microseconds), taken in ``seconds``; ``troubles`` names what could not be looked at.
 
     ``following`` is the state of a registry that follows another one.
     ``spaces`` are the worst first: those with findings, then those that are checked least and longest ago.

@@ -3,7 +3,7 @@
 :func:`open_provider` opens a store by URL; :class:`LocalStore` keeps items in a folder, :class:`MemoryStore` in memory,
 :class:`CasStore` shows a folder of content-addressed files as a store, :class:`FolderStore` a folder of any files that
 other programs write (a source: read, never written to), :class:`MountedStore` joins stores into one,
-:class:`ThrottledStore` asks one no more often than it likes, and
+:class:`ThrottledStore` limits the requests to one, and
 :class:`millstream.stores.s3.S3Store` (extra ``s3``) keeps items in a bucket of S3. All of them are :class:`Store` and
 pass :class:`millstream.testing.stores.StoreConformance`. Names are loaded when they are first used.
 """

@@ -49,7 +49,8 @@ class BagExtraMissingError(BagError):
 
 
 class BagItem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a bag has no place for. ``text`` is the content of an item that is no file (a link's target)."""
+    """Data of an item that a bag cannot store otherwise. ``text`` is the content of an item that is no file (a link's
+    target)."""
 
     content_id: str
     mimetype: str = DEFAULT_MIMETYPE
@@ -145,7 +146,7 @@ class OpenBag:
         self._entries: Mapping[str, Mapping[str, str]] = bag.payload_entries()
 
     def items(self) -> Mapping[str, BagItem]:
-        """What our own tag file says, by content id; none in a bag of another program."""
+        """The content of our tag file, by content id; empty in a bag of another program."""
         path = self._folder / ITEMS
         lines = path.read_bytes().splitlines() if path.is_file() else ()
         try:

@@ -34,7 +34,7 @@ class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_defaults=True):
-    """What a store says of an item, and what its bytes are: the provider's checksum and theirs (SHA-256, hex).
+    """The store's metadata of an item, and its bytes: the provider's checksum and theirs (SHA-256, hex).
 
     ``size`` is that of the bytes that were read, ``modified`` in microseconds since the epoch, UTC, ``links`` the
     number of names that their file has.
@@ -64,14 +64,12 @@ class ReadsAtOnce(Protocol):
 
 
 class Bulk(Protocol):
-    """What a store does with many items of one space at once. Thread-safe.
-
-    Answers are in the order of what was asked, each an item's own: one that fails does not keep the others from being
-    done.
+    """Operations of a store on many items of one space. Thread-safe. Results are in the order of the items, one for
+    each: one that fails does not prevent the others from being done.
     """
 
     def infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
-        """What :meth:`Store.info` says of each item."""
+        """The result of :meth:`Store.info` for each item."""
         ...
 
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
@@ -125,5 +123,5 @@ def folder_of(bulk: Bulk) -> str | None:
 
 
 def bulk_of(store: Store) -> Bulk | None:
-    """What *store* does with many items at once; None where it has no way of its own for them."""
+    """The bulk operations of *store*; None if it has none."""
     return cast("Bulk | None", getattr(store, "bulk", None))

@@ -1,4 +1,4 @@
-"""What every provider checks before it takes something in."""
+"""Checks of every provider before it stores an item."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the file of a content item is, or will be, held by the descriptor of its folder."""
+"""The location of the file of a content item, which may not exist yet, held by the descriptor of its folder."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ CHUNK = 1024 * 1024
 
 
 class Digests(msgspec.Struct, frozen=True, gc=False):
-    """What was read: its ``size`` in bytes and its checksums in lower-case hex, by algorithm."""
+    """The result of a read: the ``size`` in bytes and checksums in lower-case hex, by algorithm."""
 
     size: int
     sums: Mapping[str, str]

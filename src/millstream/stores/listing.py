@@ -248,7 +248,7 @@ class _Cursor:
 
 
 def _cursors(path: Names, folder: _Folder, base: bytes, low: bytes) -> Iterator[_Cursor]:
-    """Where to begin in *folder* to find every id from *low* on: there, and in the folders that lead there."""
+    """Cursors in *folder* that together reach every id from *low* on, also those in subfolders."""
     start = bisect_left(folder.keys, low)
     if start < len(folder.keys):
         yield _Cursor(path, folder, range(start, len(folder.keys)))

@@ -60,7 +60,7 @@ class MountedStore(StoreWrapper):
 class MountedBulk:
     """The :class:`~millstream.stores.bulk.Bulk` of a store whose own one is *base*, with *mounts* by space.
 
-    Items of a mount that has no way of its own for many are errors: they must be written one by one.
+    Items of a mount without bulk operations are errors: they must be written one by one.
     """
 
     def __init__(self, base: Bulk, mounts: Mapping[str, Store]) -> None:

@@ -1,4 +1,4 @@
-"""What a space and a content item may be called, the same at every provider."""
+"""The rules for names of spaces and ids of content items, the same at every provider."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def check_content_id(content_id: str) -> str:
 
 
 def order_key(text: str) -> bytes:
-    """What listings are ordered by: the UTF-8 bytes of a content id, or of a part of one.
-
-    Raises :class:`StoreInputError` where *text* has none.
+    """The sort key of listings: the UTF-8 bytes of a content id, or of a part of one. Raises :class:`StoreInputError`
+    if *text* is not valid UTF-8.
     """
     try:
         return text.encode("utf-8")

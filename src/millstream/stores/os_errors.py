@@ -1,4 +1,4 @@
-"""What the operating system's errors mean to someone who uses a store."""
+"""The meaning of the operating system's errors for users of a store."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class ContentTooLargeError(StoreInputError):
 
 
 class DamagedRecordError(StoreError):
-    """What the provider keeps beside a content item (its checksum and properties) is damaged; ``record`` names it."""
+    """The provider's record of a content item (its checksum and properties) is damaged; ``record`` names it."""
 
     def __init__(self, message: str, record: str = "") -> None:
         super().__init__(message)
@@ -93,7 +93,7 @@ class DamagedRecordError(StoreError):
 
 
 class ChecksumOrigin(enum.StrEnum):
-    """Who says what the checksum is."""
+    """The origin of a checksum."""
 
     PROVIDER = "provider"  # the storage provider recorded it when the bytes arrived
     USER = "user"  # it came with the upload, as a property
@@ -116,7 +116,7 @@ class Checksum(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntryKind(enum.StrEnum):
-    """What stands behind a line of a listing; all but ``file`` occur in sources that other programs wrote."""
+    """The kind of an entry of a listing; all but ``file`` occur only in sources of other programs."""
 
     FILE = "file"
     SYMLINK = "symlink"  # its bytes are the link's target
@@ -147,7 +147,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class ItemInfo(msgspec.Struct, frozen=True, gc=False):
-    """What a provider says of a content item without reading its bytes. ``modified`` is in microseconds."""
+    """The provider's metadata of a content item, without reading its bytes. ``modified`` is in microseconds."""
 
     content_id: str
     size: int
@@ -175,7 +175,7 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is: :func:`millstream.stores.open_provider` opens the same store from it, in any process."""
+        """The URL of the store, from which :func:`millstream.stores.open_provider` opens it in any process."""
         ...
 
     def spaces(self) -> Sequence[str]: ...
@@ -191,7 +191,7 @@ class Store(Protocol):
         ...
 
     def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
-        """Who may do what in the space, by name of a user or, as ``group-NAME``, of a group. Kept, not enforced.
+        """The access list of the space, by name of a user or, as ``group-NAME``, of a group. Kept, not enforced.
 
         Raises :class:`SpaceNotFoundError`.
         """

@@ -53,5 +53,5 @@ _UNKNOWN = ProviderScheme()
 
 
 def provider_scheme(url: str | SplitResult) -> ProviderScheme:
-    """What the scheme of *url* says of a storage provider; nothing where it is none."""
+    """The row of the scheme of *url*; an empty row if it is not a storage provider's."""
     return PROVIDER_SCHEMES.get((urlsplit(url) if isinstance(url, str) else url).scheme, _UNKNOWN)

@@ -1,4 +1,4 @@
-"""What is told of a source: a store that other programs wrote, which is read and never written to."""
+"""Messages about a source: a store that other programs write, and that is only read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def local_folder(url: str) -> Path | None:
 
 
 def absence_question(url: str) -> str:
-    """What to look at where the store at *url* answers and lists nothing, though something should be there."""
+    """The remedy if the store at *url* answers and lists nothing, although it should have items."""
     return "are its bucket, prefix and endpoint right?" if local_folder(url) is None else "is its disk mounted?"
 
 
@@ -79,7 +79,7 @@ def find_entry(store: Store, space: str, content_id: str) -> Entry | None:
 
 
 def exclusion_of(store: Store) -> Exclusion:
-    """What *store*, below its decorators, leaves out."""
+    """The exclusions of *store*, below its decorators."""
     found: object = store
     while found is not None and not isinstance(found, ReadOnlySource):
         found = getattr(found, "store", None)

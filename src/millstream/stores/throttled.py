@@ -1,4 +1,4 @@
-"""A store that is asked no more often than its provider likes: ``requests=RATE`` in the URL of any store."""
+"""A store with a limit of requests per second: ``requests=RATE`` in the URL of any store."""
 
 from __future__ import annotations
 

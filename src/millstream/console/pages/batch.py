@@ -22,7 +22,7 @@ CUTS = {
     "neighbour": "next batch of the source began",
     "flush": "flushed manually",
 }
-"""Why a batch ended, in words."""
+"""The reasons why a batch ended, in words."""
 
 REASONS = {
     "late": "received after its batch was final",
@@ -30,7 +30,7 @@ REASONS = {
     "duplicate": "same record already batched",
     "conflicting_duplicate": "different record with the same key and time",
 }
-"""Why a message is in no batch, in words."""
+"""The reasons why a message was rejected, in words."""
 
 
 def routes(pages: PageRenderer) -> list[BaseRoute]:

@@ -79,7 +79,7 @@ def reject(call: PageRequest) -> Mapping[str, Any] | Response:
 
 
 def effects(plan: PendingApproval) -> Sequence[str]:
-    """What an approval of *plan* does, and what not."""
+    """The effects of an approval of *plan*, and what it does not change."""
     lines = []
     if plan.deletes:
         lines.append(f"Deletes {_copies(plan.deletes)} in {plan.destination}: their deletion is recorded.")

@@ -18,7 +18,7 @@ from millstream.rest.views import anchors, identifiers, ledgers, proofs
 from millstream.settings.console import Role
 
 LEDGER_NAMES = {"anchors": "event batches", "reports": "integrity reports", "registry": "identifiers"}
-"""What the entries of each ledger are about."""
+"""The content of the entries of each ledger."""
 
 WITNESS_STATES = {
     "cosigned": ("cosigned", "good"),
@@ -120,14 +120,14 @@ def verify(call: PageRequest) -> Mapping[str, Any]:
 
 
 def _verified(outcome: proofs.ProofOutcome, data: bytes) -> dict[str, Any]:
-    """What the page shows of a proof that was checked."""
+    """The displayed result of a checked proof."""
     if not outcome.holds or outcome.message is None:
         return {"p": outcome}
     return {"p": outcome, "proof": decode_proof(data), "message": stored_message(outcome.message)}
 
 
 def show_identifiers(call: PageRequest) -> Mapping[str, Any]:
-    """What a DID resolves to, and where an operation stands."""
+    """The resolution of a DID, and the status of an operation."""
     did, operation = call.query.get("did"), call.query.get("operation")
     page: dict[str, Any] = {"did": did, "operation": operation, "resolution": None, "row": None, "error": None}
     try:

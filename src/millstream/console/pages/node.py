@@ -45,7 +45,7 @@ def overview(call: PageRequest) -> Mapping[str, Any]:
 
 
 def show_workers(call: PageRequest) -> Mapping[str, Any]:
-    """Who works, and how many should."""
+    """The workers, and the recommended number."""
     return {
         "workers": system.workers(call.app, call.ask()).items,
         "pools": system.pools(call.app, call.ask()).items,
@@ -53,7 +53,7 @@ def show_workers(call: PageRequest) -> Mapping[str, Any]:
 
 
 def show_audit_log(call: PageRequest) -> Mapping[str, Any]:
-    """Who did what, the latest first."""
+    """The operator audit log, the latest entry first."""
     query = call.ask(system.OperatorAuditQuery)
     found = system.operator_audit_log(call.app, query)
     return {"audit": found, **{name: call.query.get(name) for name in ("before", "about", "target", "user")}}

@@ -31,7 +31,7 @@ TRIED_SCHEMA = pa.schema(
 
 
 class RuleTrial(msgspec.Struct, frozen=True):
-    """What each set of rules makes of the messages *first_id* to *last_id* of *log*."""
+    """The result of each set of rules for the messages *first_id* to *last_id* of *log*."""
 
     log: str
     first_id: int

@@ -52,14 +52,14 @@ _TASKS = 1000
 
 
 class AnchorAuditResult(msgspec.Struct, frozen=True):
-    """What an audit read and found; ``findings`` is empty where everything is as it was anchored."""
+    """The result of an audit; ``findings`` is empty if everything is as it was anchored."""
 
     record: JobRecord
     findings: tuple[ReplayFinding, ...]
 
 
 class _Anchor(msgspec.Struct):
-    """What the files of an anchor say, with what readers refuse of it."""
+    """The content of the files of an anchor, and the batches that readers refuse."""
 
     manifest: str
     rejects: int
@@ -175,7 +175,7 @@ def _operations(
 
 
 def _states(operations: DataFrame, versions: ProtocolVersions) -> DataFrame:
-    """What each identifier resolves to."""
+    """The resolution of each identifier."""
     return (
         operations.where("suffix != ''")
         .repartition("suffix")
@@ -204,7 +204,7 @@ _Refused = Mapping[int, Mapping[int, str]]
 
 
 def _refused(rows: DataFrame) -> _Refused:
-    """What readers refuse; only batches that share an id or a message with another are examined."""
+    """The batches that readers refuse; only batches that share an id or a message with another one are examined."""
     batches = rows.where("ordinal >= 0").select("number", "ordinal", "log", "batch", "ids")
     named = batches.groupBy("log", "batch").count().where("count > 1").select("log", "batch")
     messages = batches.select("log", "batch", "number", "ordinal", F.explode("ids").alias("id"))
@@ -235,7 +235,7 @@ def _first_holds(rows: Iterable[Mapping[str, Any]]) -> _Refused:
 
 
 def _anchors(data: Path, refused: _Refused) -> tuple[dict[int, _Anchor], int, int]:
-    """What the files of each anchor say, all their bytes, and how many files."""
+    """The content of the files of each anchor, their total bytes, and their number."""
     anchors: dict[int, _Anchor] = {}
     held: dict[int, list[int]] = {}
     size = files = 0
@@ -276,7 +276,7 @@ def _compare(anchors: Mapping[int, _Anchor], index: AnchorIndex, last: int) -> I
 
 
 def _compare_ledgers(entries: Sequence[LedgerEntry], peer: Ledger) -> Iterator[ReplayFinding]:
-    """Where the ledger of a second node is another one; that one of them is behind is not a finding."""
+    """Differences from the ledger of a second node; it is not a finding that one of them has fewer entries."""
     try:
         for mine, theirs in zip(entries, peer.entries(), strict=False):
             if mine.hash != theirs.hash:

@@ -37,7 +37,7 @@ from millstream.pipeline.tasks.replaced_batches import ReplacedBatches, replaced
 
 
 class BatchInputs(msgspec.Struct, frozen=True):
-    """What the result of a batch job depends on.
+    """The inputs of a batch job.
 
     ``received_from`` and ``received_to`` are the first and the last receive time in the log when the job was planned;
     ``flush`` closes what is still open at the end of the range.
@@ -81,7 +81,7 @@ class BatchJob(msgspec.Struct, frozen=True):
             yield from encoded_batches(part.filter(stands(part)))
 
     def named(self) -> Iterator[NamedBatches]:
-        """Where the batches lie that :meth:`batches` gives, in the same order."""
+        """The locations of the batches of :meth:`batches`, in the same order."""
         stands = self._standing(final=True)
         for path in locations(self.data):
             first = 0
@@ -98,7 +98,7 @@ class BatchJob(msgspec.Struct, frozen=True):
             yield Reject(row["ids"][0], row["reason"])
 
     def snapshot(self) -> bytes:
-        """What is open at the end of the range, as the snapshot of one batcher: another host continues from it.
+        """The open records at the end of the range, as the snapshot of one batcher from which another host continues.
 
         Raises :class:`PipelineError` where the job closed everything.
         """
@@ -172,7 +172,7 @@ def run_batch(
 
 
 def hand_over(job: BatchJob, output: Log, state: Document) -> None:
-    """Leave what is open at the end of *job* to the service or stream that batches its log into *output*.
+    """Hand the open records at the end of *job* over to the service or stream that batches its log into *output*.
 
     They go on after the job's last message, from *state*; a note with *output* says where that was, for those
     who compare. Raises :class:`PipelineInputError` where they have begun before, and :class:`PipelineError` where the

@@ -49,7 +49,7 @@ OBSERVED = ("batches", "rejected", "late", "open_sources")
 
 
 class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream job does: batch *log* in the store at *store_url* into the log *output* of the same store.
+    """The plan of a stream job: batch *log* in the store at *store_url* into the log *output* of the same store.
 
     *state* is the state file that it shares with the other hosts; its checkpoint is a folder beside it. *shards* is
     how many parts the sources are dealt to, *per_trigger* how many messages a trigger takes at most, *interval* how
@@ -72,7 +72,7 @@ class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream job did until it ended: the last id it took, and its triggers added up.
+    """The result of a stream job: the last processed id, and the totals of its triggers.
 
     ``rejects`` are the refused messages by reason, ``bytes`` the bodies that were written, ``open_sources`` those with
     records in no closed batch at the end; ``delay_seconds`` says how long half of the messages, 99 % and all of them
@@ -104,7 +104,7 @@ def run_stream(
     figures: MetricsCollector | None = None,
     clock: Clock | None = None,
 ) -> StreamRun:
-    """Batch the log of *plan* from where it was left, until *stopped* says so.
+    """Batch the log of *plan* from its last position, until *stopped* returns True.
 
     With *available_now* it ends once it has taken what was there when it began. *ticks* appends ticks to the log where
     a batch is due and no message comes (:mod:`millstream.batching.ticks`). *figures* collects delays, refusals, batches
@@ -222,7 +222,7 @@ def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
 
 
 class _StreamStart(msgspec.Struct, frozen=True):
-    """What a checkpoint was begun with."""
+    """The inputs with which a checkpoint was created."""
 
     first_id: int
     shards: int

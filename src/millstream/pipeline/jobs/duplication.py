@@ -140,8 +140,8 @@ def plan_duplication(
 def enqueue(planned: PlannedDuplication, queue: WorkQueue, *, copies: bool = True) -> int:
     """Put a task for each item that differs on *queue*, all deletes before all copies; returns how many.
 
-    Without *copies*, what the destination has not got is left out: Spark has copied it. Tasks say nothing but the
-    item's name, so a driver that dies half-way may begin again.
+    Without *copies*, items that are missing at the destination are left out: Spark has copied them. Tasks say nothing
+    but the item's name, so a driver that dies half-way may begin again.
     """
     plan, count = planned.plan, 0
     later = (ItemDifference.COPY, ItemDifference.CHANGE) if copies else (ItemDifference.CHANGE,)
@@ -162,10 +162,10 @@ def copy_missing(
     bin_bytes: int = BIN_BYTES,
     clock: Clock | None = None,
 ) -> BulkCopyResult:
-    """Copy what the destination has not got, in bins of about *bin_bytes*; what was copied is recorded in *manifest*.
+    """Copy the items that are missing at the destination, in bins of about *bin_bytes*, and record them in *manifest*.
 
-    Only first copies: what may replace or delete a copy is for the queue. An item that fails does not stop the others.
-    A run that was cut short goes on with the bins that are left; what it had copied of these is found in place. Raises
+    Only first copies: tasks that replace or delete a copy go on the queue. An item that fails does not stop the others.
+    An interrupted run continues with the remaining bins; items of these that it had copied are detected. Raises
     :class:`JobBusyError`, and :class:`PipelineError` where the figures do not add up.
     """
     clock = clock or SystemClock()
@@ -230,7 +230,7 @@ def _failures(data: Path) -> Iterator[tuple[str, str]]:
 
 
 def _write_manifest(file: BinaryIO, manifest: Manifest, pair: Pair, space: str, deletions: _Deletions) -> None:
-    """What is recorded of both ends, each in the order of the ids, a row group in memory.
+    """The records of both ends, each in the order of the ids, with one row group in memory.
 
     *deletions* are taken for recorded at the source; those of unknown items are row groups of their own.
     """

@@ -34,7 +34,7 @@ from millstream.pipeline.tasks.file_parsing import ParsingRules, RefusedRow, par
 from millstream.stores.tiers import open_log_store
 
 FILES, REJECTS = "files", "rejects"
-"""What the logs of a log's files and of its rejects are called: ``LOG.files``, ``LOG.rejects``."""
+"""The suffixes of the names of the logs of files and rejects: ``LOG.files``, ``LOG.rejects``."""
 
 _PRODUCER = "ingest"
 _WORK = pa.schema([pa.field("work", pa.binary())])
@@ -81,7 +81,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestResult(msgspec.Struct, frozen=True):
-    """What an ingest did: its figures, and the files that were new."""
+    """The result of an ingest: its figures, and the new files."""
 
     record: JobRecord
     files: tuple[FileRecord, ...]
@@ -289,7 +289,7 @@ def _run(
     tasks: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     result: type[Result],
 ) -> list[Result]:
-    """What *tasks* gave for each of *work*; a task has one of them, as long as there are not too many."""
+    """The result of *tasks* for each of *work*; each task has one of them, unless there are too many."""
     if not work:
         return []
     rows = pa.table([pa.array([msgspec.msgpack.encode(item) for item in work], pa.binary())], schema=_WORK)

@@ -74,7 +74,7 @@ class Sweep(msgspec.Struct, frozen=True):
 
 
 class SweepInputs(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a sweep is about: its name, the URL of each store, the spaces (None: all), and what is due in them."""
+    """The plan of a sweep: its name, the URL of each store, the spaces (None: all), and the due items."""
 
     sweep: str
     stores: Mapping[str, str]
@@ -97,10 +97,10 @@ def run_integrity(
     """Read what is due of what is listed in *stores* (id → URL) or recorded in *manifest*, into facts under *jobs*.
 
     *sweep* names the run: one of that name that was finished is not made again, one that was killed continues, with the
-    inventory and the manifest it began with. *manifest* is read only where the run has no plan yet;
-    *spaces* limits both sides; all of it is compared, and what is *due* (as it stands when the run begins) is read.
-    Items that cannot be read, and stores that cannot be listed, are facts, not failures.
-    Raises :class:`JobBusyError`, and :class:`PipelineError` where the figures do not add up.
+    inventory and the manifest it began with. *manifest* is read only where the run has no plan yet; *spaces* limits
+    both sides; all of it is compared, and the items that are *due* when the run begins are read. Items that cannot be
+    read, and stores that cannot be listed, are facts, not failures. Raises :class:`JobBusyError`, and
+    :class:`PipelineError` where the figures do not add up.
     """
     clock = clock or SystemClock()
     inputs = SweepInputs(sweep, dict(stores), None if spaces is None else tuple(sorted(spaces)), _kept(due))
@@ -207,12 +207,12 @@ def _kept(due: DueRule) -> DueRule:
 
 
 def _left_out(folder: JobFolder, due: DueRule) -> tuple[DeferredItems, ...]:
-    """What the sweep in *folder* leaves out, of what is *due*."""
+    """The *due* items that the sweep in *folder* leaves out."""
     return () if due == EVERYTHING else read_deferred(_left(plan_folder(folder)))
 
 
 def _left(planned: JobFolder) -> Path:
-    """Where a plan says what it leaves out."""
+    """The member of a plan with the items that it leaves out."""
     return planned.attempt / "left.parquet"
 
 

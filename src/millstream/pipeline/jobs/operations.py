@@ -1,8 +1,9 @@
 """The job ``operations``: operations on identifiers out of a log, checked side by side, taken by a registry once each.
 
 Checking an operation (its form, its hashes, its signature) needs nothing but itself, and is the work of the tasks. The
-driver hands what passed to the registry in the order of the log; the registry's own writer cuts and anchors it. What
-became of each message goes to the log ``LOG.outcomes``, one commit a trigger, which also says how far the job is.
+driver hands what passed to the registry in the order of the log; the registry's own writer cuts and anchors it. The
+outcome of each message goes to the log ``LOG.outcomes``, one commit a trigger, which also records the progress of the
+job.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ CHECKED_SCHEMA = pa.schema(
 """One row a message of the log, by its id (``number``): the fields of a submission, or the refusal's code and text."""
 
 PRODUCER = "operations"
-"""Whose sequences in the log of outcomes are the ids of the operations' log."""
+"""The producer in the log of outcomes whose sequences are the ids of the operations' log."""
 
 GROUP = 5_000
 """The most operations that the registry takes in one transaction."""
@@ -62,7 +63,7 @@ _FIELDS = Submission.__struct_fields__
 
 
 class OperationsPlan(msgspec.Struct, frozen=True):
-    """What the job does: take the operations in *log* of the store at *store_url*, a JSON object a message.
+    """The plan of the job: submit the operations in *log* of the store at *store_url*, a JSON object a message.
 
     *checkpoint* is Spark's folder; a trigger takes at most *per_trigger* messages.
     """
@@ -79,7 +80,7 @@ class OperationsPlan(msgspec.Struct, frozen=True):
 
 
 class OperationsRun(msgspec.Struct, frozen=True):
-    """What a run did: the last id it took, and how many operations were taken and refused."""
+    """The result of a run: the last processed id, and the numbers of accepted and refused operations."""
 
     position: int
     taken: int
@@ -97,7 +98,7 @@ def run_operations(
     stopped: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
 ) -> OperationsRun:
-    """Hand the operations of *plan* to *acceptance* from where it was left, until *stopped* says so.
+    """Pass the operations of *plan* to *acceptance* from the last position, until *stopped* returns True.
 
     With *available_now* it ends once it has taken what was there when it began. A driver may die anywhere: an operation
     is known by its hash, and an outcome by its message, so that both are there once. Raises

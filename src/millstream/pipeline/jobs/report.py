@@ -64,7 +64,8 @@ MOST_NAMED = 100_000
 
 
 class SpaceSweep(msgspec.Struct, frozen=True):
-    """What a sweep says of one space: its report (``bytes`` were hashed), and the seconds that this took one core."""
+    """The result of a sweep for one space: its report (``bytes`` were hashed), and the seconds that this took one
+    core."""
 
     report: IntegrityReport
     seconds: float
@@ -215,7 +216,7 @@ def _space_sweeps(
 
 
 def fair_share(counts: Iterable[int], total: int) -> int:
-    """The most that each space may name of as many as it has (*counts*), so that all of them name *total* together.
+    """The maximum number of findings that each space may name of its *counts*, so that all name *total* together.
 
     Spaces with fewer leave the rest of their share to the others. At least 1.
     """
@@ -244,7 +245,7 @@ def _groups(part: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 class _SpaceTally:
-    """What adds up to the report of one space; ``found`` are the findings that the sweep has of it."""
+    """The tally for the report of one space; ``found`` are the findings that the sweep has of it."""
 
     def __init__(self) -> None:
         self._first: list[CheckResult] = []

@@ -17,7 +17,7 @@ from millstream.pipeline.spark_errors import spark_errors_explained
 
 
 class SpaceStatistics(msgspec.Struct, frozen=True):
-    """What a space of a store holds: items, bytes, and the bytes of the largest item.
+    """The size of a space of a store: items, bytes, and the bytes of the largest item.
 
     ``added``, ``removed`` and ``changed`` items (another size or time) are since the earlier listing, None without one;
     ``grown`` are bytes.

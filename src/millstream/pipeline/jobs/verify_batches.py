@@ -55,7 +55,7 @@ class BatchMismatch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BatchVerification(msgspec.Struct, frozen=True, kw_only=True):
-    """What the comparison found: batches and rejects that agree, and by kind those that do not.
+    """The result of the comparison: numbers of equal batches and rejects, and of differences by kind.
 
     ``unjudged`` are batches at the beginning of a range that does not begin with the log: which messages came before
     decides on them. ``of_history`` are batches that the job over history gave before it handed over to *output*: they
@@ -175,7 +175,7 @@ def _record(found: BatchVerification) -> JobRecord:
 
 
 class _JudgedRange(msgspec.Struct, frozen=True):
-    """How a part of a log is judged.
+    """The rules for comparing a part of a log.
 
     Only messages *first_id* to *last_id* of the log of batches are read. Of a range that does not begin with the log,
     batches are judged after a gap wider than ``window`` behind the event time ``certain``: no message from before
@@ -217,7 +217,7 @@ def _part(store_url: str, output: str, wanted: LogRange, known: int, rules: Rule
 
 
 def _emitted(spark: SparkSession, store_url: str, output: str, part: _JudgedRange | None) -> DataFrame:
-    """What the log of batches holds: ids, and the parsed bodies as a batch ``b`` or a refused message ``r``."""
+    """The content of the log of batches: ids, and the parsed bodies as a batch ``b`` or a refused message ``r``."""
     text = F.col("body").cast("string")
     first_id, last_id = (None, None) if part is None else (part.first_id, max(part.last_id, part.first_id))
     frame = read_log(spark, store_url, output, first_id=first_id, last_id=last_id, columns=["id", "body"])

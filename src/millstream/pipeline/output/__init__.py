@@ -1,1 +1,1 @@
-"""What jobs keep: the folder and record of a run, the output of its tasks, the progress of a stream."""
+"""The stored data of jobs: the folder and record of a run, the output of its tasks, the progress of a stream."""

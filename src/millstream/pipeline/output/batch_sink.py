@@ -1,7 +1,6 @@
-"""Where a stream's batches go: into a log, exactly once.
-
-What comes of a trigger is one commit whose sequence is the id of the trigger's last message, as with the service in
-process. A trigger that Spark makes again is known by it, and dropped by the log.
+"""The sink of a stream's batches: a log, exactly once. The output of a trigger is one commit whose sequence is the id
+of the trigger's last message, as with the service in process. A trigger that Spark makes again is known by it, and
+dropped by the log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Spark's checkpoint of a query over a log says: how far it has planned, and how far it is done."""
+"""The state of a query over a log in Spark's checkpoint: how far it has planned, and how far it is done."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A job's folder: its output is there as a whole, with a record that says so, or it is done again.
+"""A job's folder: its output is complete and has a record, or the job is repeated.
 
 ``inputs.json`` is written first and ``job.json`` last. A folder without the latter is what a killed run left behind.
-Spark may continue writing for a moment after its driver was killed, so each attempt writes to a folder of its own,
-``attempt-N``; the one with the highest number counts.
+Spark may continue writing for a moment after its driver was killed, so each attempt writes to its own folder,
+``attempt-N``; the highest number is valid.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a finished job was asked and what it did.
+    """The record of a finished job.
 
     ``inputs`` are what the result depends on; ``rows_in``, ``rows_out`` and ``bytes`` (of the content that was
     worked on) its size; ``seconds`` how long it ran; ``counts`` further figures of this kind of job.

@@ -45,14 +45,14 @@ _TAKES: Mapping[str, tuple[type[DataType], ...]] = {
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 _UNNAMED = "once-"
-"""How the names begin that writes get which have none."""
+"""The prefix of generated names of writes."""
 
 _KEPT_DAYS = 7
-"""How long what a failed write without a name left behind can still be completed."""
+"""The time in which a failed write without a name can still be completed."""
 
 
 class StagedPartMessage(WriterCommitMessage):
-    """What a task tells the driver: its part."""
+    """The message of a task to the driver: its part."""
 
     def __init__(self, part: StagedPart) -> None:
         self.part = part

@@ -1,7 +1,7 @@
 """The output of tasks where the driver reads it too: in a folder proved to be the same, or at a URL; and counted.
 
-On a cluster whose hosts have disks of their own, a task writes to a folder of its host, and the driver would take the
-part that lies on its own host for the whole.
+On a cluster whose hosts have separate disks, a task writes to a folder of its host, and the driver would take the part
+on its own host for the complete output.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def driver_file(spark: SparkSession, path: Path) -> Iterator[BinaryIO]:
 
 
 def require_rows(place: Path | str, written: int, found: int) -> None:
-    """Raise :class:`PipelineError` unless the rows *found* in *place* are as many as were *written* there."""
+    """Raise :class:`PipelineError` unless the number of rows *found* in *place* equals the number *written* there."""
     if written != found:
         raise PipelineError(
             f"tasks wrote {written:,} rows into {place}, but {found:,} were found: executors on other "

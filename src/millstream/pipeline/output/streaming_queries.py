@@ -37,9 +37,9 @@ def start_query(
 def await_query(
     query: StreamingQuery, stopped: Callable[[], bool], clock: Clock, *, check: Callable[[], None] = lambda: None
 ) -> None:
-    """Wait until *query* ends or *stopped* says so, and stop it; *check* is called every now and then meanwhile.
+    """Wait until *query* ends or *stopped* returns True, and stop it; *check* is called at intervals meanwhile.
 
-    Raises what the query failed with.
+    Raises the error of the query.
     """
     try:
         active = True

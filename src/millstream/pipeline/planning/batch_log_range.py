@@ -17,7 +17,7 @@ from millstream.pipeline.planning.log_range import LogRange
 
 
 class _Body(msgspec.Struct, frozen=True):
-    """What is asked of a message of a log of batches: a batch has a closing time."""
+    """The part of a message of a log of batches that is read: only a batch has a closing time."""
 
     closed_at: int | None = None
 

@@ -65,10 +65,10 @@ _GROUP = 10_000
 _logger = logging.getLogger(LOGGER)
 
 Work = Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
-"""What is made of some items of a bin, in order."""
+"""Processes some items of a bin, in order."""
 
 BinTarget = Path | StoredTable
-"""Where tasks write the results of bins."""
+"""The location of the results of bins."""
 
 
 class BinnedPlan(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class Bins(msgspec.Struct, frozen=True):
 
 
 def plan_folder(folder: JobFolder) -> JobFolder:
-    """Where the job of *folder* has its plan."""
+    """The path of the plan of the job in *folder*."""
     return JobFolder(folder.path, "plan", {})
 
 

@@ -52,7 +52,7 @@ EVERYTHING = DueRule()
 
 
 class DeferredItems(msgspec.Struct, frozen=True):
-    """What a sweep leaves out in one space: items that are not due, and items (of ``bytes``) over the budget."""
+    """Items that a sweep leaves out in one space: items that are not due, and items (of ``bytes``) over the budget."""
 
     store: str
     space: str
@@ -132,7 +132,7 @@ def write_deferred(path: Path, candidates: DataFrame, chosen: Column) -> None:
 
 
 def read_deferred(path: Path) -> tuple[DeferredItems, ...]:
-    """What a sweep left out, by space. Raises :class:`PipelineError` where that cannot be read: it is not nothing."""
+    """The items that a sweep left out, by space. Raises :class:`PipelineError` if the record cannot be read."""
     with open_parquet(path) as parquet:
         rows = [DeferredItems(**row) for row in parquet.read().to_pylist()]
     return tuple(sorted(rows, key=lambda row: (row.store, row.space)))

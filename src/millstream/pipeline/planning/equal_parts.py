@@ -14,7 +14,7 @@ import numpy.typing as npt
 Sizes = npt.NDArray[np.int64]
 
 ITEM_COST = 64 << 10
-"""What an item costs beside its bytes, in bytes that could have been hashed meanwhile: opening it, asking about it."""
+"""The cost of an item besides its bytes (open, metadata), in bytes that could be hashed in the same time."""
 
 _HEAVY_SHARE = 8
 """An item is heavy when it fills more than one part in eight of a bin."""

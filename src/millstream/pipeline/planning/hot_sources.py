@@ -27,7 +27,7 @@ from millstream.pipeline.source import read_log
 from millstream.stores.tiers import open_log_store
 
 HOT_ROWS = 100_000
-"""So many records of a source are worth being parted."""
+"""Minimum number of records of a source that is split."""
 
 _SAMPLES = 16
 _SAMPLED = 4096
@@ -111,7 +111,8 @@ def find_spans(
 
 
 def cut_source(spans: pa.Table, gaps: SourceGaps, share: int) -> pa.Table:
-    """Where one source is parted (:data:`CUTS_SCHEMA`), by all of its *spans*: a task has those of a source."""
+    """The positions at which one source is split (:data:`CUTS_SCHEMA`), by all of its *spans*: a task has those of one
+    source."""
     cuts = choose_cuts(spans, gaps, share)
     return pa.table([spans["source"].slice(0, 1), pa.array([cuts], pa.list_(pa.int64()))], schema=CUTS_SCHEMA)
 

@@ -40,7 +40,7 @@ class SourceFile(msgspec.Struct, frozen=True):
 
 
 class Split(msgspec.Struct, frozen=True):
-    """What one task reads: of *file* the bytes, or for Parquet the row groups, from *start* up to *end*."""
+    """The input of one task: the bytes of *file*, or for Parquet the row groups, from *start* up to *end*."""
 
     number: int
     file: SourceFile
@@ -63,7 +63,7 @@ def find_files(paths: Sequence[Path], wanted: Format | None = None) -> list[Sour
 
 
 Cuts: TypeAlias = Sequence[tuple[int, int]]
-"""Where a file is cut into splits: bytes, or row groups of Parquet, from and up to."""
+"""The boundaries of the splits of a file: bytes, or row groups of Parquet, from and up to."""
 
 
 def splits_of(files: Iterable[tuple[SourceFile, Cuts]]) -> Iterator[Split]:
@@ -86,7 +86,7 @@ def cuts_of(file: SourceFile) -> Cuts:
 
 
 class FileContent(msgspec.Struct, frozen=True):
-    """What a task found in the file *path*: its SHA-256 and cuts, or why it is unusable."""
+    """The result of a task for the file *path*: its SHA-256 and cuts, or the reason why it is unusable."""
 
     path: str
     sha256: str = ""

@@ -1,1 +1,1 @@
-"""What executors do: the functions that run in the tasks of a job."""
+"""The functions that run in the tasks of a job, on executors."""

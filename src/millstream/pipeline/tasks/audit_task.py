@@ -1,4 +1,4 @@
-"""What tasks of the job ``audit`` do: read what anchors stand for from content-addressed storage, check it, resolve."""
+"""Tasks of the job ``audit``: read the content of anchors from content-addressed storage, check it, resolve."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def open_cas(url: str) -> Cas:
 
 
 def read_part(parts: Iterable[pa.RecordBatch], cas: str) -> Iterator[pa.RecordBatch]:
-    """What the ledger entries in *parts* stand for (:data:`ANCHOR_SCHEMA`), read from *cas* and checked."""
+    """The content of the ledger entries in *parts* (:data:`ANCHOR_SCHEMA`), read from *cas* and checked."""
     files = open_cas(cas)
     for entry in _entries(parts):
         yield pa.RecordBatch.from_pylist(_anchor_rows(files, entry), ANCHOR_SCHEMA)
@@ -86,7 +86,7 @@ def operations_part(parts: Iterable[pa.RecordBatch], cas: str, versions: Any) ->
 
 
 def resolve_part(parts: Iterable[pa.RecordBatch], versions: Any) -> Iterator[pa.RecordBatch]:
-    """What identifiers resolve to (:data:`STATE_SCHEMA`); the operations on one stand together in *parts*."""
+    """The resolution of identifiers (:data:`STATE_SCHEMA`); the operations on one stand together in *parts*."""
     from millstream.anchoring.sidetree import AnchoredOperation, resolve
     from millstream.anchoring.sidetree.operations import stored_operation
 

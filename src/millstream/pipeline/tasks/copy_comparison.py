@@ -1,4 +1,4 @@
-"""What tasks of the job ``duplication`` do to plan: compare what both ends list with what is recorded of both.
+"""Planning tasks of the job ``duplication``: compare the listings of both ends with the records of both.
 
 A task has a span of ids (``rowgroups.py``): it reads both listings and the manifest there, finds the rows of one item
 by hashing within the span, in columns, and looks one by one only at what is not surely the same.
@@ -38,12 +38,12 @@ DIFFERENCE_SCHEMA = pa.schema(
 RECORDED_SCHEMA = pa.schema(
     [MANIFEST_SCHEMA.field(name) for name in ("store", "content_id", "sha256", "modified", "deleted")]
 )
-"""What a plan needs of the manifest."""
+"""The columns of the manifest that a plan needs."""
 
 LISTED_SCHEMA = pa.schema(
     [INVENTORY_SCHEMA.field(name) for name in ("store", "content_id", "size", "modified", "error")]
 )
-"""What a plan needs of a listing."""
+"""The columns of a listing that a plan needs."""
 
 SPAN_ROWS = 400_000
 """Listed rows of both ends that a task takes: some hundred megabytes with the manifest's and ids of a hundred bytes."""

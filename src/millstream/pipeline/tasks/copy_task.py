@@ -1,4 +1,4 @@
-"""What tasks of the job ``duplication`` do to copy: an item after the other, as a worker of the mill would."""
+"""Copying tasks of the job ``duplication``: one item after the other, like a worker of the mill."""
 
 from __future__ import annotations
 

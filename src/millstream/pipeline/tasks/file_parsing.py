@@ -1,4 +1,4 @@
-"""What a task of the job ``ingest`` does with its piece of a file: rows become messages, or are put aside."""
+"""Tasks of the job ``ingest`` parse their piece of a file: rows become messages, or are rejected."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _read_line(file: BinaryIO) -> tuple[bytes, int]:
 
 
 def _table(split: Split, rules: ParsingRules) -> Iterator[SourceRow]:
-    """The rows of a CSV file (with tabs where its ending says so) as objects; numbers stay as they are written."""
+    """The rows of a CSV file (tab-separated by its file ending) as objects; numbers keep their text."""
     texts = _TEXT_COLUMNS if rules.shape == "message" else frozenset()
     csv.field_size_limit(MAX_ROW_BYTES)
     delimiter = "\t" if split.file.path.removesuffix(PACKED).endswith(".tsv") else ","

@@ -35,7 +35,7 @@ PART_ROWS = 250_000
 """About how many messages a part of a large log holds."""
 
 _LEAST_ROWS = 5_000
-"""A part of fewer is not worth a task of its own."""
+"""A smaller part does not justify a separate task."""
 
 _MOST_PARTS = 4096
 
@@ -59,7 +59,7 @@ _KEYS = pa.schema(
         *(pa.field(name, pa.int64()) for name in ("named", "id", "bytes")),
     ]
 )
-"""What decides on the order of rows (``named``: 0 for those that are no batch), and about how many bytes each has."""
+"""The sort columns of rows (``named``: 0 for those that are no batch), and about how many bytes each has."""
 
 _ROW_BYTES, _ID_BYTES = 250, 8
 """About what a row has without its lines and ids."""
@@ -104,7 +104,7 @@ def part_count(rows: int, cores: int) -> int:
 
 
 def find_bounds(spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook) -> PartBounds:
-    """Where the parts of the output begin; tasks read a sample of *wanted* for it."""
+    """The boundaries of the parts of the output; tasks read a sample of *wanted* for them."""
     parts = part_count(wanted.count, spark.sparkContext.defaultParallelism)
     if parts == 1:
         return PartBounds()
@@ -133,7 +133,7 @@ def _quantiles(sample: pa.Table, parts: int, columns: Sequence[str]) -> tuple[An
 def sample_part(
     numbers: Iterable[pa.RecordBatch], store_url: str, wanted: LogRange, rules: Rulebook, places: int
 ) -> Iterator[pa.RecordBatch]:
-    """Some messages (:data:`SAMPLE_SCHEMA`) at the places *numbers* (``id``) of as many as *places*."""
+    """Some messages (:data:`SAMPLE_SCHEMA`) at the positions *numbers* (``id``) out of *places* positions."""
     with open_log_store(store_url, clock=SystemClock()) as store:
         log = store.log(LogSpec(wanted.log), create=False)
         for part in numbers:

@@ -1,4 +1,4 @@
-"""What a task of the job ``batch`` does with its shard: feed the batcher share by share, encode what it closes."""
+"""Tasks of the job ``batch``: feed the batcher with the shares of a shard, and encode closed batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task of the job ``integrity`` does with its bin: read every item, and write down what was seen.
+"""Tasks of the job ``integrity``: read every item of a bin, and record the observations.
 
 Nothing is judged here. A fact says what provider and bytes answered; what that means is decided later, from the facts
 alone, and can be decided again.
@@ -52,7 +52,7 @@ FACT_SCHEMA = pa.schema(
 
 
 class ItemObservation(msgspec.Struct, frozen=True):
-    """What a provider and the bytes said of one item."""
+    """The observation of one item."""
 
     provider: str
     content: str

@@ -1,4 +1,4 @@
-"""Connections to RabbitMQ: opened when they are needed, opened anew when they were lost, and shared by threads.
+"""Connections to RabbitMQ: opened on demand, reopened after a loss, and shared by threads.
 
 A connection has one channel and is used by one thread at a time, as pika's blocking connection asks for.
 """
@@ -157,7 +157,7 @@ class BrokerConnection:
 
 
 class BrokerConnectionPool:
-    """Up to *size* connections, as many as are used at the same time; who finds none free waits. Thread-safe."""
+    """A pool of up to *size* connections; a caller waits if none is free. Thread-safe."""
 
     def __init__(self, size: int, make: Callable[[], BrokerConnection]) -> None:
         self._make = make

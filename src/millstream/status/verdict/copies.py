@@ -1,4 +1,4 @@
-"""How well the spaces of a node are protected, from its database, its policies and its reports; no store is asked."""
+"""The protection of the spaces of a node, from its database, policies and reports; no store is accessed."""
 
 from __future__ import annotations
 

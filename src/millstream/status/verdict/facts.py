@@ -1,4 +1,4 @@
-"""What was found out about a node, on which it is judged."""
+"""The facts about a node, from which the verdict is computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.status.verdict.store_watch import StoreState
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the looks at a node that go on: when it last came to an end (microseconds), and what prevents the next.
+    """A recurring poll of a node: the time at which it last ended (microseconds), and the obstacle of the next one.
 
     ``is_late`` says that it should have come to an end again by now.
     """
@@ -30,7 +30,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out about a node by ``at`` (microseconds). What is None was not found out yet.
+    """The facts about a node at ``at`` (microseconds). None means not known yet.
 
     ``unreadable`` says why queues cannot be read; ``patience`` is the longest time (microseconds) after which a message
     is in a batch or rejected. ``alarms`` has the limits of queues. ``step`` says that the clock was set. ``disks`` have

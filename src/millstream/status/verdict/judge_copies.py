@@ -25,7 +25,7 @@ _OLDEST_CHECK = 90 * 24 * 3600 * MICROSECONDS
 
 
 def check_issues(facts: Facts) -> Iterator[Issue]:
-    """What the checks of copies found or left out."""
+    """Issues of the checks of copies: findings, and missing checks."""
     snapshot = facts.snapshot
     failed = sum(row.failed for row in snapshot.spaces)
     if failed:

@@ -18,7 +18,7 @@ _RELAY = "serve.relay."
 
 
 def machine_issues(facts: Facts) -> Iterator[Issue]:
-    """What is wrong with the process and its machine."""
+    """Issues of the process and its machine."""
     snapshot = facts.snapshot
     troubles = {**snapshot.troubles, **facts.process.troubles, **(facts.copies.troubles if facts.copies else {})}
     for what, why in troubles.items():

@@ -1,4 +1,4 @@
-"""Issues of the members of a node: who was lost, what nobody does, and who has another version."""
+"""Issues of the members of a node: lost members, roles without an owner, and different versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNOWNED_LEASES = 2
 
 
 def member_issues(facts: Facts) -> Iterator[Issue]:
-    """What is wrong with the members of the node, if it can have several."""
+    """Issues of the members of the node, if it can have several."""
     status = facts.snapshot.members
     if status is None:
         return

@@ -47,7 +47,7 @@ def batch_issues(facts: Facts) -> Iterator[Issue]:
 
 
 def anchor_issues(facts: Facts) -> Iterator[Issue]:
-    """What is wrong with the ledger and those who read it."""
+    """Issues of the ledgers and their readers."""
     snapshot, limits = facts.snapshot, facts.limits
     if snapshot.index.invalid_anchors:
         count = snapshot.index.invalid_anchors
@@ -110,7 +110,7 @@ def _unstamped(ledger: StampedLedger) -> Issue:
 
 
 def queue_issues(facts: Facts) -> Iterator[Issue]:
-    """What is wrong with each work queue."""
+    """Issues of each work queue."""
     rules = Alarms(facts.alarms.most, facts.alarms.longest / MICROSECONDS)
     for name, depth in facts.depths.items():
         page = f"/queues/{name}"

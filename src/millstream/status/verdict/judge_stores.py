@@ -13,7 +13,7 @@ from millstream.status.verdict.models import Issue
 
 
 def store_issues(facts: Facts) -> Iterator[Issue]:
-    """What is wrong with each store that has answered."""
+    """Issues of each store that has answered."""
     known = known_copies(facts)
     for state in facts.stores:
         answer, name = state.answer, state.store

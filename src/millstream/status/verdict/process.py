@@ -1,4 +1,4 @@
-"""What is known of the process that serves a node: its certificates, its alarms, its brokers, and others like it."""
+"""Facts about the process that serves a node: its certificates, alarms and brokers, and other processes of the node."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ once, or waits on purpose, such as a relay that stands by."""
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """The ``certificates`` that the settings name, the alarms that did not arrive, the logs whose MQTT broker is not
     connected, those whose outbox is not read (``unrelayed``), and the processes that serve this folder. ``refused`` are
-    the logs that this process wants to write, and another one does. ``unreachable`` are the servers that the settings
-    name and that cannot be reached, with the setting, and why; ``troubles`` names what could not be read.
+    the logs that this process would write, but another process writes. ``unreachable`` are the servers that the
+    settings name and that cannot be reached, with the setting, and why; ``troubles`` names what could not be read.
     """
 
     certificates: Sequence[CertificateExpiry] = ()

@@ -1,4 +1,4 @@
-"""Asks each store at intervals whether it is there, in a thread of its own: a store that hangs holds up nothing."""
+"""Probes each store at intervals in a separate thread, so that a store that hangs delays nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOCAL_SPACES, REMOTE_SPACES = 50, 1
 
 
 class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store said. ``problem`` is why it cannot be used, ``read_only`` why nothing can be written there.
+    """The answer of a store. ``problem`` is why it cannot be used, ``read_only`` why nothing can be written there.
 
     ``empty`` are those of its ``spaces`` that list nothing, as far as they were asked; ``free_bytes`` is what is left
     on the disk of a local store.
@@ -77,7 +77,7 @@ class StoreWatch:
 
     @property
     def states(self) -> Sequence[StoreState]:
-        """What is known of each store now, by name."""
+        """The known state of each store, by name."""
         now = self._clock.monotonic()
         with self._changed:
             return [

@@ -27,7 +27,7 @@ from millstream.stores.protocol import AlreadyExistsError, ItemInfo, ItemNotFoun
 
 
 class AuditContext(Protocol):
-    """What the decorator of the store gives."""
+    """The interface that the decorator of the store provides."""
 
     name: str
     outbox: AuditOutbox
@@ -139,9 +139,9 @@ class AuditedBulk:
             self.settle(space, intents)
 
     def settle(self, space: str, intents: Sequence[AuditIntent]) -> None:
-        """Look at the items that *intents* would have added, and write down which of them were.
+        """Examine the items that *intents* would have added, and record which of them were.
 
-        Raises :class:`StoreError` where the store does not say so of one of them, after all others.
+        Raises :class:`StoreError` after all others if the store cannot tell it for one of them.
         """
         if not intents:
             return

@@ -1,4 +1,4 @@
-"""What an audit writes down of a change (reference mill §1.7)."""
+"""The record of a change in an audit (reference mill §1.7)."""
 
 from __future__ import annotations
 

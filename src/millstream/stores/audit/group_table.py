@@ -36,7 +36,7 @@ numbers = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("last", WHOLE_NUMBER, nullable=False),
 )
-"""On servers, the greatest number that was ever given, in one row; SQLite keeps it in a table of its own."""
+"""On servers, the greatest number that was ever assigned, in one row; SQLite keeps it in its own table."""
 
 _Described = tuple[list[str], list[str], list[dict[str, str]]]
 _encoder = msgspec.json.Encoder()

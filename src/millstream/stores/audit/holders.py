@@ -1,4 +1,4 @@
-"""Who writes: a name for this process, by which others can tell whether it still runs."""
+"""The identity of a writing process, by which others can check whether it still runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLOCK = "@hhqqi0q"
 
 
 class HolderState(enum.StrEnum):
-    """What is known of the process that a holder names."""
+    """The process that a holder names."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -31,7 +31,7 @@ class HolderState(enum.StrEnum):
 
 
 FindState = Callable[[str], HolderState]
-"""What is known of the process of a holder."""
+"""The known state of the process of a holder."""
 
 _elsewhere: weakref.WeakKeyDictionary[sa.Engine, FindState] = weakref.WeakKeyDictionary()
 
@@ -127,7 +127,7 @@ def find_elsewhere(engine: sa.Engine, find: FindState) -> None:
 
 
 def process_of(holder: str) -> str:
-    """What the names of all holders of one process have in common."""
+    """The common prefix of the names of all holders of one process."""
     host, pid, started, _token, *rest = [*holder.split("/"), "", "", "", ""][:7]
     return "/".join([host, pid, started, *rest])
 

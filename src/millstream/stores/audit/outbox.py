@@ -134,10 +134,10 @@ class AuditOutbox(OutboxReader):
         return newest
 
     def add(self, events: Sequence[AuditEvent], *, seen: int | None = None) -> int:
-        """Write down *events* that are known to have happened and were never intended here; returns how many.
+        """Record *events* that are known to have happened and were never intended here; returns their number.
 
         Those of items that another holder is changing just now, or has changed since the number *seen*, are left out:
-        that change has an event of its own.
+        that change has its own event.
         """
         begun = self.begin_all(events, seen=seen)
         known = [one.event for one in begun if isinstance(one, AuditIntent)]
@@ -256,8 +256,8 @@ class AuditOutbox(OutboxReader):
         return [None] * len(changes)
 
     def _add_settled(self, connection: sa.Connection, done: Mapping[int, AuditEvent]) -> None:
-        """Add those of the events *done* anew whose intents others have settled and removed: they took this process for
-        one that had ended, and may have seen the store before the change."""
+        """Add again those of the events *done* whose intents others have settled and removed: they took this process
+        for one that had ended, and may have seen the store before the change."""
         known = set(connection.scalars(sa.select(outbox.c.number).where(among(outbox.c.number, done))))
         number, rows = self._last_number(connection), []
         for before in sorted(done.keys() - known):
@@ -279,4 +279,4 @@ _OTHERS = sa.select(*(outbox.c[name] for name in TARGET), outbox.c.state, outbox
     sa.or_(outbox.c.state == IntentState.INTENDED, outbox.c.number > sa.bindparam("after")),
     outbox.c.holder != sa.bindparam("holder"),
 )
-"""What others are changing, and have changed lately: few items at any time."""
+"""Items that others are changing, or have changed recently: few at any time."""

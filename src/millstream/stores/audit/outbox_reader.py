@@ -1,4 +1,4 @@
-"""What the outbox holds: open intents, and events on their way to the audit log."""
+"""The content of the outbox: open intents, and events on their way to the audit log."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class IntentState(enum.IntEnum):
-    """What is known of a row: begun, done, or done and given to the audit queue."""
+    """The state of a row: begun, done, or done and given to the audit queue."""
 
     INTENDED = 0
     DONE = 1

@@ -271,9 +271,8 @@ class AuditedStore(StoreWrapper):
 
 
 def settle_ended(stores: Iterable[Store]) -> None:
-    """Settle what processes of this machine that have ended left open at those of *stores* that are audited.
-
-    What a store does not answer stays open, and the log says so.
+    """Settle the changes that terminated processes of this machine left open at the audited ones of *stores*. If a
+    store does not answer, its changes stay open, and this is logged.
     """
     for store in stores:
         if not isinstance(store, AuditedStore):

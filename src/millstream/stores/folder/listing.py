@@ -1,7 +1,7 @@
 """Ordered listings of a folder that other programs wrote, a chunk at a time.
 
-The names of a folder are remembered, in order, for as long as its time of change proves that it still holds the same.
-So the memory needed is that of the largest folder on the way; sizes and times are always read anew.
+The names of a folder are cached, in order, as long as its change time proves that they are unchanged. So the memory is
+bounded by the largest folder; sizes and times are always read again.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class FolderListing:
             yield run
 
     def read(self, path: Path, base: bytes) -> FolderNames:
-        """What is in the folder *path*, of which all ids begin with *base*. Raises ``OSError``."""
+        """The entries of the folder *path*, whose ids begin with *base*. Raises ``OSError``."""
         with _OpenFolder(self._tree) as opened:
             return self._names(opened, path, base)
 
@@ -168,7 +168,7 @@ class FolderListing:
             os.close(handle)
 
     def _enter(self, opened: _OpenFolder, path: Path, base: bytes, low: bytes) -> _Level | Entry | None:
-        """The folder to go on in, or the entry that it is itself: empty, or not to be listed; None where it is gone."""
+        """The folder to descend into, or an entry for it (if it is empty, or not to be listed); None if it is gone."""
         if len(base) > MAX_CONTENT_ID_BYTES:
             return Entry(base.decode("utf-8"), 0, kind=EntryKind.NAME_TOO_LONG)
         try:

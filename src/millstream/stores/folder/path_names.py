@@ -2,7 +2,7 @@
 
 An id is the path below the root as it is, as long as it is UTF-8. Only two things are escaped, with "%" and two
 upper-case hex digits: a byte that is part of no UTF-8 character (``%80`` to ``%FF``), and a "%" that stands in front of
-what would otherwise read as an escape (``%25``). So ``50%`` and ``a%20b`` are ids as they stand.
+what would otherwise read as an escape (``%25``). So ``50%`` and ``a%20b`` are ids without escapes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a folder says of an item, as properties that are copied with it and from which it can be restored."""
+"""Metadata of a file in a folder as properties, which are copied with it and from which it can be restored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe_entry(entry: Entry) -> ItemInfo:
 
 
 def read_kind(properties: Mapping[str, str]) -> EntryKind:
-    """What an item with *properties* is to be restored as. Raises :class:`StoreInputError`."""
+    """The kind of entry as which an item with *properties* is restored. Raises :class:`StoreInputError`."""
     name = properties.get(KIND, EntryKind.FILE)
     if name not in (EntryKind.FILE, EntryKind.SYMLINK, EntryKind.FOLDER):
         raise StoreInputError(f"cannot restore an entry whose property {KIND!r} is {name!r}: this kind is unknown")

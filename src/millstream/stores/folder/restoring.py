@@ -49,7 +49,7 @@ def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: boo
 
 
 def find_restored(target: Path, info: ItemInfo) -> str | None:
-    """What stands below *target* where the item *info* would be restored to: the SHA-256 (hex) of its bytes.
+    """The existing entry below *target* at the path of the item *info*: the SHA-256 (hex) of its bytes.
 
     None where nothing stands there, an empty text where it is something else than the item was. A draft of an item that
     is in place is removed: a process that was killed left it. Raises

@@ -1,7 +1,7 @@
 """Drafts: files of a local store that are being written and are not in place yet.
 
-Every store object that writes has a folder of its own under ``drafts``, beside a lock file that it holds for as long as
-it lives. Whoever starts writing clears away the folders of the dead, and so do workers that may have nothing to write.
+Every store object that writes has its own folder under ``drafts``, beside a lock file that it holds for its lifetime. A
+process that starts writing removes the folders of terminated ones, and so do workers that may have nothing to write.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNNAMED = hasattr(os, "O_TMPFILE")
 """Whether new files of a group may be without names until they are in place."""
 
 _OPEN_FILE = "/proc/self/fd/{}"
-"""Where Linux has the open files of a process."""
+"""The path of the open files of a process on Linux."""
 
 _SHARE = 4
 """A group of files without names may have this part (one in so many) of the files that a process may have open."""
@@ -159,8 +159,8 @@ class AtomicFileGroup:
             os.close(handle)
 
     def write_in_place(self, folder: int, name: str, data: bytes) -> None:
-        """Write *data* into a new file *name* of *folder*, where nobody needs the one that may be there; it is whole
-        only after :meth:`sync_all`."""
+        """Write *data* into a new file *name* of *folder*, replacing an unneeded one; it is complete only after
+        :meth:`sync_all`."""
         try:
             handle = _create(folder, name)
         except FileExistsError:

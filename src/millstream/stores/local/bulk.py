@@ -211,7 +211,7 @@ class LocalBulk:
         return after
 
     def _open(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result, bytes]:
-        """Where a small item is, the status of its file, and its bytes."""
+        """The location of a small item, the status of its file, and its bytes."""
         problem = "is missing"
         for path, name in _places(space, content_id):
             folder = folders.get(path)
@@ -312,7 +312,7 @@ class LocalBulk:
         return found
 
     def _free(self, folders: OpenFolders, space: str, content_id: str) -> _Target:
-        """Where the file of an item that is not there yet is to be."""
+        """The location for the file of a new item."""
         plain = plain_path(space, content_id)
         if plain is not None and (folder := folders.get(plain[0])) is not None:
             where = _Target(folder, plain[1])
@@ -359,7 +359,7 @@ class LocalBulk:
         *more: P.args,
         **named: P.kwargs,
     ) -> Answer | StoreError:
-        """What *act* gives for one item, or its error."""
+        """The result of *act* for one item, or its error."""
         try:
             return act(folders, space, *more, **named)
         except StoreError as error:

@@ -66,7 +66,7 @@ def unknown_file(status: os.stat_result) -> FileDescription:
 
 
 def describe_item(content_id: str, status: os.stat_result, description: FileDescription) -> ItemInfo:
-    """What the store says of the item whose file has *status* and is described so."""
+    """The metadata of the item whose file has *status* and this description."""
     checksums = () if description.sha256 is None else (Checksum("sha256", description.sha256, ChecksumOrigin.PROVIDER),)
     return ItemInfo(
         content_id=content_id,

@@ -1,4 +1,4 @@
-"""What a local store keeps of a space: who may read and write it, in a file beside the sidecars."""
+"""The access list of a space of a local store, in a file beside the sidecars."""
 
 from __future__ import annotations
 

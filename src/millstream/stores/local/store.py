@@ -251,7 +251,7 @@ class LocalStore:
     def _describe_replaced(
         self, space: str, content_id: str, place: FileLocation, status: os.stat_result
     ) -> FileDescription:
-        """What belongs to a file that is about to go; nothing is known of one whose sidecar is damaged."""
+        """The metadata of a file that is about to be deleted; unknown if its sidecar is damaged."""
         try:
             return self._describe(space, content_id, place)[1]
         except DamagedRecordError:

@@ -1,4 +1,4 @@
-"""What writing to a local store needs and reading does not: drafts and locks, opened at the first write."""
+"""The resources for writing to a local store: drafts and locks, opened at the first write."""
 
 from __future__ import annotations
 

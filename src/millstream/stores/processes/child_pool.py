@@ -199,7 +199,7 @@ class BulkChild:
         return reply
 
     def ending(self) -> str:
-        """What it ended with, in words."""
+        """The exit status, in words."""
         code = self._process.wait()
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 

@@ -1,4 +1,4 @@
-"""What is said over the pipes between a process and its children: frames of MessagePack, each after its length."""
+"""The protocol of the pipes between a process and its children: frames of MessagePack, each after its length."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BulkReply(msgspec.Struct, Generic[Answer], frozen=True, gc=False, omit_def
     error: ErrorReply | None = None
 
     def answers(self) -> Sequence[Answer | StoreError]:
-        """What the method of the bulk gives or raises."""
+        """The result of the method of the bulk, or its error raised."""
         if self.error is not None:
             raise self.error.error()
         return [self.failed[place].error() if one is None else one for place, one in enumerate(self.found)]

@@ -1,4 +1,4 @@
-"""Where an S3 store is: its URL, read and written."""
+"""The URL of an S3 store, parsed and written."""
 
 from __future__ import annotations
 

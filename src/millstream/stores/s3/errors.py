@@ -1,4 +1,4 @@
-"""What the errors of boto3, and the codes of S3, mean to someone who uses a store."""
+"""The meaning of the errors of boto3, and of the codes of S3, for users of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a bucket the items of a store lie, and what the marker of a space holds: nothing, or its access list."""
+"""The keys of the items of a store in a bucket, and the marker of a space: empty, or its access list."""
 
 from __future__ import annotations
 

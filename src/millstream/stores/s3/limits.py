@@ -1,4 +1,4 @@
-"""How large the pieces are in which bytes go to S3."""
+"""The sizes of the parts of uploads to S3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class S3Limits(msgspec.Struct, frozen=True):
     """Sizes in bytes. The defaults suit S3 itself and every server that we know."""
 
     single: int = 16 * MIB
-    """What is larger goes up in parts."""
+    """Larger content is uploaded in parts."""
     part: int = 8 * MIB
     """The size of the first 200 parts; each 200 further ones are twice as large: 10,000 are enough."""
     largest_part: int = 512 * MIB

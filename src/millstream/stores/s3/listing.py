@@ -40,7 +40,7 @@ def list_objects(calls: S3Calls, marker: str, prefix: str, after: bytes, page: i
 
 
 def list_prefixes(calls: S3Calls, prefix: str) -> Iterator[str]:
-    """What the keys below *prefix* begin with, up to the next "/"."""
+    """The common prefixes of the keys below *prefix*, up to the next "/"."""
     arguments: dict[str, Any] = {"Prefix": prefix, "Delimiter": "/"}
     while True:
         page = calls("list_objects_v2", **arguments)

@@ -59,7 +59,7 @@ def pack(metadata: Metadata) -> dict[str, str]:
 
 
 def unpack(found: Mapping[str, str]) -> Metadata:
-    """What the user metadata *found* on an object means. Raises :class:`DamagedRecordError` where ours was damaged."""
+    """The meaning of the user metadata *found* on an object. Raises :class:`DamagedRecordError` if ours is damaged."""
     properties = {name: value for name, value in found.items() if not name.startswith(OWN)}
     chunks = {name: value for name, value in found.items() if name.startswith(_PACKED)}
     if chunks:

@@ -1,4 +1,4 @@
-"""What S3 says of an object, in our terms."""
+"""Converts S3's metadata of an object into ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALGORITHMS = {
 }
 
 _KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "StorageClass")
-"""What an object would lose when its metadata are replaced, unless it is said again."""
+"""Attributes that an object loses when its metadata are replaced, unless they are repeated."""
 
 
 class S3Object(msgspec.Struct, frozen=True):

@@ -225,7 +225,7 @@ class S3Store:
         raise StoreUnavailableError(f"{content_id!r} in {self._shown(space)} keeps changing: try again later")
 
     def _verified(self, space: str, upload: Upload, sha256: str | None, size: int) -> ItemInfo:
-        """What S3 has of the *upload*, which is what was sent. Raises :class:`StoreError` where it is not."""
+        """S3's metadata of the *upload*. Raises :class:`StoreError` if it differs from what was sent."""
         seen = self._head_or_none(upload.key)
         if seen is None or seen.metadata.put_id not in (None, upload.metadata.put_id):
             if upload.condition:  # both were let in, and the other one came last (see docs/formats/s3-store.md)

@@ -29,7 +29,7 @@ _THREADS = 8
 
 
 class Upload(msgspec.Struct, frozen=True):
-    """What is to be put: under which ``key``, with what said about it; ``condition`` are further arguments."""
+    """The parameters of an upload: its ``key`` and metadata; ``condition`` are further arguments."""
 
     content_id: str
     key: str
