@@ -36,7 +36,7 @@ def comparisons(
     """A comparison at each power of ten up to *up_to* messages, of logs in *stores*."""
     names = [name.strip() for name in (stores or "segments").split(",")]
     if not set(names) <= set(STORES):
-        raise InputError(f"invalid stores {stores}: choose from {', '.join(STORES)}")
+        raise InputError(f"--stores: invalid value {stores!r}: choose from {', '.join(STORES)}")
     with contextlib.ExitStack() as opened:
         growing = {name: GrowingLog(name, folder, _FIRST[size], SystemClock()) for name in names}
         for growth in growing.values():
@@ -53,9 +53,9 @@ def _targets(first: int, up_to: str) -> list[int]:
     try:
         last = int(float(up_to))
     except (ValueError, OverflowError) as error:
-        raise InputError(f"invalid number of messages {up_to!r}: write one such as 1e8") from error
+        raise InputError(f"--up-to: invalid value {up_to!r}: write a number of messages, such as 1e8") from error
     if not first <= last <= 10**12:
-        raise InputError(f"invalid log size {up_to}: give {first:,} messages or more")
+        raise InputError(f"--up-to: {last:,} messages is out of range: use {first:,} to 1,000,000,000,000")
     powers = [10**exponent for exponent in range(round(math.log10(first)), 13) if 10**exponent < last]
     return [*powers, last]
 

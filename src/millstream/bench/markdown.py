@@ -25,9 +25,9 @@ def section(report: BenchmarkReport) -> str:
         f"`{command(report)}` on {when:%Y-%m-%d}: "
         f"{machine.cores} × {machine.processor}, {memory}, {machine.system}, {machine.python}, {machine.libraries}; "
         f"load {machine.load:g} at the start. "
-        f"In each of {counted(report.runs, 'round')} the systems ran one after the other. Figures are medians over the "
-        "rounds; a ratio is the median of the ratios to the first row in the same round. "
-        f"The benchmark took {report.seconds:.0f} s.",
+        f"The benchmark took {report.seconds:.0f} s for {counted(report.runs, 'round')}, in which the systems ran one "
+        "after the other. Figures are medians over the rounds; a ratio is the median of the ratios to the first row in "
+        "the same round.",
         "",
     ]
     for result in report.results:

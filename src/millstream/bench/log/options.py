@@ -20,6 +20,12 @@ MODES = ("alone", "both", "processes", "arrow", "ahead", "lone")
 """Write and then read; both at once; both at once in two processes; Arrow; several packs of a sender under way at
 once; the wait for a lone message."""
 
+_LIMITS = {
+    "payloads": (1, 1 << 20, "bytes"), "packs": (1, 10_000, "messages per append"),
+    "unconfirmed": (1, 1_000_000, "messages"), "latency": (0, 60_000, "ms"),
+}  # fmt: skip
+"""The least and the greatest value of options, and the unit."""
+
 DEFAULT_MODES = tuple(mode for mode in MODES if mode != "ahead")
 DEFAULT_BACKENDS = ("mariadb", "postgres", "sqlite", "segments", "bucket")
 
@@ -52,19 +58,14 @@ class Choice(msgspec.Struct, frozen=True):
         for name, known in (("backends", tuple(OURS)), ("peers", peer_names()), ("modes", MODES)):
             unknown = set(getattr(self, name)) - set(known)
             if unknown:
-                raise InputError(f"unknown {name} {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
+                raise InputError(f"--{name}: unknown {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
         if not self.contenders:
-            raise InputError("nothing to measure: give at least one of our backends or of the peers")
-        if (
-            not all(1 <= size <= 1 << 20 for size in self.payloads)
-            or not all(1 <= size <= 10_000 for size in self.packs)
-            or not 1 <= self.unconfirmed <= 1_000_000
-            or not 0 <= self.latency <= 60_000
-        ):
-            raise InputError(
-                "out of range: payloads must be 1 to 1,048,576 bytes, packs 1 to 10,000 messages, unconfirmed 1 to "
-                "1,000,000, and latency 0 to 60,000 ms"
-            )
+            raise InputError("nothing to measure: name at least one store with --backends, or a peer with --peers")
+        for name, (least, most, unit) in _LIMITS.items():
+            value = getattr(self, name)
+            for number in value if isinstance(value, Sequence) else (value,):
+                if not least <= number <= most:
+                    raise InputError(f"--{name}: {number:,} is out of range: use {least} to {most:,} {unit}")
 
     @property
     def contenders(self) -> list[str]:
