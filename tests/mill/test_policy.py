@@ -92,7 +92,7 @@ ERRORS = [
     ('{"spacesToIgnore":[],\n"spacesToIgnore":[]}', "line 2, column 1: name 'spacesToIgnore' occurs twice"),
     ("{spacesToIgnore:[]}", "line 1, column 2: expected a name in double quotes"),
     ('{"spacesToIgnore":["a\n"]}', "line 1, column 22: Invalid control character"),
-    ('{"spacesToIgnore":["\\ud800"]}', "line 1, column 20: the text contains half of a surrogate pair"),
+    ('{"spacesToIgnore":["\\ud800"]}', "line 1, column 20: the string contains an unpaired surrogate"),
     ("{} {}", "line 1, column 4: expected the end of the file"),
     ("{'a':1}", "line 1, column 2: expected a name in double quotes"),
     ('{"a":NaN}', "line 1, column 6: expected a value"),

@@ -96,7 +96,10 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_ROW_BYTES + 1), b""), 1):
             if len(line) > MAX_ROW_BYTES:
-                raise UserFileError(f"{path}: line {number} is longer than {MAX_ROW_BYTES} bytes")
+                raise UserFileError(
+                    f"{path}: line {number} is longer than {MAX_ROW_BYTES:,} bytes, the limit of a record: shorten the "
+                    "record, or remove the line"
+                )
             line = line.removeprefix(BOM_UTF8) if number == 1 else line  # noqa: PLW2901
             if line.strip():
                 try:

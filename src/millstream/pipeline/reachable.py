@@ -104,9 +104,9 @@ def require_identity(store_url: str, known: FileIdentity) -> None:
     files = store_files(store_url)
     if files is not None and known and not is_same(files, known):
         raise PipelineInputError(
-            f"the log store {mask_password(store_url)} is in files, and {socket.gethostname()} sees "
-            "other files there than the driver: use master local[*], or a log store that all hosts can "
-            "reach"
+            f"host {socket.gethostname()} cannot read the log store {mask_password(store_url)}: the path has no files "
+            "there, or other files than on the driver's host; run with --master local[*], or copy the log to a store "
+            "that all hosts can reach (`millstream log copy`)"
         )
 
 
@@ -125,8 +125,8 @@ def _require_same(spark: SparkSession, paths: Sequence[Path], lies: str, instead
     if apart:
         hosts, path = ", ".join(sorted(apart)), min(apart.values())
         raise PipelineInputError(
-            f"{lies} on this host, but Spark runs on {spark.sparkContext.master}, where {hosts} has "
-            f"none or another one at {path}: use master local[*], or {instead}"
+            f"{lies} on this host, but Spark runs on {spark.sparkContext.master}, and {path} is missing or different "
+            f"on its hosts ({hosts}): run with --master local[*], or use {instead}"
         )
 
 

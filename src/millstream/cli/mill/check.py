@@ -68,7 +68,8 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
     """
     if len(item) not in (0, 2) or ((dry_run or restore_source) and not item):
         raise click.UsageError(
-            "give both a space and a content id to check one item, or neither to process the repair queue"
+            "give SPACE and CONTENT_ID to repair one item, or neither to process the repair queue; --dry-run and "
+            "--restore-source require SPACE and CONTENT_ID"
         )
     with Node.open(settings) as node:
         if dry_run:

@@ -106,7 +106,9 @@ def _waiting(call: PageRequest) -> PendingApproval:
     for plan in call.app.node.stores.change_guard.pending():
         if plan.number == number:
             return plan
-    raise NotFoundError(f"approval {number} is not pending: it may have been approved already; reload the page")
+    raise NotFoundError(
+        f"plan {number} is no longer held: it was approved or replaced; open Integrity for the current list of plans"
+    )
 
 
 def _reason(call: PageRequest) -> Any:

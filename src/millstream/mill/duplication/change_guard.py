@@ -326,7 +326,7 @@ class ChangeGuard:
 
 
 def _unknown(number: int) -> UnknownApprovalError:
-    return UnknownApprovalError(f"no pending approval has the number {number}: `millstream mill approve` lists them")
+    return UnknownApprovalError(f"no held plan has the number {number}; `millstream mill approve` lists the held plans")
 
 
 def _wanted(plan: DuplicationPlan) -> tuple[tuple[ChangeKind, int], tuple[ChangeKind, int]]:

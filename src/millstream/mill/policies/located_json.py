@@ -165,7 +165,11 @@ class _LocatedJsonParser:
         except json.JSONDecodeError as error:
             raise self._error(error.msg, self._position(error.pos)) from error
         if not _is_text(value):
-            raise self._error("the text contains half of a surrogate pair", start)
+            raise self._error(
+                "the string contains an unpaired surrogate (an escape from \\ud800 to \\udfff): remove the escape, or "
+                "write the character itself",
+                start,
+            )
         return str(value)
 
     def _peek(self) -> str:

@@ -41,4 +41,8 @@ def _end_of(checkpoint: Path, trigger: int | None) -> int:
     try:
         return int(json.loads(path.read_text("utf-8").splitlines()[-1])["id"])
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise PipelineError(f"cannot read {path}: {error}; delete the checkpoint to start again") from error
+        why = error.strerror if isinstance(error, OSError) else 'its last line is not an object with an integer "id"'
+        raise PipelineError(
+            f"cannot read the progress of the stream from {path} ({why}): delete the folder {checkpoint}, then start "
+            "the stream again"
+        ) from error

@@ -151,14 +151,20 @@ def _message(row: SourceRow, file: SourceFile, rules: ParsingRules) -> Message:
     if row.why:
         raise MalformedError(row.reason, row.why)
     if len(row.data) > MAX_ROW_BYTES:
-        raise MalformedError("size", f"the row is longer than {MAX_ROW_BYTES:,} bytes, the limit of a row")
+        raise MalformedError(
+            "size",
+            f"the row is longer than {MAX_ROW_BYTES:,} bytes, the limit of a row: store the content as a content item, "
+            "and its id in the row",
+        )
     if rules.shape == "message":
         message = decode_line(row.data, written=True)
     else:
         (message,) = rules.plain(ReceivedMessage(file.topic, row.data, 0))
     if rules.received == "event":
         if message.event_time is None:
-            raise MalformedError("time", "the row has no event time to use as its receive time")
+            raise MalformedError(
+                "time", "the row has no event time for --received event: add one, or ingest with --received now"
+            )
         message = msgspec.structs.replace(message, received_at=message.event_time)
     return message
 

@@ -69,7 +69,7 @@ def hold(app: AppContext, request: ApiRequest[HoldQuery, Any]) -> PendingApprova
         if found.number == number:
             return found
     raise NotFoundError(
-        f"no plan is held under number {number}: it was approved, rejected or replaced; reload the list"
+        f"there is no plan {number}: it was replaced, or its approval has expired; `/integrity/holds` lists the plans"
     )
 
 
