@@ -143,13 +143,13 @@ def test_nothing_is_added_to_a_file_that_is_damaged_or_somebody_else_s(office: O
     (name,) = office.files()
     flip_bit(office.store.path_of("audits", name))
     office.process(office.happen("b"))
-    with pytest.raises(AuditExportError, match="is damaged: repair it"):
+    with pytest.raises(AuditExportError, match="is damaged: repair the file"):
         office.export()
     office.store.delete("audits", name)
     assert office.export() == (2, 1)
     office.store.put("audits", f"{FOLDER}/zzz.tsv", io.BytesIO(b"mine"))
     office.process(office.happen("c"))
-    with pytest.raises(AuditExportError, match=r"'acme/1/s/zzz\.tsv' .* is not a file of this export"):
+    with pytest.raises(AuditExportError, match=r"'acme/1/s/zzz\.tsv' .* was not written by this export"):
         office.export()
 
 

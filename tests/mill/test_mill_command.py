@@ -132,7 +132,7 @@ def test_bytes_that_were_forged_alike_in_all_copies_are_named_until_a_person_acc
     ] * 3
     code, (event,) = mill("repair", "s", "item 1")
     assert (code, event["healed"]) == (1, False)
-    assert "the copies agree with one another against the manifest" in event["reason"]
+    assert "all copies have the same content, but the manifest has another checksum" in event["reason"]
     assert mill("repair", "s", "item 1", "--restore-source")[0] == 1  # nobody has what was recorded
     assert mill("check")[0] == 1
     assert mill("accept", "two", "s", "item 1")[0] == 1

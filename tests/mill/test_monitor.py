@@ -116,7 +116,7 @@ def test_a_web_hook_gets_the_alarm_as_json(hook: tuple[str, list[Any]]) -> None:
     with pytest.raises(NoticeError) as caught:
         WebHookReceiver(f"{url}/broken").tell(ALARM)
     assert "broken" not in str(caught.value)
-    with pytest.raises(NoticeError, match="must begin with http or https"):
+    with pytest.raises(NoticeError, match="a URL that begins with http:// or https://"):
         WebHookReceiver("file:///etc/passwd")
 
 

@@ -82,7 +82,7 @@ def test_a_forged_source_and_copy_do_not_outvote_the_third_and_the_source_stays_
     copies.forge("1", "2")
     result = copies.repairer().repair("s", "a")
     assert [event.store for event in result.events if event.healed] == ["2"]
-    assert "store 1 is the source and was rewritten" in result.refused[0].reason
+    assert "store 1 is the source, and the item was rewritten" in result.refused[0].reason
     assert copies.bodies() == [FORGED, GOOD, GOOD]
 
 
@@ -111,7 +111,7 @@ def test_bytes_that_only_the_copies_themselves_vouch_for_are_never_chosen(copies
     copies.forge("1", "2", "3")
     plan = copies.repairer().plan("s", "a")
     assert (plan.decision, plan.sha256) == (RepairDecision.REFUSE, None)
-    assert "agree with one another against the manifest" in plan.reasons[0]
+    assert "all copies have the same content, but the manifest has another checksum" in plan.reasons[0]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_p8_a_source_that_was_rewritten_through_its_provider_is_never_touched() 
 def test_p8_a_source_that_may_have_been_rewritten_is_never_touched() -> None:
     plan = plan_repair([copy("0", "b", SourceAnswer.NO_CHECKSUM, source=True), copy("1", "a")])
     assert (plan.decision, plan.actions) == (RepairDecision.REFUSE, ())
-    assert "has no checksum of it: it may have been rewritten" in plan.reasons[0]
+    assert "has no checksum of the item, which may have been rewritten" in plan.reasons[0]
     gone = copy("0", SourceAnswer.MISSING, SourceAnswer.MISSING, source=True)
     assert plan_repair([gone, copy("1", "a")]).actions == (RepairAction("0", quarantine=False),)
     copied = copy("1", "b", SourceAnswer.NO_CHECKSUM)
@@ -76,7 +76,7 @@ def test_copies_that_were_forged_alike_are_repaired_from_the_one_that_our_record
     assert (plan.good, [action.store for action in plan.actions]) == ("0", ["1", "2"])
     plan = plan_repair([copy("0", "b", "b", source=True), forged[0], copy("2", "a")])
     assert (plan.good, [action.store for action in plan.actions]) == ("2", ["1"])
-    assert "store 0 is the source and was rewritten" in plan.reasons[0]
+    assert "store 0 is the source, and the item was rewritten" in plan.reasons[0]
 
 
 def test_a_damaged_row_of_the_manifest_is_outvoted_by_the_audit_log_and_the_other_records() -> None:
@@ -106,7 +106,7 @@ def test_a_vote_that_nobody_wins_is_refused_with_the_reason(recorded: str, conte
 def test_a_change_that_is_recorded_at_one_store_only_is_duplicated_and_not_voted_on() -> None:
     plan = plan_repair([copy("0", "b", "b", source=True, recorded="b"), copy("1", "a"), copy("2", "a")])
     assert (plan.actions, plan.reasons) == (
-        (), ("the manifest has different checksums for its copies: run `millstream mill duplicate` first",)
+        (), ("the manifest has different checksums for the copies: run `millstream mill duplicate` first",)
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def test_a_source_that_other_programs_have_changed_is_not_written() -> None:
 def test_a_store_that_does_not_answer_is_left_alone() -> None:
     plan = plan_repair(copies("a", SourceAnswer.NOT_READ, "b"))
     assert [action.store for action in plan.actions] == ["2"]
-    assert plan.reasons == ("store 1 did not answer: make it available, then repair it again",)
+    assert plan.reasons == ("store 1 did not answer: make the store available, then repair the item again",)
 
 
 def test_over_all_combinations_a_good_copy_is_never_written_and_every_bad_one_is_explained() -> None:

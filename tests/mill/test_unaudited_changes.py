@@ -65,7 +65,7 @@ def test_a_source_that_was_forged_behind_its_audit_is_not_copied(audited: Audite
         audited.world.stores["2"].delete("s", "a")
     forge(audited.inner, "s", "a", b"evil")
     record_space(audited.world.providers, audited.world.manifest, "1", "s")
-    with pytest.raises(DuplicationError, match="D25: the source was changed behind its audit"):
+    with pytest.raises(DuplicationError, match="D25: the item was changed at the source without the node"):
         audited.duplicate()
     assert audited.world.has(COPY) == has_copy
     assert not has_copy or audited.world.read(COPY) == b"good"

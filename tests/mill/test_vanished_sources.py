@@ -54,7 +54,7 @@ def test_the_queue_of_repairs_puts_it_back_only_where_the_audit_log_says_that_it
     code, text = command(three_stores, "mill", "repair")
     assert (code, path.exists()) == ((0, True) if audited else (1, False))
     if not audited:
-        assert "the item vanished from it: record the deletion (`millstream mill forget`)" in text
+        assert "the item vanished from there: record the deletion (`millstream mill forget`)" in text
         assert command(three_stores, "mill", "repair", "s", "a", "--restore-source")[0] == 0
         assert path.read_bytes() == b"original"
 
@@ -80,7 +80,7 @@ def test_an_item_of_a_protected_folder_is_named_as_vanished_and_is_no_task(tmp_p
     with Node.open(load_settings({"data": str(data)}, config=None)[0]) as node:
         assert [node.queues.open(name).depth().open for name in (QueueName.REPAIR, QueueName.BIT_ERROR)] == [0, 0]
         plan = node.mill.repairs.repairer.plan("photos", "a", restore_source=True)
-        assert "the item vanished from it, where nothing is ever written" in plan.reasons[0]
+        assert "the item vanished from there, where nothing is ever written" in plan.reasons[0]
     assert not (photos / "a").exists()
 
 

@@ -204,7 +204,7 @@ def test_facts_that_are_damaged_are_never_judged_and_read_anew_where_they_are_go
     before, kept = facts(sweep), sorted(sweep.facts.glob("bin-*"))
     flip_bit(kept[0], seed=3)  # in a page
     with pytest.raises(
-        PipelineError, match=rf"'report' failed: .*{kept[0].name}.*remove it, and run what made it again"
+        PipelineError, match=rf"'report' failed: .*{kept[0].name}.*remove the file, and run its job again"
     ):
         run_report(spark, jobs, sweep)
     kept[0].unlink()

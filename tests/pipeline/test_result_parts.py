@@ -159,7 +159,7 @@ def test_a_part_that_is_gone_or_shorter_is_noticed(
         expected = "bytes, but its task wrote"
     assert folder.committed() is None
     assert expected in caplog.text
-    with pytest.raises(PipelineError, match=r"all hosts must reach the same storage \(the setting pipeline.results\)"):
+    with pytest.raises(PipelineError, match=r"to a storage provider that all hosts can reach"):
         commit_table(folder.data, table, [part])
 
 

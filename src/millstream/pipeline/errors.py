@@ -22,14 +22,14 @@ class JavaNotFoundError(PipelineError, NotFoundError):
 
 
 class SessionBusyError(PipelineError, BusyError):
-    """This process has a Spark session already: one at a time. Stop it first, or hand it to the job."""
+    """This process already has a Spark session: stop that session first, or pass it to the job."""
 
 
 class SessionStartError(PipelineError):
-    """The Java machine of Spark did not start."""
+    """Spark's Java process did not start."""
 
 
 class SparkLostError(PipelineError):
-    """The Java machine of Spark ended while a job was running."""
+    """Spark's Java process ended while a job was running."""
 
     transient = True

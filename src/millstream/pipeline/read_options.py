@@ -49,7 +49,7 @@ class LogReadOptions:
         self.since, self.until = _time(options, "since"), _time(options, "until")
         for one, other in (("from", "since"), ("to", "until")):
             if options.get(one) and options.get(other):
-                raise PipelineInputError(f"options {one!r} and {other!r} cannot be combined: give an id or a time")
+                raise PipelineInputError(f"options {one!r} and {other!r} cannot be combined: give one of them")
         self.partition_bytes: int = whole(options, "partitionBytes", PARTITION_BYTES)
         self.least_partitions: int = whole(options, "leastPartitions", TASKS_A_CORE * (os.cpu_count() or 1))
         self.per_trigger: int | None = whole(options, "maxMessagesPerTrigger", None)
@@ -82,9 +82,10 @@ def checked_columns(names: Sequence[str]) -> list[str]:
     """*names*, all of them columns of a message, each once. Raises :class:`PipelineInputError` otherwise."""
     unknown = [name for name in names if name not in MESSAGE_SCHEMA.names]
     if unknown or not names:
-        raise PipelineInputError(f"unknown columns {unknown}: a message has {', '.join(MESSAGE_SCHEMA.names)}")
+        problem = f"unknown columns {', '.join(map(repr, unknown))}" if unknown else "no columns are named"
+        raise PipelineInputError(f"option 'columns': {problem}; a message has {', '.join(MESSAGE_SCHEMA.names)}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise PipelineInputError(f"option 'columns' names {', '.join(twice)} more than once: name each column once")
+        raise PipelineInputError(f"option 'columns': {', '.join(twice)} is named more than once; name each column once")
     return list(names)
 
 

@@ -206,7 +206,10 @@ def commit_table(data: Path, table: StoredTable, parts: Iterable[ResultPart]) ->
     done = StoredTable(table.url, table.prefix, tuple(sorted(parts, key=lambda part: part.name)))
     stored = table.stored()
     if missing := _missing(done, stored):
-        raise PipelineError(f"{missing}: all hosts must reach the same storage (the setting pipeline.results)")
+        raise PipelineError(
+            f"{missing}: set pipeline.results (--results) to a storage provider that all hosts can reach, and run "
+            "the job again"
+        )
     table.discard(stored.keys() - {part.name for part in done.parts})
     write_durably(data / LISTING, canonical_json(msgspec.to_builtins(done)))
     return done

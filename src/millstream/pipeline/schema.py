@@ -72,4 +72,4 @@ def open_parquet(path: Path | str) -> Iterator[pq.ParquetFile]:
         with open_location(str(path)) as file, pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             yield parquet
     except (OSError, pa.ArrowException, ItemNotFoundError) as error:
-        raise PipelineError(f"cannot read {path} ({error}): remove it and run the job again") from error
+        raise PipelineError(f"cannot read {path} ({error}): remove the file and run the job again") from error

@@ -158,8 +158,8 @@ class ShardStreamReader(TriggerLimitedReader):
             return [None] * request.shards
         if state.position != first_id - 1:
             raise PipelineInputError(
-                f"the state {request.state} ends at message {state.position}, but the stream begins at "
-                f"{first_id}: give the state that belongs to this position"
+                f"the state file {request.state} ends at message {state.position}, but the stream begins at message "
+                f"{first_id}: give the state file of the message before that"
             )
         return split_snapshot(state.snapshot, lambda source: shard_of(source, request.shards), request.shards)
 

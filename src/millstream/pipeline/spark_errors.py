@@ -17,7 +17,7 @@ _RAISED = re.compile(r"^([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
 _THROWN = re.compile(r"^(?:: )?(?:[A-Za-z_][\w$]*\.)+[\w$]+: (.+)$", re.MULTILINE)
 """An exception of Java for which PySpark has no class: the message after the name of its class."""
 
-_UNREAD, _DAMAGED = "FAILED_READ_FILE", "; the file is damaged or gone: remove it, and run what made it again"
+_UNREAD, _DAMAGED = "FAILED_READ_FILE", "; the file is damaged or missing: remove the file, and run its job again"
 """Spark's name of the error where a file of an earlier job cannot be read, and what to do."""
 
 

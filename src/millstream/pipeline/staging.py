@@ -203,7 +203,10 @@ class Staging:
         """Decide that *parts* are what commit *number* of *write* appends, after everything that may be refused."""
         intent = CommitIntent(tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition)))
         if (total := sum(part.pieces for part in intent.parts)) >= _PIECES:
-            raise PipelineInputError(f"{total:,} pieces are too many for one commit: split the write")
+            raise PipelineInputError(
+                f"the write has {total:,} pieces, and one commit at most {_PIECES - 1:,}: split the rows into several "
+                "writes"
+            )
         if log.bodies_only:
             require_bodies_only(sorted({column for part in intent.parts for column in part.columns}))
         for part in intent.parts:
@@ -224,8 +227,8 @@ class Staging:
         if size is None or (part.size and size != part.size):
             found = "is gone" if size is None else f"has {size:,} bytes, not {part.size:,}"
             raise PipelineError(
-                f"the staged part {part.name} {found} in {mask_password(self._url)}, and nothing was appended: all "
-                "hosts must reach the same 'staging'"
+                f"the staged part {part.name} {found} in {mask_password(self._url)}, and nothing was appended: set "
+                "'staging' to a storage provider that all hosts can reach"
             )
 
     def _intent_name(self, write: str, number: int) -> str:
@@ -247,7 +250,10 @@ class Staging:
         except NotFoundError:
             return None
         except msgspec.DecodeError as error:
-            raise PipelineError(f"{name} in {mask_password(self._url)} is damaged: {error}") from error
+            raise PipelineError(
+                f"the commit record {name} in {mask_password(self._url)} is damaged ({error}): run the write again "
+                "under another name (.option('write', NAME))"
+            ) from error
 
     def _append(self, writer: Writer, intent: CommitIntent, first: int) -> None:
         total = sum(part.pieces for part in intent.parts)

@@ -36,7 +36,7 @@ def stream_lag(progress: Mapping[str, Any], store_url: str, log: str, *, source:
         start, end, latest = (_offset(reported[name]) for name in ("startOffset", "endOffset", "latestOffset"))
     except (LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
         raise PipelineInputError(
-            f"source {source} of this progress has no ids of a log: give the position of the source "
+            f"source {source} of this progress reads no log: give the position of the source "
             f"that reads {log!r} in the query"
         ) from error
     end = end or 0

@@ -180,7 +180,7 @@ class _Run(NamedTuple):
         folder = JobFolder(self.folder.parent, self.record.job, self.record.inputs)
         if folder.path != self.folder or folder.committed() is None:
             raise PipelineError(
-                f"the results in {self.folder} differ from what the run wrote: remove the folder, or repeat the run"
+                f"the results in {self.folder} differ from what the run wrote: run the job again, or remove the folder"
             )
         return read_parquet(spark, folder.data, schema)
 
@@ -219,7 +219,7 @@ def _batch_rows(
         named = f"{run!r} is no committed run" if run else "there is no committed run"
         raise PipelineInputError(
             f"{named} of 'pipeline batch' on log {log!r} of {public} under {jobs}: run "
-            f"'millstream pipeline batch {log}'"
+            f"`millstream pipeline batch {log}`"
         )
     frames, decided, replaced = [], list[tuple[int, int]](), bool(stream)
     for one in runs:
@@ -245,13 +245,16 @@ def _before(runs: Sequence[_Run], store_url: str, log: str, stream: str, jobs: P
     if origin is None:
         return []
     if origin.log != log:
-        raise PipelineInputError(f"{stream!r} contains the batches of log {origin.log!r}, not of {log!r}")
+        raise PipelineInputError(
+            f"log {stream!r} contains the batches of {origin.log!r}, not of {log!r}: name log {origin.log!r} instead"
+        )
     for run in runs:
         if _handed_over(run, origin):
             return [run]
     raise PipelineInputError(
-        f"{stream!r} continues after message {origin.position} of {log!r}, where a run of 'pipeline batch' handed "
-        f"over, but no committed run under {jobs} ends there: give the job folder of that run, or run it again"
+        f"log {stream!r} has the batches of {log!r} only after message {origin.position}, where a run of 'pipeline "
+        f"batch' handed over, but no committed run under {jobs} ends there: give the job folder of that run, or run "
+        "that job again"
     )
 
 
@@ -274,7 +277,9 @@ def _of_sweeps(
 ) -> DataFrame:
     """The rows of *runs*, each with the name of its sweep."""
     if sweep and not runs:
-        raise PipelineInputError(f"no sweep {sweep!r} was finished under {jobs}: see 'millstream pipeline integrity'")
+        raise PipelineInputError(
+            f"there is no finished sweep {sweep!r} under {jobs}: run `millstream pipeline integrity --name {sweep}`"
+        )
     own = pa.schema([field for field in schema if field.name != "sweep"])
     frames = [run.read(spark, own).withColumn("sweep", F.lit(name)) for run, name in runs]
     if not frames:

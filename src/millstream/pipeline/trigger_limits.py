@@ -61,8 +61,8 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done, end = start["id"], self._end()
         if end < done and self._target is None:
             raise PipelineInputError(
-                f"the query has read log {self._request.log!r} up to {done}, but it now ends at {end}: "
-                "it was replaced; start with a new checkpoint"
+                f"the query has read log {self._request.log!r} up to id {done}, but the log now ends at id {end}: "
+                "the log was replaced, so start the query with a new checkpoint"
             )
         if isinstance(limit, ReadMaxRows):
             end = min(end, done + limit.max_rows)

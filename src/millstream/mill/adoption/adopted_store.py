@@ -78,7 +78,9 @@ class AdoptedStore:
 
     def _info(self, space: str, content_id: str, item: AdoptedItem | None) -> ItemInfo | StoreError:
         if item is not None and item.excluded_at is not None:
-            return ItemLeftOutError(f"{content_id!r} in {self.url}/{space} is excluded from protection")
+            return ItemLeftOutError(
+                f"{content_id!r} in {self.url}/{space} is excluded from protection by a pattern of --exclude"
+            )
         if item is None or not item.is_there:
             return ItemNotFoundError(
                 f"{content_id!r} in {self.url}/{space} was not adopted, or has vanished from the source"
@@ -207,7 +209,10 @@ class AdoptedBulk:
         return (
             data
             if len(data) <= SMALL
-            else StoreInputError(f"{content_id!r} is larger than {SMALL:,} bytes, the limit of a bulk read")
+            else StoreInputError(
+                f"{content_id!r} in {self._store.url}/{space} is larger than {SMALL:,} bytes, the limit of a bulk "
+                "read: read the item alone"
+            )
         )
 
 

@@ -65,7 +65,8 @@ def read_checksums(
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ChecksumFileError(
-                f"{path} is larger than {_MOST_BYTES:,} bytes, the limit of a checksum file: split it"
+                f"{path} is larger than {_MOST_BYTES:,} bytes, the limit of a checksum file: split the file, and give "
+                "one part to each run"
             )
         data = path.read_bytes()
     except OSError as error:
@@ -82,7 +83,10 @@ def parse_checksums(
         named = (content_id or _decode)(_relative(name, root, origin, number))
         before = expected.get(named, ())
         if any(one.algorithm == algorithm and one.value != value for one in before):
-            raise ChecksumFileError(f"{origin}, line {number}: {named!r} has two different {algorithm} checksums")
+            raise ChecksumFileError(
+                f"{origin}, line {number}: an earlier line has another {algorithm} checksum of {named!r}: remove the "
+                "wrong line"
+            )
         if not any(one.algorithm == algorithm for one in before):
             expected[named] = (*before, ExpectedChecksum(algorithm, value, number))
     if not expected:
@@ -127,7 +131,7 @@ def _line(number: int, line: bytes, origin: str) -> tuple[int, str, str, bytes]:
 def _hashdeep_line(number: int, line: bytes, columns: list[str], origin: str) -> Iterator[tuple[int, str, str, bytes]]:
     values = line.split(b",", len(columns) - 1)
     if len(values) != len(columns):
-        raise ChecksumFileError(f"{origin}, line {number}: expected {len(columns)} columns")
+        raise ChecksumFileError(f"{origin}, line {number}: expected the columns {', '.join(columns)}")
     for column, value in zip(columns[1:-1], values[1:-1], strict=True):
         if ALGORITHMS.get(len(value)) == column:
             yield number, column, value.decode("ascii", "replace").lower(), values[-1]
@@ -142,13 +146,18 @@ def _relative(name: bytes, root: Path | None, origin: str, number: int) -> bytes
     if name.startswith(b"/"):
         base = b"" if root is None else str(root).encode("utf-8", "surrogateescape").rstrip(b"/") + b"/"
         if not base or not name.startswith(base):
-            raise ChecksumFileError(f"{origin}, line {number}: {_decode(name)!r} is outside the source")
+            raise _outside(name, origin, number)
         name = name[len(base) :]
     while name.startswith(b"./"):
         name = name[2:].lstrip(b"/")
     if ".." in PurePosixPath(_decode(name)).parts:
-        raise ChecksumFileError(f"{origin}, line {number}: {_decode(name)!r} is outside the source")
+        raise _outside(name, origin, number)
     return name
+
+
+def _outside(name: bytes, origin: str, number: int) -> ChecksumFileError:
+    text = f"{origin}, line {number}: {_decode(name)!r} is outside the source"
+    return ChecksumFileError(f"{text}: write names relative to the source, without '..'")
 
 
 def _decode(name: bytes) -> str:

@@ -101,7 +101,10 @@ class AuditExport:
         store, name = self._providers[self._store], newest.content_id
         info = self._providers.call(lambda: store.info(self._space, name))
         if not all(info.properties.get(key, "").isdecimal() for key in (_FIRST, _LAST)):
-            raise AuditExportError(f"{self._where(name)} is not a file of this export: move it to another folder")
+            raise AuditExportError(
+                f"{self._where(name)} was not written by this export: move the file to a name that does not begin with "
+                f"{prefix!r}"
+            )
         return info
 
     def _read(self, info: ItemInfo) -> bytes:
@@ -114,8 +117,8 @@ class AuditExport:
         data = self._providers.call(read)
         if info.checksum() not in (None, hashlib.sha256(data).hexdigest()):
             raise AuditExportError(
-                f"{self._where(info.content_id)} is damaged: repair it with `millstream mill repair`, "
-                "or delete it and export again"
+                f"{self._where(info.content_id)} is damaged: repair the file with `millstream mill repair "
+                f"{self._space} {info.content_id}`, or delete the file and export again"
             )
         return data
 

@@ -103,7 +103,7 @@ class DuplicationFailure(msgspec.Struct, frozen=True):
 
 _SILENT = DuplicationFailure("a provider did not answer", "check the store's disk or server, then redrive the task")
 _NO_CHECKSUM = DuplicationFailure(
-    "the source's provider has no checksum of it",
+    "the source's provider has no checksum of the item",
     "put the item again through the node (`millstream store put`), or let the provider keep checksums; then redrive "
     "the task",
 )
@@ -118,17 +118,15 @@ FAILURES: Mapping[str, DuplicationFailure] = {
     DuplicationRow.NO_CHECKSUM: _NO_CHECKSUM,
     DuplicationRow.NO_CHECKSUM_ABSENT: _NO_CHECKSUM,
     DuplicationRow.NO_TOMBSTONE: DuplicationFailure(
-        "it is missing at the source, and the manifest has no tombstone of it: record its deletion first",
-        _RECORD_DELETION,
+        "the source does not have the item, and the manifest does not record its deletion", _RECORD_DELETION
     ),
     DuplicationRow.MISSING_AT_SOURCE: DuplicationFailure(
-        "the source appears to be missing content that the manifest has", _RECORD_DELETION
+        "the item is missing from the source, and the manifest lists it there", _RECORD_DELETION
     ),
     DuplicationRow.UNREACHABLE: _SILENT,
     DuplicationRow.UNAUDITED: DuplicationFailure(
-        "the source was changed behind its audit, which has recorded another checksum: put the item again through the "
-        "node, the right bytes from a copy or the new ones",
-        "find out who changed the source; put the right bytes through the node, then redrive the task",
+        "the item was changed at the source without the node: the audit log has another checksum",
+        "find out who changed the source; put the right content (`millstream store put`), then redrive the task",
     ),
 }
 """The reason why a task fails, by the row of the table."""

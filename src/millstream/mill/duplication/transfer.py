@@ -79,12 +79,12 @@ def transfer(
         reads, writes = (reads + 1, writes) if read != sha256 else (reads, writes + 1)
     if reads >= READ_ATTEMPTS:
         raise DuplicationError(
-            f"{source} was read {reads} times, but never matched its checksum {sha256}: it may be "
-            "corrupt; check it with `millstream mill check`"
+            f"{source} was read {reads} times, but never matched its checksum {sha256}: the item may be corrupt; run "
+            f"`millstream mill check --store {source.store} --space {source.space}`"
         )
     raise DuplicationError(
-        f"{destination} was written {writes} times, but never confirmed the checksum {sha256}: "
-        "check the store and try again"
+        f"{destination} was written {writes} times, but never had the checksum {sha256} afterwards: check the disk or "
+        f"server of store {destination.store!r}"
     )
 
 

@@ -43,7 +43,8 @@ def accept_bytes(
     read, stated = providers.hash(place), info.checksum()
     if stated not in (None, read.sha256):
         raise NotAcceptedError(
-            f"the content of {place} does not match the checksum that its provider states: upload it again"
+            f"the content of {place} does not match the checksum of its provider: put the item again "
+            f"(`millstream store put {place.store} {place.space} PATH`)"
         )
     row, now = manifest.get(place.store, place.space, place.content_id), providers.clock.now()
     event = ManifestEvent(

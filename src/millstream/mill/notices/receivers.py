@@ -84,7 +84,7 @@ class WebHookReceiver:
     def __init__(self, url: str) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise NoticeError(
-                "the webhook URL of the alarms must begin with http or https: correct mill.alarms.webhook"
+                "invalid webhook URL in the setting mill.alarms.webhook: write a URL that begins with http:// or https://"
             )
         self._url = url
 

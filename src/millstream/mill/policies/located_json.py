@@ -77,6 +77,15 @@ def parse_located(text: str, name: str) -> LocatedJson:
     return _LocatedJsonParser(text, name).parse()
 
 
+def _string_error(reason: str) -> str:
+    """What to say of a string that the decoder refuses for *reason*."""
+    if reason.startswith("Unterminated"):
+        return "the string has no closing double quote"
+    if "control" in reason:
+        return "the string contains a control character: write an escape, such as \\n"
+    return "the string contains an invalid escape: write \\\\ for a backslash"
+
+
 class _LocatedJsonParser:
     def __init__(self, text: str, name: str) -> None:
         self._text, self._name = text, name
@@ -89,7 +98,7 @@ class _LocatedJsonParser:
     def parse(self) -> LocatedJson:
         root = self._value()
         if self._peek():
-            raise self._error("expected the end of the file")
+            raise self._error("expected the end of the file: remove what follows the policy")
         return LocatedJson(root, tuple(self._commas))
 
     def _value(self) -> Node:
@@ -100,7 +109,7 @@ class _LocatedJsonParser:
         if start in ("{", "["):
             self._depth += 1
             if self._depth > MAX_DEPTH:
-                raise self._error(f"nested deeper than {MAX_DEPTH} levels")
+                raise self._error(f"nested deeper than {MAX_DEPTH} levels, the limit")
             node = self._object(position) if start == "{" else JsonArray(self._array(), position)
             self._depth -= 1
             return node
@@ -163,7 +172,7 @@ class _LocatedJsonParser:
         try:
             value, self._at = _decoder.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:
-            raise self._error(error.msg, self._position(error.pos)) from error
+            raise self._error(_string_error(error.msg), self._position(error.pos)) from error
         if not _is_text(value):
             raise self._error(
                 "the string contains an unpaired surrogate (an escape from \\ud800 to \\udfff): remove the escape, or "

@@ -75,7 +75,7 @@ class FolderLocation:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise PolicyError(f"cannot read {self._folder / name}: {error}") from error
+            raise PolicyError(f"cannot read {self._folder / name}: {error.strerror}") from error
 
     def names(self, folder: str) -> Sequence[str]:
         try:

@@ -95,7 +95,7 @@ class PolicyRepository:
         """
         listed = self._text(ACCOUNTS_FILE)
         if listed is None:
-            return Policies(missing=f"there is no {ACCOUNTS_FILE} in {self.place.where}, and so no policy")
+            return Policies(missing=f"there is no policy, because {self.place.where} has no {ACCOUNTS_FILE}")
         policies, warnings, positions = {}, {}, {}
         for account in parse_accounts(listed, ACCOUNTS_FILE):
             text = self._policy_text(account)
@@ -122,7 +122,7 @@ class PolicyRepository:
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise PolicyError(f"{name} in {self.place.where} is not UTF-8 text: {error}") from error
+            raise PolicyError(f"{name} in {self.place.where} is not UTF-8 text ({error}): save it as UTF-8") from error
 
 
 class CachedPolicies:
@@ -158,7 +158,7 @@ class CachedPolicies:
             if now.found or not before.found:
                 return now
             reason = now.missing
-        _log.warning("the duplication policies of before stay in force: %s", reason)
+        _log.warning("the previous duplication policies stay in force: %s", reason)
         return before
 
 

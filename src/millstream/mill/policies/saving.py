@@ -65,7 +65,7 @@ def read_policy(data: bytes, account: str) -> ParsedPolicy:
     try:
         return parse_policy(data.decode("utf-8-sig"), account)
     except UnicodeDecodeError as error:
-        raise PolicyError(f"the policy of {account} is not UTF-8 text: {error}") from error
+        raise PolicyError(f"the policy of {account} is not UTF-8 text ({error}): save it as UTF-8") from error
 
 
 def save_policy(place: PolicyLocation, account: str, data: bytes, *, if_match: str | None = None) -> PolicyVersion:
@@ -101,7 +101,7 @@ def withdraw_policy(place: PolicyLocation, account: str, *, if_match: str | None
         accounts = _listed(place)
         if account not in accounts:
             raise PolicyError(
-                f"account {account!r} is not listed in {ACCOUNTS_FILE}, so its policy has no effect: add it there first"
+                f"no policy of account {account!r} is in force: {ACCOUNTS_FILE} in {place.where} does not list it"
             )
         _write_accounts(place, [one for one in accounts if one != account])
 
@@ -125,7 +125,7 @@ def _changes(account: str, before: bytes | None, after: Policy) -> Sequence[str]
     try:
         old = Policy(account) if before is None else read_policy(before, account).policy
     except PolicyError:
-        return ["the policy before could not be read"]
+        return ["the previous policy could not be read"]
     return change_lines(changes_between(old, after)) or ["the same pairs and spaces, written differently"]
 
 

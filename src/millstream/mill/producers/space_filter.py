@@ -53,7 +53,7 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
     except OSError as error:
         raise FilterError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise FilterError(f"{path} is not UTF-8 text: {error}") from error
+        raise FilterError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from error
     if len(data) > MAX_BYTES:
         raise FilterError(f"{path} is larger than {MAX_BYTES:,} bytes, the limit of a space list")
     return tuple(_patterns(text.splitlines(), path))
@@ -71,7 +71,7 @@ def _pattern(text: str, where: str) -> Pattern:
         raise FilterError(f"{where}: {text!r} must begin with a slash; write /account/store/space")
     parts = tuple(text[1:].split("/"))
     if len(parts) > len(SEGMENTS):
-        raise FilterError(f"{where}: {text!r} has more parts than account, store and space")
+        raise FilterError(f"{where}: {text!r} has too many parts; write /account/store/space")
     for name, part in zip(SEGMENTS, parts, strict=False):
         if not part or "*" in part[:-1]:
             raise FilterError(

@@ -56,6 +56,6 @@ class BitErrorProcessor:
 
 def _reason(result: RepairResult, row: str) -> str:
     reasons = [event.reason for event in result.refused]
-    in_order = "every copy agrees with the manifest: ask the storage provider for its checksum"
-    unknown = "the copies that the manifest knows are in order, and this one is not among them"
+    in_order = "every copy agrees with the manifest: ask the storage provider to correct its checksum"
+    unknown = "the copies in the manifest are in order, and the manifest does not list this one"
     return "; ".join(reasons) or (unknown if row in _UNRECORDED else in_order)

@@ -82,7 +82,9 @@ class Repairer:
         sources = named or frozenset(self._providers)
         recorded = self._records.sums(space, content_id, sources)
         if not recorded:
-            return _refusal("the manifest knows no copy of it, or only deleted ones"), {}
+            return _refusal(
+                "the manifest has no copy of the item, or only deleted ones: check SPACE and CONTENT_ID"
+            ), {}
         copies = []
         for store, sums in recorded.items():
             place = ItemRef(store, space, content_id)
@@ -282,7 +284,8 @@ class Repairer:
         read = self._providers.hash(bad)
         if read.sha256 != sha256:
             raise RepairError(
-                f"{bad} was written, but reads back with SHA-256 {read.sha256}, not {sha256}: check its store"
+                f"{bad} was written, but reads back with SHA-256 {read.sha256}, not {sha256}: check the disk or "
+                f"server of store {bad.store!r}"
             )
 
     def _describe(self, good: ItemRef) -> tuple[str, Mapping[str, str]]:

@@ -107,12 +107,15 @@ def _elect(copies: Sequence[CopyReading]) -> tuple[str | None, str]:
     """The sum that our records agree on and a copy has, or None and why there is none."""
     recorded = [copy.recorded for copy in copies if copy.recorded]
     if not recorded:
-        return None, f"no checksum was recorded when it arrived, so the right copy is not known: {_ACCEPT}"
+        return None, f"no checksum was recorded when the item arrived, so the right copy is not known: {_ACCEPT}"
     agreed = frozenset.intersection(*recorded)
     if not agreed:
-        return None, "the manifest has different checksums for its copies: run `millstream mill duplicate` first"
+        return None, "the manifest has different checksums for the copies: run `millstream mill duplicate` first"
     if len(agreed) > 1:
-        return None, "manifest and audit log differ for every copy: rebuild one of them (`millstream mill rebuild`)"
+        return None, (
+            "manifest and audit log differ for every copy: rebuild the manifest from the audit log (`millstream mill "
+            "rebuild content-index`)"
+        )
     (winner,) = agreed
     votes = [copy.vote for copy in copies if copy.vote is not None]
     return (winner, "") if winner in votes else (None, _explain_no_match(votes))
@@ -121,42 +124,42 @@ def _elect(copies: Sequence[CopyReading]) -> tuple[str | None, str]:
 def _explain_no_match(votes: Sequence[str]) -> str:
     """The reason why none of the *votes*, the checksums of readable copies, is the recorded one."""
     if not votes:
-        return "no copy can be read: make a store available that has one, then repair it again"
+        return "no copy can be read: make a store that has a copy available, then repair the item again"
     if len(votes) > 1 and len(set(votes)) == 1:
-        return f"the copies agree with one another against the manifest; if a change was not recorded, {_ACCEPT}"
-    return f"no copy has the recorded checksum: restore it from a backup, or {_ACCEPT}"
+        return f"all copies have the same content, but the manifest has another checksum; if they are right, {_ACCEPT}"
+    return f"no copy has the recorded checksum: restore the item from a backup, or {_ACCEPT}"
 
 
 def _refuse(copy: CopyReading, winner: str, restore_source: bool) -> str | None:
     """The reason why this bad copy must not be written, if there is one."""
     if copy.content == SourceAnswer.NOT_READ and copy.provider != SourceAnswer.DAMAGED_RECORD:
-        return f"store {copy.store} did not answer: make it available, then repair it again"
+        return f"store {copy.store} did not answer: make the store available, then repair the item again"
     if not copy.source and not copy.read_only:
         return None
     reason = _refuse_always(copy) or (None if restore_source else _refuse_without_person(copy, winner))
-    return None if reason is None else f"store {copy.store} is the source and {reason}"
+    return None if reason is None else f"store {copy.store} is the source, and {reason}"
 
 
 def _refuse_always(source: CopyReading) -> str | None:
     if source.content == SourceAnswer.CHANGED:
-        return "changed since it was adopted: `millstream protect` adopts it"
+        return "the item changed since it was adopted: run `millstream protect`, which adopts the change"
     if source.read_only and source.content == SourceAnswer.MISSING:
-        return f"the item vanished from it, where nothing is ever written: put it back, or {_FORGET}"
+        return f"the item vanished from there, where nothing is ever written: put the item back, or {_FORGET}"
     if source.read_only:
         return f"nothing is ever written there: {_PUT_BACK}"
-    return None if source.recorded else f"the manifest has no checksum of it: {_ACCEPT}"
+    return None if source.recorded else f"the manifest has no checksum of the item: {_ACCEPT}"
 
 
 def _refuse_without_person(source: CopyReading, winner: str) -> str | None:
     if source.content == SourceAnswer.MISSING and source.may_be_deleted:
-        return f"the item vanished from it: {_FORGET}, or {_RESTORE}"
+        return f"the item vanished from there: {_FORGET}, or {_RESTORE}"
     if source.provider == SourceAnswer.DAMAGED_RECORD:
         return f"its own record of the item is damaged: {_RESTORE}"
     if source.provider == SourceAnswer.NO_CHECKSUM and source.vote is not None:
         return (
-            "has no checksum of it: it may have been rewritten. Record its content "
-            f"(`millstream mill accept`), or {_RESTORE}"
+            "has no checksum of the item, which may have been rewritten: record the content (`millstream mill "
+            f"accept`), or {_RESTORE}"
         )
     if source.provider not in _ANSWERS and source.provider not in (None, winner):
-        return f"was rewritten: record the change instead (`millstream mill accept`), or {_RESTORE}"
+        return f"the item was rewritten: record the change instead (`millstream mill accept`), or {_RESTORE}"
     return None

@@ -72,8 +72,8 @@ def verify_chain(archive: ReportArchive, store: str, space: str) -> str | None:
         report = decode_report(stored)
         if stored.number != number or report.previous != previous:
             raise ReportError(
-                f"{stored.place} does not continue the previous report: a report was changed or removed; "
-                "restore it from a backup"
+                f"{stored.place} does not continue the previous report: a report was changed or removed; restore the "
+                "reports of this space from a backup"
             )
         previous = report.sha256
     return previous
@@ -92,7 +92,10 @@ def copy_reports(source: ReportArchive, target: ReportArchive) -> int:
             if one.number not in there:
                 target.add(store, space, one, source.lines(store, space, one.number))
             elif there[one.number] != one.data:
-                raise ReportError(f"{one.place} differs from the report of the same number in the target: remove one")
+                raise ReportError(
+                    f"{one.place} differs from the report of the same number in the target: keep the right one, and "
+                    "remove the other"
+                )
     return count
 
 

@@ -43,9 +43,11 @@ class PastListing:
         """
         first = min((at for store in self._audited for at in self._first(store)), default=None)
         if first is None or first > at:
-            begin = "has no events of it" if first is None else f"begins at {format_timestamp(first)}"
+            why = "the audit log has no events of this space: omit --as-of"
+            if first is not None:
+                why = f"the audit log begins at {format_timestamp(first)}: choose that time or a later one"
             raise PastUnknownError(
-                f"the content of space {self._space!r} at {format_timestamp(at)} is unknown: the audit log {begin}"
+                f"the content of space {self._space!r} at {format_timestamp(at)} is unknown, because {why}"
             )
         replaced: list[AuditEvent] = []
         for events in groups(self._alive(at, prefix), GROUP):

@@ -134,7 +134,7 @@ class Restorer:
                 return _result(item, RestoreOutcome.FAILED, bad, reason=str(error))
             except StoreError as error:
                 bad.append(BadCopy(place.store, str(error)))
-        reason = item.reason or ("no copy of it can be used" if bad else "no store has it any more")
+        reason = item.reason or ("no copy of the item can be used" if bad else "no store has the item any more")
         return _result(item, RestoreOutcome.FAILED, bad, reason=reason)
 
     def _find(self, item: RestorableItem, place: ItemRef) -> ItemInfo:

@@ -218,8 +218,8 @@ class WorkerManager:
         try:
             if lease.attempts > MOST_LEASES:
                 raise PoisonError(
-                    f"the task was leased {lease.attempts} times and never settled: it probably crashes its "
-                    "workers. See their logs, then redrive it"
+                    f"the task was leased {lease.attempts} times and never settled: it probably crashes its workers; "
+                    "see the logs of the workers, then redrive the task"
                 )
             job.result = self._registry.process(decode_task(lease.body), lease.attempts)
         except BaseException as error:

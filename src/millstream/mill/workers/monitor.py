@@ -91,7 +91,7 @@ class QueueMonitor:
             try:
                 self.look()
             except Exception as error:  # of whatever kind: with this thread all alarms would end
-                _log.warning("the queues could not be read: %s: %s", type(error).__name__, error)
+                _log.warning("cannot read the queues: %s: %s", type(error).__name__, error)
             with self._waiting:
                 if not self._ended:
                     self._clock.wait(self._waiting, self._every)
@@ -108,7 +108,7 @@ class QueueMonitor:
         try:
             return self._others()
         except Exception as error:  # of whatever kind: alarms about queues are told in any case
-            _log.warning("the node could not be judged: %s: %s", type(error).__name__, error)
+            _log.warning("cannot determine the state of the node: %s: %s", type(error).__name__, error)
             return None
 
     def _tell(self, alarms: Sequence[Alarm]) -> int:
@@ -161,8 +161,8 @@ def serve_metrics(figures: Callable[[], QueueMetrics], host: str, port: int) -> 
             try:
                 now = figures()
             except Exception as error:  # of whatever kind: a scraper is told that there are no figures, never old ones
-                _log.warning("the queues could not be counted: %s: %s", type(error).__name__, error)
-                self.send_error(503, "the queues could not be counted; the cause is in the log of this process")
+                _log.warning("cannot count the tasks of the queues: %s: %s", type(error).__name__, error)
+                self.send_error(503, "cannot count the tasks of the queues; the cause is in the log of this process")
                 return
             if self.path == "/workers":
                 self._answer("application/json", msgspec.json.encode(now))

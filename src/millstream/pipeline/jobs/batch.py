@@ -105,8 +105,8 @@ class BatchJob(msgspec.Struct, frozen=True):
         found = [row["snapshot"] for row in self._rows("snapshot", ["snapshot"])]
         if not found:
             raise PipelineError(
-                "this job closed every batch at the end of its range, so nothing is open to hand over: run "
-                "it without flush"
+                "this job closed every batch at the end of its range, so no open batches can be handed over: run the "
+                "job without flush"
             )
         return join_snapshots(found)
 
@@ -179,7 +179,9 @@ def hand_over(job: BatchJob, output: Log, state: Document) -> None:
     job closed everything.
     """
     if output.sequence("batching") or state.read() is not None:
-        raise PipelineInputError(f"log {output.name!r} already has batches: hand history over to a new log")
+        raise PipelineInputError(
+            f"log {output.name!r} already has batches, so open batches cannot be handed over to it: name a new log"
+        )
     snapshot, inputs = job.snapshot(), job.record.inputs
     write_origin(output, BatchLogOrigin(inputs["log"], inputs["last_id"], inputs["received_to"]))
     write_state(state, ServiceState(inputs["log"], output.name, inputs["last_id"], snapshot))

@@ -154,7 +154,7 @@ def _check_source(plan: StreamPlan, source: Log, writer: Writer) -> None:
     if writer.sequence > source.last_id:
         raise PipelineInputError(
             f"log {plan.output!r} was written from {plan.log!r} up to message {writer.sequence}, but "
-            f"{plan.log!r} now ends at {source.last_id}: it was replaced. Give the job another output"
+            f"{plan.log!r} now ends at {source.last_id}: {plan.log!r} was replaced, so give the job another output log"
         )
 
 
@@ -215,8 +215,8 @@ def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
     if written and source.first_id > 1:
         raise PipelineInputError(
             f"log {plan.output!r} was written from {plan.log!r} up to message {written}, but the state "
-            f"file {plan.state} is missing and {plan.log!r} begins at {source.first_id}: restore the "
-            "file, or give the job another output"
+            f"file {plan.state} is missing and {plan.log!r} begins at {source.first_id}: restore the state file, or "
+            "give the job another output log"
         )
     return source.first_id
 

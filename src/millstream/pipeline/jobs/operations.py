@@ -114,8 +114,8 @@ def run_operations(
         if writer.sequence > source.last_id:
             raise PipelineInputError(
                 f"log {plan.outcomes!r} was written from {plan.log!r} up to message {writer.sequence}, "
-                f"but {plan.log!r} now ends at {source.last_id}: it was replaced. Give the job another "
-                "output"
+                f"but {plan.log!r} now ends at {source.last_id}: {plan.log!r} was replaced, so give the job another "
+                "output log"
             )
         began = clock.monotonic()
         sink = OperationSink(acceptance, writer, clock)

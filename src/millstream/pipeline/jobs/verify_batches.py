@@ -106,9 +106,9 @@ def verify_batches(
     wanted = plan_range(store_url, log, first_id, known if last_id is None else min(last_id, known), clock)
     if origin is not None and wanted.last_id <= origin.position:
         raise PipelineInputError(
-            f"{output!r} continues after message {origin.position} of {log!r}, where the job over "
-            "history handed over: choose a last message after that one. The earlier batches are in the "
-            "files of that job"
+            f"log {output!r} has the batches of {log!r} only after message {origin.position}, because a job over "
+            "history handed over there: choose a last message after that one; the files of that job have the earlier "
+            "batches"
         )
     whole = wanted.first_id == 1 and wanted.last_id == known
     part = None if whole else _part(store_url, output, wanted, known, rules, clock=clock)
@@ -198,7 +198,7 @@ def _standing(store_url: str, log: str, output: str, clock: Clock) -> tuple[int,
         raise PipelineInputError(f"log {output!r} contains no batches: name the --output of a batch service or stream")
     if origin is not None and origin.log != log:
         raise PipelineInputError(
-            f"log {output!r} contains the batches of {origin.log!r}, not of {log!r}: name {origin.log!r}"
+            f"log {output!r} contains the batches of {origin.log!r}, not of {log!r}: name log {origin.log!r} instead"
         )
     return known, origin
 

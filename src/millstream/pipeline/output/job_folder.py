@@ -111,7 +111,9 @@ class JobFolder:
             path = self.data / file.name
             if _size(path) != file.bytes:
                 _logger.warning(
-                    "%s is not the file of %d bytes that was written: it is written again", path, file.bytes
+                    "%s is missing or does not have the %d bytes that were written: the job is run again",
+                    path,
+                    file.bytes,
                 )
                 return None
         if incomplete := why_incomplete(self.attempt):

@@ -45,7 +45,7 @@ class DueRule(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.older_than < 0 or (self.budget is not None and self.budget < 1):
-            raise PipelineInputError("an age must be at least 0, and a budget at least 1 byte")
+            raise PipelineInputError("the age (older than) must be at least 0, and the budget at least 1 byte")
 
 
 EVERYTHING = DueRule()

@@ -110,7 +110,8 @@ def _find(path: Path, wanted: Format | None) -> Iterator[SourceFile]:
     if path.is_file():
         if wanted is None and _format_of(path) is None:
             raise PipelineInputError(
-                f"unknown file type of {path}: use a name that ends in {', '.join(_ENDINGS)}, or give its --format"
+                f"unknown file type of {path}: use a name that ends in {', '.join(_ENDINGS)}, or give the type with "
+                "--format"
             )
         yield _describe(path, path.name, wanted)
         return
