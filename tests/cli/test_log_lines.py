@@ -108,7 +108,7 @@ def test_flags_win_over_settings_and_a_bad_setting_is_named(tmp_path: Path, caps
     assert run(nothing) == 2
     assert "Both the broker and the console" in json.loads(capsys.readouterr().err)["message"]
     assert run([*nothing, "--log-format", "console"]) == 2
-    assert capsys.readouterr().err.rstrip().endswith("nothing is left to serve.")
+    assert capsys.readouterr().err.rstrip().endswith("omit --no-broker or --no-console.")
     (tmp_path / "millstream.toml").write_text('[logging]\nformat = "xml"\n', "utf-8")
     assert run(nothing) == 2
     assert "logging.format" in capsys.readouterr().err

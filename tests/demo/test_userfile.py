@@ -67,7 +67,7 @@ def test_parquet_with_timestamps(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "r.parquet")
     read = read_records(tmp_path / "r.parquet")
     assert read.records.to_pylist() == [{"source": "", "key": "a", "event_time": NEW_YEAR, "body": b"1.5"}]
-    assert [(row.line, row.reason) for row in read.bad] == [(2, "no event_time")]
+    assert [(row.line, row.reason) for row in read.bad] == [(2, "event_time is missing")]
     assert json.loads(read.bad[0].text) == {"key": "b", "event_time": None, "value": 2.5}
 
 
@@ -76,8 +76,8 @@ def test_parquet_with_timestamps(tmp_path: Path) -> None:
     [
         ("r.txt", "x", "ends in"),
         ("r.jsonl", "", "empty"),
-        ("r.jsonl", "what\nis this\n", "no row is a valid record; the first trouble is in line 1"),
-        ("r.csv", "a,b\n1,2\n", "no column event_time or key"),
+        ("r.jsonl", "what\nis this\n", "no row is a valid record; the first error is in line 1"),
+        ("r.csv", "a,b\n1,2\n", "no column event_time and key"),
         ("r.parquet", "PAR0", "cannot read"),
         ("r.csv", "key,event_time,received_at\na,1,2\nb,1,\n", "received_at"),
     ],

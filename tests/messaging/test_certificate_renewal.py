@@ -74,4 +74,4 @@ def test_who_connects_is_shown_the_new_certificate_and_who_is_connected_stays(
                     assert await is_served(server.port, third)
 
     asyncio.run(test())
-    assert sum("keeps the certificate that it has" in record.message for record in caplog.records) == 1
+    assert sum("keeps its present certificate" in record.message for record in caplog.records) == 1

@@ -123,14 +123,14 @@ def place(broker: BrokerProcess) -> str:
 def test_after_a_fork_clients_refuse_with_advice_and_those_of_the_parent_go_on(place: str) -> None:
     lines = run(str(CHILDREN / "forked.py"), place, "before").splitlines()
     assert lines[0] == "parent sent"
-    assert lines[1].startswith("old client refused: gRPC does not survive a fork")
-    assert lines[2].startswith("child refused: gRPC does not survive a fork")
+    assert lines[1].startswith("old client refused: gRPC does not work after a fork")
+    assert lines[2].startswith("child refused: gRPC does not work after a fork")
     assert lines[3:] == ["child ended with 0", "parent sent"]
 
 
 def test_a_client_that_has_ended_is_a_client_that_was_there(place: str) -> None:
     lines = run(str(CHILDREN / "forked.py"), place, "late").splitlines()
-    assert lines[1].startswith("child refused: gRPC does not survive a fork")
+    assert lines[1].startswith("child refused: gRPC does not work after a fork")
     assert lines[2] == "child ended with 0"
 
 

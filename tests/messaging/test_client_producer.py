@@ -366,7 +366,7 @@ def test_a_flush_sends_at_once_and_a_cancelled_send_takes_its_message_back() -> 
             assert sent(server) == [[b"0", b"2", b"3"]]
             assert [task.done() for task in sending] == [True] * 4
             await producer.flush()
-            with pytest.raises(BadRequestError, match="batch and batch_bytes at least one"):
+            with pytest.raises(BadRequestError, match="batch at least 1 message, batch_bytes at least 1 byte"):
                 Producer(server.place, linger=0.0, batch=0)
 
     run(test)

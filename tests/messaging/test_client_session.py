@@ -127,7 +127,9 @@ def test_a_server_that_never_settles_fails_the_start_and_is_named() -> None:
             wrong = v2.TelemetryCommand(status=v2.Status(code=v2.OK))
             wrong.settings.subscription.receive_batch_size = 3
             server.script["Telemetry"].append(wrong)
-            with pytest.raises(StartupError, match="sent the settings of a subscription client to a publishing client"):
+            with pytest.raises(
+                StartupError, match="sent settings of the kind subscription, but this client needs publishing"
+            ):
                 await Producer(server.place, ["t"], options=QUIET).start()
 
     run(test)

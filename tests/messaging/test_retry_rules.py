@@ -88,7 +88,7 @@ def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        ("max_attempts = 0", "give them a value, or remove them"),
+        ("max_attempts = 0", "set a value, or remove the setting"),
         ("max_attempts = 1001", "max_attempts must be 1 to 1,000, not 1,001"),
         ('backoff = ["0s"]', "each more than 0 and at most 12h"),
         ('backoff = ["1s", "x"]', r"setting broker\.backoff \(.*millstream\.toml\): invalid duration 'x'"),

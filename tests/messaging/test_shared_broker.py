@@ -258,7 +258,7 @@ def test_while_no_process_has_the_topics_clients_are_told_to_try_again() -> None
             await ask(both.one, CREATE_TOPIC, TopicSpec("t"))
             await both.one.end()
             both.owner = None
-            with pytest.raises(ClientError, match="No process has the broker of this node at present"):
+            with pytest.raises(ClientError, match="No process runs the broker of this node now"):
                 async with Producer(both.access_point, ["t"], options=QUICK):
                     pass
             with pytest.raises(AdminCallError, match=str(NoOwnerError.__doc__)):

@@ -163,7 +163,7 @@ def test_p8_policies_that_cannot_be_found_end_no_loop(data: Path, tmp_path: Path
     away = accounts.rename(tmp_path / "accounts")
     code, made, _ = millstream("mill", "produce", "duplication", "--once", "--json")
     assert (code, made[0]["outcome"]) == (11, "not-due")
-    assert "there is no duplication-accounts.json" in made[0]["failures"][0]["error"]
+    assert "has no duplication-accounts.json" in made[0]["failures"][0]["error"]
     code, _, complaint = millstream("mill", "duplicate")
     assert (code, "there is no policy" in complaint) == (0, True)
     away.rename(accounts)

@@ -70,7 +70,7 @@ def test_a_row_that_cannot_be_read_is_left_out_with_a_warning(
             {"minute": BEGIN // MINUTE + 1},
         )
     assert [one.counters.messages for one in history.read(BEGIN + 3 * MINUTE)] == [0, 2]
-    assert "unreadable rows of the history of the charts, which are left out: 1" in caplog.text
+    assert "rows of the chart history that cannot be read and are skipped: 1" in caplog.text
 
 
 def test_a_database_that_refuses_the_row_is_reported_once(engine: sa.Engine, caplog: pytest.LogCaptureFixture) -> None:

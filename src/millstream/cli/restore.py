@@ -131,7 +131,7 @@ def _require_known(node: Node, space: str, store: str | None) -> None:
     if space not in spaces:
         raise UnknownSpaceError(
             f"the manifest has no space {space!r}: check the name, or if its stores still have it, "
-            "rebuild the manifest with `millstream mill rebuild`"
+            "rebuild the manifest with `millstream mill rebuild content-index`"
         )
 
 

@@ -75,11 +75,11 @@ class RoleRun:
         except MillstreamError as error:
             if not self._is_owned:
                 raise
-            _log.warning("%s has not ended in order: %s", self.name, error)
+            _log.warning("%s has ended with an error: %s", self.name, error)
 
     def _handle(self, thread: str, error: Exception) -> None:
         if self._is_owned and may_pass(error):
-            _log.warning("%s has ended, and begins anew where it is assigned: %s", thread, error)
+            _log.warning("%s has ended, and starts again where it is assigned: %s", thread, error)
             self.is_lost = True
             return
         if isinstance(error, MillstreamError):

@@ -47,7 +47,7 @@ class MissingRegistryError(InputError):
 
 
 class NothingToServeError(InputError):
-    """Both the broker and the console are switched off: nothing is left to serve."""
+    """Both the broker and the console are switched off: omit --no-broker or --no-console."""
 
 
 @example("millstream serve --console 127.0.0.1:8460 --no-broker")

@@ -147,7 +147,7 @@ def get(settings: Settings, store_name: str, space: str, content_id: str, file: 
         if expected not in (None, found):
             raise ChecksumMismatchError(
                 f"{content_id!r} in {space} of {opened.url} is corrupt: its content has SHA-256 "
-                f"{found}, but {expected} was recorded; get it from another copy"
+                f"{found}, but {expected} was recorded; get the item from another copy"
             )
 
 

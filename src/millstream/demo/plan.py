@@ -58,8 +58,8 @@ class DemoPlan(msgspec.Struct, frozen=True):
             ) from error
         if msgspec.structs.replace(kept, flights=self.flights) != self:
             raise PlanError(
-                f"{folder.parent} contains a demo with other options: {_difference(kept, self)}; give "
-                "the same ones again, or choose another folder with --data"
+                f"{folder.parent} contains a demo with other options: {_difference(kept, self)}; give the earlier "
+                "options again, or choose another folder with --data"
             )
 
         return kept
@@ -71,4 +71,4 @@ def _difference(kept: DemoPlan, asked: DemoPlan) -> str:
     for values in (was, now):
         values.update(values.pop("delivery"))
     name = next(name for name in was if was[name] != now[name])
-    return f"{name} was {was[name]!r} and is {now[name]!r} now"
+    return f"{name} was {was[name]!r}, and is now {now[name]!r}"

@@ -82,11 +82,11 @@ def read_records(path: Path, limit: int | None = None) -> UserRecords:
 
 def _collect(path: Path, good: list[dict[str, Any]], bad: list[BadRow]) -> UserRecords:
     if not good:
-        why = f"; the first trouble is in line {bad[0].line}: {bad[0].reason}" if bad else ", because it is empty"
+        why = f"; the first error is in line {bad[0].line}: {bad[0].reason}" if bad else ", because it is empty"
         raise UserFileError(f"{path}: no row is a valid record{why}")
     timed = any(row["received_at"] is not None for row in good)
     if timed and any(row["received_at"] is None for row in good):
-        raise UserFileError(f"{path}: only some rows have received_at; give it to all or to none")
+        raise UserFileError(f"{path}: only some rows have received_at; set received_at in all rows, or in none")
     schema = RECORD_SCHEMA.append(pa.field("received_at", pa.int64()))
     table = pa.Table.from_pylist(good, schema=schema)
     return UserRecords(table if timed else table.drop_columns(["received_at"]), tuple(bad), timed)
@@ -114,7 +114,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
         _require(path, reader.fieldnames or ())
         for row in reader:
             if "" in row or None in row.values():
-                yield reader.line_num, _UnreadableValue("another number of fields than the header has", _as_text(row))
+                yield reader.line_num, _UnreadableValue("the number of fields differs from the header", _as_text(row))
             else:
                 yield reader.line_num, row
 
@@ -132,7 +132,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 def _require(path: Path, names: Any) -> None:
     missing = [name for name in REQUIRED if name not in names]
     if missing:
-        raise UserFileError(f"{path}: no column {' or '.join(missing)}; the columns are {', '.join(map(str, names))}")
+        raise UserFileError(f"{path}: no column {' and '.join(missing)}; the columns are {', '.join(map(str, names))}")
 
 
 class _UnreadableValue:
@@ -158,12 +158,12 @@ def _record(row: Any) -> dict[str, Any]:
     if isinstance(row, _UnreadableValue):
         raise _RowError(row.reason)
     if not isinstance(row, Mapping):
-        raise _RowError("not an object")
+        raise _RowError("the row must be a JSON object")
     key, event_time = _text(row, "key"), _time(row.get("event_time"), "event_time")
     if not key:
-        raise _RowError("no key")
+        raise _RowError("key is missing")
     if event_time is None:
-        raise _RowError("no event_time")
+        raise _RowError("event_time is missing")
     return {
         "source": _text(row, "source") or "",
         "key": key,
@@ -177,7 +177,7 @@ def _text(row: Mapping[str, Any], name: str) -> str | None:
     value = row.get(name)
     if value is None or isinstance(value, str):
         return value
-    raise _RowError(f"{name} is not text")
+    raise _RowError(f"{name} must be a string")
 
 
 def _time(value: Any, name: str) -> int | None:

@@ -56,7 +56,7 @@ def call_broker(
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
                 raise AdminCallError(
-                    f"the broker at {place} runs an earlier release without this call: upgrade it"
+                    f"the broker at {place} is of an earlier release, which does not support this command: upgrade it"
                 ) from error
             raise UnreachableError(f"no broker answers at {place}; is `millstream serve` running there?") from error
 

@@ -10,11 +10,10 @@
     │   ├── TopicNotFoundError
     │   ├── GroupNotFoundError
     │   ├── ConnectionNotFoundError
-    │   ├── ClientSilentError    a client does not answer
-    │   ├── AccessError          keys or certificates cannot be used as they are
-    │   ├── BrokerElsewhereError another process of the node has the broker
+    │   ├── ClientNotRespondingError  a client does not answer
+    │   ├── BrokerCredentialsError    keys or certificates cannot be used as they are
     │   └── UnreachableError     no broker answers there
-    ├── RefusedError             a call is answered with this status
+    ├── StatusError              a call is answered with this status
     └── ClientError              what a client's call came to: its tree is in ``messaging/client/errors.py``
 """
 

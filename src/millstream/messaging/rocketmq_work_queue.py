@@ -172,12 +172,12 @@ class RocketNotices:
             except MessagingError as error:
                 self._failures += 1
                 if self._failures == 1:
-                    _log.warning("the broker of queue %s is unreachable, or refuses: %s", self._name, error)
+                    _log.warning("the broker of queue %s is unreachable, or refuses the calls: %s", self._name, error)
                 self._not_before = self._clock.monotonic() + min(_RECONNECT[1], _RECONNECT[0] * 2**self._failures)
                 self._forget()
             else:
                 if self._failures:
-                    _log.warning("the broker of queue %s is back", self._name)
+                    _log.warning("the broker of queue %s is reachable again", self._name)
                 self._failures = 0
 
     async def _do(self, action: Callable[[Producer, SimpleConsumer], Awaitable[None]]) -> None:
@@ -227,8 +227,8 @@ def read_url(url: str) -> tuple[Address, Options]:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(set(options) - set(_OPTIONS))
     if not url.startswith(SCHEME) or parts.path not in ("", "/") or unknown:
-        reason = f"it does not know {unknown[0][:40]!r}" if unknown else "there is nothing behind the port but options"
-        raise QueueInputError(f"invalid RocketMQ URL: write rocketmq://KEY@host:port?secret_file=/path: {reason}")
+        reason = f"unknown option {unknown[0][:40]!r}" if unknown else "only options may follow the port"
+        raise QueueInputError(f"invalid RocketMQ URL: {reason}; write rocketmq://KEY@host:port?secret_file=/path")
     account, _, place = parts.netloc.rpartition("@")
     key = unquote(account)
     if ":" in account or bool(key) != bool(options.get("secret_file")):

@@ -50,11 +50,11 @@ class PermissionDeniedError(MillstreamError):
 
 
 class InvalidFormTokenError(MillstreamError):
-    """The form is not one of this page, or the server has been set up anew since; load the page again."""
+    """The form has expired, because the node was set up again or another user signed in: open its page again."""
 
 
 class TooManySignInsError(MillstreamError):
-    """Too many wrong passwords; wait a minute."""
+    """Too many wrong passwords from this address: try again in one minute."""
 
     retry_after = BLOCK_SECONDS
 
@@ -224,8 +224,8 @@ def check_address(settings: ConsoleSettings, host: str) -> None:
     """Raise :class:`MissingUsersError` if other machines could reach *host* without a sign-in."""
     if not settings.users and not is_loopback(host):
         raise MissingUsersError(
-            f"the console needs users to listen on {host}: create one with `millstream config user "
-            "NAME` and add its output to the settings, or listen on 127.0.0.1"
+            f"the console needs users to listen on {host}: create a user with `millstream config user NAME` and "
+            "add the output to the settings, or listen on 127.0.0.1"
         )
 
 
@@ -281,7 +281,9 @@ def _load_key(path: Path) -> bytes:
     except FileExistsError:
         key = path.read_bytes()
         if len(key) != _KEY_BYTES:
-            raise AuthenticationError(f"{path} contains no key: delete it; all users must then sign in again") from None
+            raise AuthenticationError(
+                f"{path} contains no key: delete the file, and start the node again; all users must then sign in again"
+            ) from None
         return key
     with os.fdopen(handle, "wb") as file:
         key = secrets.token_bytes(_KEY_BYTES)

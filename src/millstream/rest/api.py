@@ -41,7 +41,7 @@ MOST_BODY = 20 << 20
 
 
 class MissingVersionError(InputError):
-    """Say over which version this is to be saved: the header If-Match is missing."""
+    """The header If-Match is missing: send the version that you read, or `none` for a new policy."""
 
 
 _STATUSES: list[tuple[type[MillstreamError], int, str]] = [

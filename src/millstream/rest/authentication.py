@@ -67,4 +67,4 @@ def _refuse_other_sites(request: Request) -> None:
     origin = request.headers.get("origin")
     host = request.headers.get("host", "")
     if site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != host):
-        raise InvalidFormTokenError("the form was sent from a page of another site: reload the page and try again")
+        raise InvalidFormTokenError("the form was sent from a page of another site: open the page of this node again")

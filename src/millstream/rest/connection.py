@@ -188,7 +188,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The client has closed its side; it may still read."""
         self._has_eof = True
         if self._phase is _Phase.BODY or (self._phase is _Phase.HEAD and self._has_begun):
-            self._refuse(_Refusal(400, "bad_request", "the request ended before it was complete"))
+            self._refuse(_Refusal(400, "bad_request", "the request is incomplete: send it again"))
         elif self._phase is _Phase.IDLE and self._unanswered and not self.cycle.response_started:
             self.cycle.keep_alive = False
         else:

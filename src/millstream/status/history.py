@@ -66,7 +66,7 @@ class StatusHistory:
                 except (msgspec.DecodeError, UnicodeError):
                     unreadable += 1
         if unreadable:
-            _log.warning("unreadable rows of the history of the charts, which are left out: %d", unreadable)
+            _log.warning("rows of the chart history that cannot be read and are skipped: %d", unreadable)
         return found
 
     def add(self, sample: MinuteSample) -> None:
@@ -86,7 +86,7 @@ class StatusHistory:
             pass
         except (sa.exc.SQLAlchemyError, MillstreamError) as error:
             if not self._is_failing:
-                _log.warning("the history of the charts cannot be written: %s", str(error).partition("\n")[0])
+                _log.warning("cannot write the chart history: %s", str(error).partition("\n")[0])
             self._is_failing = True
         else:
             self._is_failing = False

@@ -93,5 +93,5 @@ def ask_verdict(node: ServingNode, folder: Path) -> Verdict:
     except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
         why = str(error)
     raise NodeDoesNotAnswerError(
-        f"process {node.pid} serves {folder} but does not report its status ({why}): see its log"
+        f"process {node.pid} serves {folder} but does not report its status ({why}): see the log of that process"
     )

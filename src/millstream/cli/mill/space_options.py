@@ -48,8 +48,11 @@ def chosen_spaces(
         known |= asked_spaces(node, known)
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
     if not chosen:
+        where = "neither a store" if store is None else f"neither store {store!r}"
+        name = "any space" if space is None else f"the space {space!r}"
         raise UnknownSpaceError(
-            "unknown space: neither a store nor the manifest has it; check the names of store and space"
+            f"{where} nor the manifest has {name}: check the names of store and space, or create the space "
+            "(`millstream store create STORE SPACE`)"
         )
     return chosen
 

@@ -112,7 +112,7 @@ def verify(call: PageRequest) -> Mapping[str, Any]:
     trusted = {name: given[name] or None for name in _GIVEN if name != "proof"}
     try:
         if not given["proof"]:
-            raise FormError("no proof: choose its file, or paste its text")
+            raise FormError("the proof is missing: choose a proof file, or paste its text")
         outcome = proofs.verify(call.app, call.ask(body=body_of(proofs.ProofText, proof=given["proof"], **trusted)))
     except InputError as error:
         return {**page, "given_error": sentence(error)}

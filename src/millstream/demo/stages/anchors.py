@@ -35,7 +35,7 @@ def _batch(demo_run: DemoRun, log: str) -> StageResult:
     messages = demo_run.figures[f"publish-{log}"].counts["messages"]
     if batched + reasons.total() != messages:
         raise DemoError(
-            f"{messages} messages were stored, but {batched} are in batches and {reasons.total()} were "
+            f"{messages:,} messages were stored, but {batched:,} are in batches and {reasons.total():,} were "
             "rejected: please report this"
         )
     _check(bool(starts), f"all {messages:,} messages were rejected ({_words(reasons)}); nothing can be anchored")

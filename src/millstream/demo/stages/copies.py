@@ -44,7 +44,7 @@ def ingest_files(demo_run: DemoRun) -> StageResult:
     unknown = sum(found.without_checksum for found in recorded.values())
     if unknown:
         raise DemoError(
-            f"{unknown} items in the first store have no recorded checksum: delete the demo's "
+            f"{unknown:,} items in the first store have no recorded checksum: delete the demo's "
             "folder and run the demo again"
         )
     size = sum(entry.size for entry in all_entries(store, FILES_SPACE))
@@ -79,7 +79,8 @@ def _work(demo_run: DemoRun, queue: WorkQueue) -> None:
     if queue.depth().dead:
         cause = queue.dead(limit=1)[0].cause
         raise DemoError(
-            f"{queue.depth().dead} copies failed; the first because of: {cause}; `millstream queue dead` lists them"
+            f"{queue.depth().dead:,} copies failed, the first because of: {cause}; `millstream queue dead "
+            f"{QueueName.DUPLICATION_LOW.value} --data {demo_run.node.folder}` lists the failed copies"
         )
 
 

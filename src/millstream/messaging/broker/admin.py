@@ -126,7 +126,7 @@ class GroupConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class OffsetResetError(BrokerError, InputError):
-    """Give either next_id or time."""
+    """Give exactly one of next_id and time."""
 
 
 class GroupNameError(BrokerError, InputError):
@@ -258,7 +258,10 @@ class AdminService:
         """The progress of the group *name* in its topics, or of all groups where it is empty."""
         known = sorted(key for key in self._core.journal.state.deliveries if name in ("", key[0]))
         if name and not known and name not in self._core.journal.state.groups:
-            raise GroupNotFoundError(f"unknown consumer group {name}: no consumer of it has connected yet")
+            raise GroupNotFoundError(
+                f"unknown consumer group {name}: no consumer of this group has connected yet; `millstream group list` "
+                "lists all groups"
+            )
         return [self._group_info(group, topic) for group, topic in known]
 
     async def configure_group(self, change: GroupConfigRequest) -> GroupSpec:

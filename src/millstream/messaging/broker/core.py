@@ -108,7 +108,9 @@ class BrokerCore:
                 "choose another name"
             )
         if found is not None and found.queues > spec.queues:
-            raise TopicError(f"topic {spec.name} has {found.queues} queues; use this number or more, not {spec.queues}")
+            raise TopicError(
+                f"topic {spec.name} already has {found.queues} queues: use {found.queues} or more, not {spec.queues}"
+            )
         if found != spec:
             await self.journal.write(TopicMade(spec.name, spec.type, spec.queues))
             self._close_topic(spec.name)

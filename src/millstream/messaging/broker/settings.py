@@ -77,5 +77,5 @@ class BrokerSettings(Section, frozen=True):
             parse_address(self.advertised)
         where = "settings broker.max_attempts and broker.backoff"
         if not self.max_attempts or not self.backoff:
-            raise RetryRuleError(f"{where}: give them a value, or remove them")
+            raise RetryRuleError(f"{where} must not be 0 or empty: set a value, or remove the setting")
         check_retries(self.max_attempts, self.backoff, where)

@@ -306,7 +306,7 @@ class Client(abc.ABC):
     def _keep_settings(self, endpoints: Endpoints, settings: v2.Settings) -> None:
         mine, theirs = self._settings().WhichOneof("pub_sub"), settings.WhichOneof("pub_sub")
         if mine != theirs:
-            raise UnsupportedError(f"{endpoints} sent the settings of a {theirs} client to a {mine} client")
+            raise UnsupportedError(f"{endpoints} sent settings of the kind {theirs}, but this client needs {mine}")
         if offers_batches(settings):
             self.batch_servers.add(endpoints)
         else:
@@ -334,7 +334,7 @@ class Client(abc.ABC):
             await self._refresh_routes()
             await self.on_routes()
         except ClientError as error:  # the next call that no server answers asks again
-            _log.warning("client %s could not ask where its topics are: %s", self.id, error)
+            _log.warning("client %s cannot update the routes of its topics: %s", self.id, error)
 
     async def _refresh_routes(self) -> None:
         await self._routes.refresh()
@@ -374,7 +374,7 @@ class Client(abc.ABC):
             try:
                 await chore()
             except ClientError as error:
-                _log.warning("a chore of client %s failed and is tried again: %s", self.id, error)
+                _log.warning("a periodic task of client %s failed, and is repeated: %s", self.id, error)
             except Exception:
                 _log.exception("a chore of client %s failed and is tried again", self.id)
             await asyncio.sleep(pause)

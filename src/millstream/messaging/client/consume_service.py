@@ -134,10 +134,17 @@ class ConsumeService:
                 await call()
                 return
             except InvalidHandleError as error:
-                _log.warning("message %s of %s was taken away: %s", message.message_id, message.topic, error)
+                _log.warning(
+                    "message %s of topic %s no longer belongs to this consumer: %s",
+                    message.message_id,
+                    message.topic,
+                    error,
+                )
                 return
             except ClientError as error:
-                _log.warning("message %s of %s is not settled yet: %s", message.message_id, message.topic, error)
+                _log.warning(
+                    "cannot settle message %s of topic %s, and try again: %s", message.message_id, message.topic, error
+                )
             if self._ending.is_set():
                 return
             await self._pause(self._consumer.options.intervals.retry)

@@ -30,7 +30,7 @@ from millstream.messaging.protocol import v2
 
 
 class ClientError(MessagingError):
-    """A call did not come to what was asked."""
+    """The call failed."""
 
     def __init__(self, message: str | None = None, *, code: int = 0, request_id: str = "") -> None:
         super().__init__(message)
@@ -43,11 +43,11 @@ class NotRunningError(ClientError):
 
 
 class ForkedError(NotRunningError):
-    """gRPC does not survive a fork: start clients only after it; with multiprocessing, use the start method "spawn"."""
+    """gRPC does not work after a fork: start clients after the fork; with multiprocessing, use the method "spawn"."""
 
 
 class StartupError(ClientError):
-    """The client could not prepare itself in time."""
+    """The client did not receive its routes and settings in time."""
 
 
 class TransportError(ClientError):
@@ -74,23 +74,23 @@ class PartialFailureError(ClientError):
 
 
 class BadRequestError(ClientError, InputError):
-    """The server cannot use the request."""
+    """The request is invalid."""
 
 
 class InvalidHandleError(BadRequestError):
-    """The receipt handle has expired, or the message is done."""
+    """The receipt handle has expired, or the message was already acknowledged."""
 
 
 class UnauthorizedError(ClientError):
-    """The server does not know who calls."""
+    """The server cannot authenticate the caller: check the access key and its secret."""
 
 
 class ForbiddenError(ClientError):
-    """The caller may not do this."""
+    """The access key does not permit this call."""
 
 
 class ResourceNotFoundError(ClientError, NotFoundError):
-    """The topic, group or message is not there."""
+    """The topic, group or message does not exist."""
 
 
 class PayloadError(BadRequestError):
@@ -98,7 +98,7 @@ class PayloadError(BadRequestError):
 
 
 class ThrottledError(ClientError):
-    """The server asks for patience."""
+    """The server is busy: try again later."""
 
     transient = True
 
@@ -110,7 +110,7 @@ class ServerFailedError(ClientError):
 
 
 class UnsupportedError(ClientError):
-    """The server does not do this."""
+    """The server does not support this call."""
 
 
 _BY_CLASS: dict[int, type[ClientError]] = {

@@ -223,8 +223,8 @@ class Producer(Client):
     def _check_size(self, size: int) -> None:
         if size > self._max_body:
             raise PayloadError(
-                f"a body of {size:,} bytes exceeds the server's limit of {self._max_body:,}: "
-                "split it, or send a reference to it"
+                f"a body of {size:,} bytes exceeds the server's limit of {self._max_body:,} bytes: split the body, or "
+                "send a reference to the content"
             )
 
     async def _attempts(self, queues: Sequence[Queue], messages: Sequence[Message], kind: int) -> Results:
@@ -322,7 +322,11 @@ class Producer(Client):
     async def _recover(self, endpoints: Endpoints, command: v2.RecoverOrphanedTransactionCommand) -> None:
         message = from_wire(command.message, endpoints)
         if self._checker is None:
-            _log.warning("%s asks about transaction %s, and there is no checker", endpoints, message.message_id)
+            _log.warning(
+                "%s asks for the result of transaction %s, but the producer has no checker",
+                endpoints,
+                message.message_id,
+            )
             return
         try:
             answer = await self._checker(message)
@@ -332,13 +336,15 @@ class Producer(Client):
             resolution = v2.COMMIT if answer == "commit" else v2.ROLLBACK
             await self._end_transaction(message.topic, receipt, resolution, v2.SOURCE_SERVER_CHECK)
         except Exception:
-            _log.exception("the end of transaction %s could not be told; the server asks again", message.message_id)
+            _log.exception("cannot report the result of transaction %s; the server asks again", message.message_id)
 
 
 def _batching(linger: float | timedelta, messages: int, size: int) -> Batching:
     found = Batching(seconds_of(linger), messages, size)
     if found.linger < 0 or messages < 1 or size < 1:
-        raise BadRequestError("linger must be zero seconds or more, batch and batch_bytes at least one")
+        raise BadRequestError(
+            "linger must be at least 0 seconds, batch at least 1 message, batch_bytes at least 1 byte"
+        )
     return found
 
 

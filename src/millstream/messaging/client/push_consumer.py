@@ -117,7 +117,7 @@ class PushConsumer(Consumer):
         wanted = await self._ask_assignment(topic)
         mine = [place for place in self._queues if place[0] == topic]
         if mine and not wanted:
-            _log.warning("consumer %s is to have no queue of %s any more", self.id, topic)
+            _log.warning("consumer %s has no queue of topic %s any more", self.id, topic)
         for place in mine:
             if place not in wanted or self._queues[place].is_expired:
                 await self._queues.pop(place).drop()

@@ -73,4 +73,4 @@ class RouteTable:
         try:
             self._routes[topic] = await self._query(topic)
         except ClientError as error:
-            _log.warning("client %s keeps the route that it has: %s", self._client_id, error)
+            _log.warning("client %s cannot refresh a route, and keeps the old one: %s", self._client_id, error)

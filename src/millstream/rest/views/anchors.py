@@ -155,7 +155,7 @@ def anchor_refused(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> Li
 def file(app: AppContext, request: ApiRequest[FileQuery, Any]) -> FileDownload:
     """Get a content-addressed file, verified against its name."""
     if not is_cid(request.query.cid):
-        raise InvalidCidError
+        raise InvalidCidError(f"invalid content id {request.query.cid[:100]!r}: give the CID of a stored file")
     return FileDownload(
         f"{request.query.cid}.json",
         app.node.anchoring.cas.get(request.query.cid, MAX_FILE_BYTES),

@@ -197,7 +197,9 @@ def batch(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> BatchDetail:
     log, name = request.query.log, request.query.batch
     row, found = app.batches.batch(log, name), _places(app, log, name)
     if row is None and not found:
-        raise UnknownBatchError
+        raise UnknownBatchError(
+            f"unknown batch {name[:100]!r} of log {log!r}: this node's batch writer never received it"
+        )
     header = _stored(app, found[0]).header if found else None
     return BatchDetail(log, name, row, found, header)
 

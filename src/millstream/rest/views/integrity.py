@@ -263,7 +263,11 @@ def report(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> IntegrityRe
     """Show the latest report on a space of a store."""
     found = app.node.mill.reports.archive.latest(request.query.store, request.query.space)
     if found is None:
-        raise NoReportError
+        store, space = request.query.store, request.query.space
+        raise NoReportError(
+            f"space {space!r} of store {store!r} was never checked: run `millstream mill check --store {store} --space "
+            f"{space}`"
+        )
     return found
 
 

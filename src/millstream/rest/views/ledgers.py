@@ -104,7 +104,7 @@ def ledger(app: AppContext, request: ApiRequest[LedgerQuery, Any]) -> LedgerStat
     """Show the newest checkpoint of a ledger, its cosignatures, and how its witnesses answered."""
     name = request.query.ledger
     if not app.node.ledgers.has(name):
-        raise LedgerNotBegunError(f"the ledger {name} has no entry yet; `/ledgers` lists those that have")
+        raise LedgerNotBegunError(f"the ledger {name} has no entry yet; `/ledgers` lists the ledgers that have entries")
     return ledger_status(app.node, name)
 
 

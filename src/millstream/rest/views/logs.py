@@ -181,7 +181,7 @@ def publish(app: AppContext, request: ApiRequest[LogQuery, NewMessage]) -> Publi
     is_topic = app.broker is not None and any(topic.name == name for topic in app.broker.ask(TOPICS, ""))
     if not is_topic and (kind := app.log(name).kind) not in DATA_KINDS:  # the first message of a topic creates its log
         raise SystemLogError(
-            f"{name} has the kind {kind!r}, and only Millstream writes to such logs: choose another log"
+            f"log {name} has the kind {kind!r}, and only Millstream writes to logs of this kind: choose another log"
         )
     body = new.body.encode("utf-8", "surrogatepass")
     message = Message(body, new.key, new.source, new.event_time)

@@ -37,7 +37,7 @@ TaskIds = Annotated[Sequence[TaskId], msgspec.Meta(max_length=10_000)]
 
 
 class ChoiceError(InputError):
-    """Say which tasks: their ids, a cause, or everything."""
+    """Name the tasks by exactly one of task_ids, cause and everything."""
 
 
 class NoTaskError(NotFoundError):
@@ -45,7 +45,7 @@ class NoTaskError(NotFoundError):
 
 
 class ChangedTaskError(MillstreamError):
-    """The task is not the one that was looked at any more: somebody amended, redrove or discarded it; look again."""
+    """The task has changed since you read it (amended, redriven or discarded): read the task again."""
 
 
 class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -71,7 +71,7 @@ class DelayedMessageScheduler:
         number, message_id = read_recall(handle)
         hold = self._delayed.get(number)
         if hold is None or hold.ending or hold.half or hold.topic != topic or hold.message_id != message_id:
-            raise StatusError(v2.NOT_FOUND, "cannot recall the message: it was delivered or recalled already")
+            raise StatusError(v2.NOT_FOUND, "cannot recall the message: it was already delivered or recalled")
         await self._drop([hold])
         return message_id
 
@@ -120,7 +120,9 @@ class DelayedMessageScheduler:
         try:
             await (self._ask(delayed[0], now) if delayed[0].half else self._release(delayed))
         except StatusError as refused:
-            _log.warning("%d held messages of the topic %s have to wait: %s", len(delayed), delayed[0].topic, refused)
+            _log.warning(
+                "cannot deliver %d delayed messages of topic %s yet: %s", len(delayed), delayed[0].topic, refused
+            )
             for hold in delayed:
                 self._delayed.reschedule(hold, now + _REFUSED_AGAIN)
 
@@ -128,7 +130,7 @@ class DelayedMessageScheduler:
         """Put what was held back into its topic. To do it twice is harmless: topics remember message ids."""
         topic = delayed[0].topic
         if topic not in self._core.journal.state.topics:
-            _log.warning("%d held messages of the dropped topic %s are dropped with it", len(delayed), topic)
+            _log.warning("%d delayed messages of the deleted topic %s are deleted", len(delayed), topic)
             await self._drop(delayed)
             return
         with _ending(delayed):

@@ -65,8 +65,9 @@ class PullHandler:
 
     async def store_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
         """Keep the place of *group*, durably. Raises ILLEGAL_OFFSET."""
-        if not 0 <= offset <= self._core.topic(topic).last_id:
-            raise StatusError(v2.ILLEGAL_OFFSET, f"topic {topic} has no offset {offset}")
+        end = self._core.topic(topic).last_id
+        if not 0 <= offset <= end:
+            raise StatusError(v2.ILLEGAL_OFFSET, f"topic {topic} has no offset {offset}: use 0 to {end}")
         await self._core.journal.write(OffsetMoved(group, topic, queue, offset))
 
     def stored_offset(self, group: str, topic: str, queue: int) -> int:
@@ -74,7 +75,9 @@ class PullHandler:
         self._core.topic(topic)
         found = self._core.journal.state.offsets.get((group, topic, queue))
         if found is None:
-            raise StatusError(v2.OFFSET_NOT_FOUND, f"group {group} has no stored offset of queue {queue} of {topic}")
+            raise StatusError(
+                v2.OFFSET_NOT_FOUND, f"group {group} has stored no offset of queue {queue} of topic {topic}"
+            )
         return found
 
     async def _scan(self, pull: PullRequest) -> tuple[list[Message], int]:

@@ -38,7 +38,7 @@ _TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
 def compile_condition(expression: str) -> Callable[[Properties], bool]:
     """The test that *expression* stands for. Raises ILLEGAL_FILTER_EXPRESSION that says where it is wrong."""
     if len(expression) > _LONGEST:
-        raise _wrong(f"longer than {_LONGEST} characters")
+        raise _wrong(f"longer than {_LONGEST:,} characters, the limit")
     parser = _Parser(_tokens(expression))
     condition = parser.disjunction(0)
     parser.end()
@@ -76,7 +76,7 @@ class _Parser:
 
     def disjunction(self, depth: int) -> Condition:
         if depth > _DEEPEST:
-            raise _wrong(f"nested deeper than {_DEEPEST}")
+            raise _wrong(f"nested deeper than {_DEEPEST} levels")
         left = self._conjunction(depth)
         while self._accept("word", "OR"):
             left = _either(left, self._conjunction(depth))
@@ -121,7 +121,7 @@ class _Parser:
             return _text_test(left, _TEXT_TESTS[value], self._operand())
         if kind == "sign" and value in ("=", "<>", "!=", ">", ">=", "<", "<="):
             return _compare(left, value, self._operand())
-        raise _wrong(f"expected a comparison at {value or 'the end'!r}")
+        raise _wrong(f"expected a comparison at {repr(value) if value else 'the end'}")
 
     def _membership(self, left: Operand) -> Condition:
         self._expect("sign", "(")
@@ -143,7 +143,7 @@ class _Parser:
         elif value in constants:
             constant = constants[value]
         else:
-            raise _wrong(f"expected a property or a value at {value or 'the end'!r}")
+            raise _wrong(f"expected a property or a value at {repr(value) if value else 'the end'}")
         return lambda _: constant
 
     def _next(self) -> Token:

@@ -45,14 +45,14 @@ def check_client_type(kind: int) -> None:
 def check_topic_name(name: str) -> None:
     """Raise ILLEGAL_TOPIC unless *name* can be a topic's."""
     if not _TOPIC.fullmatch(name):
-        raise StatusError(v2.ILLEGAL_TOPIC, f"invalid topic name {name[:80]!r}: use 1 to 127 of % | a-z A-Z 0-9 _ -")
+        raise StatusError(v2.ILLEGAL_TOPIC, f"invalid topic name {name[:80]!r}: use 1 to 127 of a-z A-Z 0-9 _ - % |")
 
 
 def check_group_name(name: str) -> None:
     """Raise ILLEGAL_CONSUMER_GROUP unless *name* can be a group's."""
     if not _GROUP.fullmatch(name):
         raise StatusError(
-            v2.ILLEGAL_CONSUMER_GROUP, f"invalid group name {name[:80]!r}: use 1 to 120 of % | a-z A-Z 0-9 _ -"
+            v2.ILLEGAL_CONSUMER_GROUP, f"invalid group name {name[:80]!r}: use 1 to 120 of a-z A-Z 0-9 _ - % |"
         )
 
 
@@ -132,7 +132,8 @@ def check_body(size: int) -> None:
     if size > MAX_BODY:
         raise StatusError(
             v2.MESSAGE_BODY_TOO_LARGE,
-            f"a body of {size:,} bytes exceeds the limit of {MAX_BODY:,}: split it, or send a reference to it",
+            f"a body of {size:,} bytes exceeds the limit of {MAX_BODY:,} bytes: split the body, or send a reference to "
+            "the content",
         )
 
 
@@ -154,7 +155,8 @@ def check_properties(pairs: Mapping[str, str]) -> None:
         size += len(name) + len(value)
     if size > MAX_PROPERTY_BYTES:
         raise StatusError(
-            v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties exceed the limit of {MAX_PROPERTY_BYTES:,}"
+            v2.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{size:,} bytes of properties exceed the limit of {MAX_PROPERTY_BYTES:,} bytes",
         )
 
 

@@ -109,7 +109,7 @@ def admin_key(settings: Mapping[str, KeySettings]) -> tuple[str, AccessKey]:
 def _read_key(name: str, settings: KeySettings) -> AccessKey:
     if not re.fullmatch(r"[^,\s]{1,256}", name):
         raise BrokerCredentialsError(
-            f"setting broker.keys: invalid access key {name[:80]!r}: it must not contain blanks or commas"
+            f"setting broker.keys: invalid access key {name[:80]!r}: use 1 to 256 characters without spaces and commas"
         )
     secret = _read_secret(settings.secret_file, f"broker.keys.{name}.secret_file")
     token = _read_secret(settings.token_file, f"broker.keys.{name}.token_file") if settings.token_file else ""
@@ -122,10 +122,10 @@ def _read_secret(path: str, setting: str) -> str:
         with Path(path).expanduser().open("rb") as file:
             secret = file.read(_MOST_SECRET_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        reason = error.strerror if isinstance(error, OSError) else "the file is not UTF-8 text"
         raise BrokerCredentialsError(f"setting {setting}: cannot read {path}: {reason}") from error
     if not secret:
-        raise BrokerCredentialsError(f"setting {setting}: {path} is empty; write the secret into it")
+        raise BrokerCredentialsError(f"setting {setting}: the file {path} is empty; write the secret into the file")
     return secret
 
 

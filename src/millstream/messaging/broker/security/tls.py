@@ -82,7 +82,7 @@ class CertificateReloader:
         try:
             found = read_tls(self._files)
         except BrokerCredentialsError as error:
-            _log.warning("the broker keeps the certificate that it has: %s", error)
+            _log.warning("the broker keeps its present certificate: %s", error)
             return None
         if found is None or found == self._present:
             return None
@@ -99,7 +99,7 @@ def read_tls(settings: BrokerSettings) -> ServerTls | None:
     if not settings.tls_certificate and not settings.tls_key:
         if settings.tls_client_ca:
             raise BrokerCredentialsError(
-                "setting broker.tls_client_ca requires tls_certificate and tls_key: set them too"
+                "setting broker.tls_client_ca requires broker.tls_certificate and broker.tls_key: set these two as well"
             )
         return None
     certificate = _read(settings.tls_certificate, "tls_certificate")

@@ -57,7 +57,9 @@ class Forwarder:
 
         headers = [pair for pair in context.invocation_metadata() or () if not _is_of_transport(pair[0])]
         if any(name == _FORWARDED for name, _ in headers):
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the broker of this node is moving: try again")
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, "the broker of this node is moving to another process: try again"
+            )
         try:
             place = await self._owner()
         except MillstreamError as error:

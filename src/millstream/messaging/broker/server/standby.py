@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoOwnerError(UnreachableError):
-    """No process has the broker of this node at present: try again in a moment."""
+    """No process runs the broker of this node now: try again in a moment."""
 
 
 class _SharedReading(Generic[_Read]):

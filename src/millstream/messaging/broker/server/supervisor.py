@@ -101,7 +101,7 @@ class BrokerSupervisor:
         self._core.close()
 
     async def _replace(self) -> None:
-        _log.error("the broker's journal could not be written to; it is read again as soon as it can be")
+        _log.error("cannot write the broker's journal; the broker restarts as soon as the journal can be read")
         self._is_open = False
         with contextlib.suppress(LogError):
             await self.close()
