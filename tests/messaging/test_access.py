@@ -250,7 +250,7 @@ def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     assert read_tls(BrokerSettings()) is None
     for settings, message in (
         (BrokerSettings(tls_certificate=certificate), "broker.tls_key is missing"),
-        (BrokerSettings(tls_client_ca=certificate), "requires tls_certificate"),
+        (BrokerSettings(tls_client_ca=certificate), "requires broker.tls_certificate"),
         (BrokerSettings(tls_certificate=certificate, tls_key=str(tmp_path / "no")), "cannot read"),
         (
             BrokerSettings(tls_certificate=certificate, tls_key=other),
