@@ -54,13 +54,12 @@ def dated(verdict: Verdict, first_seen: dict[tuple[str, str], int]) -> Verdict:
 
 
 def _unknown(facts: Facts) -> Iterator[Unknown]:
-    again = "it is asked again every few seconds"
     for state in facts.stores:
         if not state.hangs and state.answer is not None:
             continue
         last = state.answered_at
         since = f"no answer since {format_timestamp(last)}" if last else "no answer yet"
-        page = f"check its disk or server; {again}"
+        page = "check the disk or server of the store; the store is checked again every few seconds"
         yield Unknown(
             subject=f"store {state.store}",
             area="copies",
@@ -79,5 +78,5 @@ def _unknown(facts: Facts) -> Iterator[Unknown]:
             area="node",
             since=look.ended_at,
             what=f"{look.name}: {since}{why}",
-            todo=f"{todo}; {again}",
+            todo=f"{todo}; the node tries again every few seconds",
         )
