@@ -213,7 +213,8 @@ def test_a_proof_is_verified_from_its_file_and_what_was_filled_in_stays(
     ):
         status, page = node.send_files("/proof", {**fields, **broken}, {"proof_file": proof})
         assert status == 200 and words in page and "&#34;version&#34;:2" in page, broken
-    assert "No proof: choose its file" in node.send_files("/proof", {"proof": ""}, {"proof_file": b""})[1]
+    empty = node.send_files("/proof", {"proof": ""}, {"proof_file": b""})[1]
+    assert "The proof is missing: choose a proof file" in empty
     status, page = node.send_files("/proof", {}, {"proof_file": b"\xff\xfe"})
     assert status == 400 and "not text in UTF-8" in page
 

@@ -248,7 +248,7 @@ def test_the_lag_of_a_stream_is_counted_from_the_offsets_in_its_progress(log_url
     assert stream_lag({"sources": [first]}, log_url, "even") == lag
     idle = {"sources": [{"startOffset": '{"id": 30}', "endOffset": '{"id": 30}', "latestOffset": None}]}
     assert stream_lag(idle, log_url, "even") == StreamLag(read_messages=0, read_bytes=0, lag_messages=0, lag_bytes=0)
-    with pytest.raises(PipelineInputError, match="source 1 of this progress has no ids of a log"):
+    with pytest.raises(PipelineInputError, match="source 1 of this progress reads no log"):
         stream_lag(progress, log_url, "even", source=1)
     with pytest.raises(PipelineInputError, match="source 0 of this progress"):
         stream_lag({"sources": [{"startOffset": "5", "endOffset": "6", "latestOffset": "7"}]}, log_url, "even")

@@ -140,7 +140,7 @@ def test_p5_what_history_gave_before_it_handed_over_is_told_from_what_is_missing
     assert (across.differences, after.differences) == ({}, {})
     assert across.agreed
     assert 0 < across.of_history < found.of_history
-    with pytest.raises(PipelineInputError, match="'batches' continues after message 600 of 'untidy'"):
+    with pytest.raises(PipelineInputError, match="'batches' has the batches of 'untidy' only after message 600"):
         verify(spark, log_url, last_id=600)
     _check_that_a_lost_batch_and_one_of_history_are_named(spark, log_url, given, next(iter(job.batches())))
 
