@@ -102,8 +102,8 @@ def _changed(entries: list[LedgerEntry], at: int, **change: Any) -> bytes:
         (b"[" * 5000, LedgerFormatError, "ledger|entry"),
         (lines(chain(1)) + b"{}\n", LedgerFormatError, "ledger.jsonl:2"),
         (lines(chain(1)) + b"\xff\xff\n", LedgerFormatError, "ledger.jsonl:2"),
-        (b"x" * 20_000, LedgerFormatError, "a line longer than"),
-        (lines(chain(1)) + b" " * 20_000, LedgerFormatError, "a line longer than"),
+        (b"x" * 20_000, LedgerFormatError, "a line of more than"),
+        (lines(chain(1)) + b" " * 20_000, LedgerFormatError, "a line of more than"),
     ],
 )
 def test_what_is_wrong_in_a_ledger_is_named(tmp_path: Path, data: bytes, error: type[Exception], text: str) -> None:
@@ -169,7 +169,7 @@ def test_an_answer_that_breaks_off_is_no_shorter_ledger(web: Any) -> None:
         handler.wfile.write(lines(chain(3)))
 
     web.answers["/x"] = broken
-    with pytest.raises(LedgerUnavailableError, match="broke off"):
+    with pytest.raises(LedgerUnavailableError, match="closed the connection before the end"):
         read(open_ledger(f"{web.url}/x"))
     web.answers["/x"] = 503
     with pytest.raises(LedgerUnavailableError, match="status 503"):
@@ -196,7 +196,7 @@ def test_a_ledger_without_end_does_not_fill_the_disk(web: Any, monkeypatch: pyte
             handler.wfile.write(b"\n" * 65_536)
 
     web.answers["/x"] = flood
-    with pytest.raises(LedgerFormatError, match="longer than"):
+    with pytest.raises(LedgerFormatError, match="has more than"):
         read(open_ledger(f"{web.url}/x"))
 
 

@@ -110,11 +110,11 @@ def test_a_message_anchored_twice_makes_the_later_batch_invalid_and_the_first_on
     number = forge.anchor(forge.manifest([overlapping, fresh]))
     road.observer.observe()
     assert road.index.anchor(number).reason is None
-    assert road.index.refused(number) == {overlapping.batch: "message 2 is in a batch of anchor 1 already"}
+    assert road.index.refused(number) == {overlapping.batch: "message 2 is already in a batch of anchor 1"}
     assert road.index.locate("weather", 2).number == 1
     assert road.index.locate("weather", 3) is None
     assert road.index.locate("weather", 4).number == number
-    assert list(road.index.invalid()) == [(2, overlapping.batch, "message 2 is in a batch of anchor 1 already")]
+    assert list(road.index.invalid()) == [(2, overlapping.batch, "message 2 is already in a batch of anchor 1")]
 
 
 def test_a_message_of_an_invalid_batch_may_be_anchored_later(road: Any, forge: Forge) -> None:
@@ -133,11 +133,11 @@ def test_a_batch_id_anchored_twice_is_invalid_the_second_time(road: Any, forge: 
     road.observer.observe()
     assert [found.reason for found in road.index.find_batch("weather", "one")] == [
         None,
-        "this batch id is in anchor 1 already",
+        "this batch id is already in anchor 1",
     ]
     assert [found.reason for found in road.index.find_batch("weather", "two")] == [
         None,
-        "this batch id stands twice in one anchor",
+        "this batch id is in the same anchor twice",
     ]
 
 
@@ -147,7 +147,7 @@ def test_messages_twice_in_one_anchor_make_the_later_batch_invalid(road: Any, fo
     road.observer.observe()
     assert list(road.index.refused(number).values()) == [
         "message 2 is in another batch of the same anchor",
-        "a message stands twice in this batch",
+        "this batch contains a message twice",
     ]
     assert road.index.locate("weather", 3).ordinal == 2
 
@@ -158,20 +158,23 @@ GOOD = [make_batch([1, 2]), make_batch([3])]
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"protocol": "records/2"}, "not known"),
-        ({"count": 3}, "do not add up"),
-        ({"count": 0}, "outside 1 to"),
-        ({"messages": 4}, "messages of the files do not add up"),
+        ({"protocol": "records/2"}, "unknown protocol"),
+        ({"count": 3}, "is not the sum of"),
+        ({"count": 0}, "not 1 to"),
+        ({"messages": 4}, "'messages' is not the sum of those of its files"),
         ({"root": "0" * 64}, "Merkle root"),
-        ({"root": "0" * 63}, "not a SHA-256"),
-        ({"root": "A" * 64}, "not a SHA-256"),
-        ({"log": 5}, "not a manifest"),
-        ({"extra": 1}, "not a manifest"),
-        ({"files": []}, "do not add up"),
-        ({"files": [{"batches": 2, "bytes": 10**7, "messages": 3, "uri": cid_of(b"")}]}, "outside 1 to 4,000,000"),
+        ({"root": "0" * 63}, "not 64 lower-case hexadecimal digits"),
+        ({"root": "A" * 64}, "not 64 lower-case hexadecimal digits"),
+        ({"log": 5}, "invalid manifest"),
+        ({"extra": 1}, "invalid manifest"),
+        ({"files": []}, "is not the sum of"),
+        (
+            {"files": [{"batches": 2, "bytes": 10**7, "messages": 3, "uri": cid_of(b"")}]},
+            "does not have 1 to 4,000,000 bytes",
+        ),
         ({"files": [{"batches": 2, "bytes": 10, "messages": 3, "uri": "../../etc/passwd"}]}, "CID"),
-        ({"rejects": {"count": 1, "files": []}}, "rejects of the files do not add up"),
-        ({"config": None}, "not a manifest"),
+        ({"rejects": {"count": 1, "files": []}}, "'count' of 'rejects' is not the sum of"),
+        ({"config": None}, "invalid manifest"),
         ({"rejects": {"count": 2_000_000, "files": [{"bytes": 9, "count": 2_000_000, "uri": cid_of(b"")}]}}, "rejects"),
     ],
 )
@@ -184,7 +187,7 @@ def test_a_manifest_that_breaks_a_rule_makes_the_anchor_invalid(
 @pytest.mark.parametrize("data", [b"", b"null", b"[" * 100_000, b"\xff", b"{}", b" ", b'{"a":1}' * 200_000])
 def test_bytes_that_are_no_manifest_make_the_anchor_invalid(road: Any, forge: Forge, data: bytes) -> None:
     reason = reason_of(road, forge.anchor(data, count=2))
-    assert "not a manifest" in reason or "limit of its format" in reason
+    assert "invalid manifest" in reason or "limit of its format" in reason
 
 
 def test_a_manifest_in_another_spelling_makes_the_anchor_invalid(road: Any, forge: Forge) -> None:
@@ -194,7 +197,7 @@ def test_a_manifest_in_another_spelling_makes_the_anchor_invalid(road: Any, forg
 
 
 def test_a_count_that_is_not_the_manifests_makes_the_anchor_invalid(road: Any, forge: Forge) -> None:
-    assert "counts 3 batches" in reason_of(road, forge.anchor(forge.manifest(GOOD), count=3))
+    assert "states 3 batches" in reason_of(road, forge.anchor(forge.manifest(GOOD), count=3))
 
 
 ONE = make_batch([1, 2])
@@ -205,17 +208,17 @@ OTHER = make_batch([1, 3])
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (WHOLE[:-1], "no newline"),
-        (WHOLE + b"\n", "not a batch header"),
+        (WHOLE[:-1], "does not end with a newline"),
+        (WHOLE + b"\n", "invalid header of a batch"),
         (WHOLE.replace(b'"count":2', b'"count":1'), "Merkle root"),
         (WHOLE.replace(b'"count":2', b'"count":3'), "but 2 lines follow"),
         (WHOLE.replace(b"value", b"valuE", 1), "Merkle root"),
         (WHOLE.replace(ONE.root.encode(), b"0" * 64), "Merkle root"),
         (ONE.header_line.replace(b":", b": ", 1) + b"\n" + ONE.lines, "not canonical"),
-        (ONE.lines, "not a batch header"),
-        (b"\n", "not a batch header"),
+        (ONE.lines, "invalid header of a batch"),
+        (b"\n", "invalid header of a batch"),
         (WHOLE + WHOLE, "contains 2 batches"),
-        (WHOLE, "manifest's Merkle root"),
+        (WHOLE, "Merkle root in the manifest"),
     ],
 )
 def test_a_batch_file_that_breaks_a_rule_makes_the_anchor_invalid(
@@ -234,12 +237,12 @@ def test_a_message_line_in_another_spelling_makes_the_anchor_invalid(road: Any, 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"reason":"late","rejected":0}\n', "invalid"),
+        (b'{"reason":"late","rejected":0}\n', "outside 1 to 2^53 - 1"),
         (b'{"reason":"Late!","rejected":5}\n', "invalid"),
         (b'{"rejected":5,"reason":"late"}\n', "not canonical"),
-        (b'{"reason":"late","rejected":5,"x":1}\n', "not a reject"),
-        (b'{"reason":"late","rejected":5}', "no newline"),
-        (b'{"reason":"late","rejected":5}\n{"reason":"late","rejected":6}\n', "contains 2 rejects"),
+        (b'{"reason":"late","rejected":5,"x":1}\n', "not a rejected message"),
+        (b'{"reason":"late","rejected":5}', "does not end with a newline"),
+        (b'{"reason":"late","rejected":5}\n{"reason":"late","rejected":6}\n', "contains 2 rejected messages"),
     ],
 )
 def test_a_reject_file_that_breaks_a_rule_makes_the_anchor_invalid(

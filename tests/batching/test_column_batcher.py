@@ -172,7 +172,7 @@ def test_a_step_without_records_closes_what_is_due() -> None:
 def test_a_record_from_before_the_clock_is_refused_whole() -> None:
     columns = ColumnBatcher(BatchConfig(50, 20))
     columns.step(EVENT_SCHEMA.empty_table(), 100)
-    with pytest.raises(BoundBrokenError, match="received at 99, but the clock is at 100"):
+    with pytest.raises(BoundBrokenError, match="receive time 99, but the batcher was already advanced to 100"):
         columns.step(table_of([Event(1, "p", "a", 99, 99), Event(2, "p", "b", 101, 101)]), 101)
     assert columns.clock == 100
 
@@ -190,7 +190,7 @@ def test_a_record_from_before_the_clock_leaves_every_engine_as_it_was(rules: Bat
     columns = ColumnBatcher(rules)
     columns.step(table_of([Event(1, "p", "a", 90, 95)]), 100)
     before = columns.snapshot()
-    with pytest.raises(BoundBrokenError, match="received at 90, but the clock is at 100"):
+    with pytest.raises(BoundBrokenError, match="receive time 90, but the batcher was already advanced to 100"):
         columns.step(table_of([Event(2, "p", "a", 105, 110), Event(3, "p", "b", 40, 90)]), 110)
     assert columns.snapshot() == before
 

@@ -28,7 +28,7 @@ def test_the_documents_third_case_is_told():
     assert "the key 'a' occurs at 110 (record 1) and 140 (record 4), cut before the second" in first.why
     assert (second.began, second.ended, second.by, second.repeats) == ("conflict", "conflict", 5, 4)
     assert (third.began, third.ended, third.by) == ("conflict", "flush", None)
-    assert third.why == "Began at 155: a key repeated in the batch before. Ended at 155: the input ended."
+    assert third.why == "Began at 155: a key of the previous batch repeated. Ended at 155: the input ended."
 
 
 def test_a_midpoint_cut_names_the_pair_that_it_parts():
@@ -137,7 +137,9 @@ def test_what_would_have_kept_a_record_keeps_it_and_one_less_does_not(records, r
 def test_a_late_copy_would_not_have_been_kept_by_any_delay():
     told = {s.rejected: s for s in stories("a:10@12#0 a:10@60#0 b:10@60") if isinstance(s, RejectExplanation)}
     assert (told[2].max_delay, told[2].copy_of) == (None, 1)
-    assert "max_delay 50 would not have kept it: record 1 has the same key and time" in told[2].why
+    assert (
+        "Even with max_delay 50, the record would not be in a batch: record 1 has the same key and time" in told[2].why
+    )
     assert (told[3].max_delay, told[3].copy_of) == (50, None)
 
 
@@ -153,15 +155,15 @@ def test_a_batch_that_the_clock_closed_is_told_with_the_reason_that_batch_gives(
 def test_late_policies_and_overrides_are_told():
     side = stories("a:0@0 b:1@40 c:2@90", late="side", grace=60)
     assert [(s.kind, s.events) for s in side[:2]] == [("batch", (1,)), ("side", (2,))]
-    assert side[1].why.startswith("Of late records alone. ")
+    assert side[1].why.startswith("A batch of late records only. ")
     assert (side[2].reason, side[2].grace) == ("late", 68)
-    assert "max_delay is 20 and grace 60; grace 68 would have kept it" in side[2].why
+    assert "max_delay is 20 and grace 60. With grace 68, the record would be in a batch" in side[2].why
     amend = stories("a:0@0 b:1@40", late="amend", grace=60)
     assert [(s.kind, s.events) for s in amend] == [("batch", (1,)), ("amendment", (1, 2))]
     assert amend[1].amends == (amend[0].batch,)
     rules = Rulebook(BatchConfig(50, 20), (Override(BatchConfig(50, 5), key="b"),))
     (late,) = [s for s in explain(spelled("a:0@10 b:0@10"), rules) if isinstance(s, RejectExplanation)]
-    assert "max_delay is 5; max_delay 10 would have kept it" in late.why
+    assert "max_delay is 5. With max_delay 10, the record would be in a batch" in late.why
 
 
 def test_ids_that_name_two_records_and_other_modes_are_refused():
@@ -181,8 +183,11 @@ def test_messages_are_told_with_dates_and_durations():
     command = ["explain", "--window", "1000000", "--max-delay", "2000000"]
     result = CliRunner().invoke(batch, command, input=MESSAGES.lstrip(), catch_exceptions=False)
     kept, refused = map(json.loads, result.stdout.splitlines())
-    assert kept["why"].startswith("Began at 2013-01-01T05:00:00Z: it holds the first record of its source.")
-    assert refused["why"] == "It took 31 s from event to receipt, max_delay is 2 s; max_delay 31 s would have kept it."
+    assert kept["why"].startswith("Began at 2013-01-01T05:00:00Z: it contains the first record of its source.")
+    assert refused["why"] == (
+        "The record took 31 s from event to receipt; max_delay is 2 s. "
+        "With max_delay 31 s, the record would be in a batch."
+    )
     assert refused["max_delay"] == 31_000_000
 
 

@@ -79,8 +79,8 @@ def test_a_broken_bound_under_one_set_of_rules_leaves_all_as_they_were():
 @pytest.mark.parametrize(
     ("overrides", "what"),
     [
-        ((Override(DEFAULT),), "must have a source or a key"),
-        ((Override(DEFAULT, "p"), Override(BatchConfig(1, 1), "p")), "two overrides for source 'p'"),
+        ((Override(DEFAULT),), "has neither a source nor a key"),
+        ((Override(DEFAULT, "p"), Override(BatchConfig(1, 1), "p")), "two overrides are for source 'p'"),
         ((Override(BatchConfig(1, 1, mode="faithful"), "p"),), "cannot change the mode"),
     ],
 )
@@ -103,9 +103,9 @@ def test_what_an_override_does_not_say_is_taken_from_the_options():
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("[[", "cannot read the overrides"),
-        ("[override]\nsource = 'p'", "tables named"),
-        ("[[rule]]\nsource = 'p'", "tables named"),
+        ("[[", "invalid TOML in the overrides"),
+        ("[override]\nsource = 'p'", "write the header of each as"),
+        ("[[rule]]\nsource = 'p'", "unknown keys in the overrides: rule; use only"),
         ("[[override]]\nsource = 'p'\nwindwo = 3", "'windwo'"),
         ("[[override]]\nsource = 'p'\nwindow = 'wide'", "override 1 .source 'p'.*window: expected `int`"),
         ("[[override]]\nsource = 7", r"override 1 \(source 7\).*source: expected `str \| null`"),

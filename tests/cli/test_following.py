@@ -176,8 +176,8 @@ def test_a_file_that_is_missing_everywhere_is_named_and_read_again(
     said = capsys.readouterr()
     found = json.loads(said.out)
     assert (found["position"], found["behind"], found["waiting"], found["refusals"]) == (3, 0, 1, {gateway.url: 1})
-    assert f"anchor 2 cannot be read: no place has the file {cid} now" in said.err
-    assert "it has other bytes under that name" in said.err
+    assert f"cannot read anchor 2: file {cid} cannot be read from any location" in said.err
+    assert "the content does not match the hash of the file" in said.err
     assert run(["anchor", "status", "--data", str(us)]) == 0
     said = capsys.readouterr()
     assert "3 verified, 0 not read yet" in said.out and cid in said.out
@@ -278,7 +278,7 @@ def test_with_follow_it_waits_for_a_file_and_ends_when_it_is_asked(
     with Command(us, *arguments) as command:
         assert command.process.stderr is not None
         assert "did not return" in command.process.stderr.readline()
-        assert "waiting: anchor 1 cannot be read" in command.process.stderr.readline()
+        assert "waiting: cannot read anchor 1" in command.process.stderr.readline()
         gateway.before = lambda _cid: None
         until(lambda: position(us) == 2, "two entries")
         stranger.write(2, capsys)

@@ -89,7 +89,7 @@ def test_the_rules_of_batching_are_read_with_those_of_some_sources_and_keys(tmp_
             '[[batching.override]]\nkey = "k"\nmax_count = 0',
             r"override 1 \(key 'k'\) is not valid: invalid max_count 0",
         ),
-        ("[[batching.override]]\nwindow = 5", "must have a source or a key"),
+        ("[[batching.override]]\nwindow = 5", "has neither a source nor a key"),
         ('[batching.override]\nsource = "p"', r"batching\.override.*array"),
     ],
 )

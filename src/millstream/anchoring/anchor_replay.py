@@ -116,6 +116,6 @@ class _AnchorReplay:
             if number not in known:
                 yield ReplayFinding("index", f"anchor {number} is missing from the index", number)
             elif number not in found:
-                yield ReplayFinding("index", f"the index has an anchor {number} that is not in the ledger", number)
+                yield ReplayFinding("index", f"anchor {number} of the index is not in the ledger", number)
             elif index.rows(number) != self._fresh.rows(number):
                 yield ReplayFinding("index", f"the index disagrees with the content of anchor {number}", number)

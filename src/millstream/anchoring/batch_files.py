@@ -79,7 +79,7 @@ def pack_batches(parts: Iterable[BatchFilePart], limit: int = MAX_FILE_BYTES) ->
 def check_size(size: int, limit: int) -> None:
     """Raise :class:`BatchFormatError` where a batch of *size* bytes fits in no file of *limit* bytes."""
     if size > limit:
-        raise BatchFormatError(f"the batch has {size:,} bytes; the limit of a batch file is {limit:,}")
+        raise BatchFormatError(f"the batch has {size:,} bytes; the limit of a batch file is {limit:,} bytes")
 
 
 def pack_rejects(rejects: Iterable[tuple[int, str]], limit: int = MAX_FILE_BYTES) -> Iterator[PackedFile]:
@@ -104,7 +104,7 @@ def split_batches(data: bytes) -> Iterator[BatchFileEntry]:
         own = lines[at + 1 : at + 1 + header.count]
         if len(own) != header.count:
             name = header.batch[:80]
-            raise BatchFormatError(f"batch {name!r} states {header.count} messages, but {len(own)} lines follow")
+            raise BatchFormatError(f"batch {name!r} states {header.count:,} messages, but {len(own):,} lines follow")
         size = len(lines[at]) + 1 + sum(map(len, own)) + len(own)
         text = data[offset + len(lines[at]) + 1 : offset + size]
         yield BatchFileEntry(header, lines[at], text, own, offset, size)
@@ -127,34 +127,33 @@ def checked_batch(batch: EncodedBatch) -> EncodedBatch:
     stored = BatchFileEntry(batch.header, batch.header_line, batch.lines, _lines(batch.lines), 0, len(batch.lines))
     decode_header(stored.header_line)
     if len(stored.lines) != batch.header.count or tuple(message_ids(stored)) != tuple(batch.ids):
-        raise BatchFormatError(
-            f"batch {batch.batch[:80]!r} does not contain the messages that its header and ids state"
-        )
+        raise BatchFormatError(f"the messages of batch {batch.batch[:80]!r} are not those that its header states")
     return batch
 
 
 def read_rejects(data: bytes) -> Iterator[RejectLine]:
     """The rejects of a reject file. Raises :class:`BatchFormatError`."""
-    for line in _lines(data):
+    for number, line in enumerate(_lines(data), start=1):
         try:
             reject = _reject_decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BatchFormatError(f"not a rejected message: {error}") from error
+            raise BatchFormatError(f"line {number} is not a rejected message: {error}") from error
         if _encoder.encode(reject) != line:
-            raise BatchFormatError(f"the line of reject {reject.rejected} is not canonical JSON")
-        if not 0 < reject.rejected <= MAX_SAFE_INTEGER or not _REASON.fullmatch(reject.reason):
-            raise BatchFormatError(f"reject {reject.rejected} has an invalid id or reason")
+            raise BatchFormatError(f"line {number}, of rejected message {reject.rejected}, is not canonical JSON")
+        if not 0 < reject.rejected <= MAX_SAFE_INTEGER:
+            raise BatchFormatError(f"line {number}: the message id {reject.rejected} is outside 1 to 2^53 - 1")
+        check_reason(reject.reason)
         yield reject
 
 
 def check_reason(reason: str) -> str:
     """*reason*, which must be 1 to 40 of a–z and "_". Raises :class:`BatchFormatError`."""
     if not _REASON.fullmatch(reason):
-        raise BatchFormatError(f"{reason[:80]!r} is not a valid reject reason: use 1 to 40 characters of a-z and '_'")
+        raise BatchFormatError(f"invalid reject reason {reason[:80]!r}: use 1 to 40 characters of a-z and '_'")
     return reason
 
 
 def _lines(data: bytes) -> list[bytes]:
     if not data.endswith(b"\n"):
-        raise BatchFormatError("the last line has no newline: the file is truncated")
+        raise BatchFormatError("the last line does not end with a newline: the file is truncated")
     return data[:-1].split(b"\n")

@@ -127,7 +127,7 @@ def decode_header(line: bytes) -> BatchHeader:
     try:
         header = _header_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BatchFormatError(f"not a batch header: {error}") from error
+        raise BatchFormatError(f"invalid header of a batch: {error}") from error
     if encode_header(header) != line:
         raise BatchFormatError(f"the header of batch {header.batch[:80]!r} is not canonical JSON")
     _check_numbers(header)
@@ -163,11 +163,13 @@ def _check_numbers(header: BatchHeader) -> None:
     """Raise :class:`BatchFormatError` where *header* counts no message or has a number that JSON cannot keep."""
     if header.count < 1:
         raise BatchFormatError(
-            f"batch {header.batch[:80]!r} states {header.count} messages; a batch must have at least one"
+            f"batch {header.batch[:80]!r} states {header.count} messages, but a batch must have at least one"
         )
     for number in (header.closed_at or 0, header.count, header.end, header.start):
         if not -MAX_SAFE_INTEGER <= number <= MAX_SAFE_INTEGER:
-            raise BatchFormatError(f"batch {header.batch[:80]!r} contains a number above 2^53 - 1: {number}")
+            raise BatchFormatError(
+                f"the header of batch {header.batch[:80]!r} contains {number}, which is outside -(2^53 - 1) to 2^53 - 1"
+            )
 
 
 def _in_batch_order(batch: EventBatch, messages: Sequence[Message]) -> Sequence[Message]:
@@ -177,7 +179,10 @@ def _in_batch_order(batch: EventBatch, messages: Sequence[Message]) -> Sequence[
         return messages
     by_id = {message.id: message for message in messages}
     if len(by_id) != len(messages) or len(messages) != len(batch.events) or by_id.keys() != set(batch.events):
-        raise BatchFormatError(f"the messages do not match the {len(batch.events)} messages of batch {batch.batch!r}")
+        raise BatchFormatError(
+            f"the {len(messages):,} messages given are not the {len(batch.events):,} messages that batch "
+            f"{batch.batch!r} lists"
+        )
     return [by_id[number] for number in batch.events]
 
 
@@ -185,11 +190,13 @@ def _check_message(message: Message) -> None:
     event_time, received_at = message.event_time, message.received_at
     if event_time is None or received_at is None:
         raise BatchFormatError(
-            f"message {message.id} lacks its event time or receive time: pass messages as they were read from the log"
+            f"message {message.id} has no event time or no receive time: pass messages as they were read from the log"
         )
     if not (
         0 < message.id <= MAX_SAFE_INTEGER
         and -MAX_SAFE_INTEGER <= event_time <= MAX_SAFE_INTEGER
         and -MAX_SAFE_INTEGER <= received_at <= MAX_SAFE_INTEGER
     ):
-        raise BatchFormatError(f"message {message.id} has an id below 1 or contains a number above 2^53 - 1")
+        raise BatchFormatError(
+            f"message {message.id} has an id outside 1 to 2^53 - 1, or a time outside -(2^53 - 1) to 2^53 - 1"
+        )

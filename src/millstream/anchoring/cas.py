@@ -95,14 +95,14 @@ def checked(cid: str, data: bytes, limit: int) -> bytes:
 
 def not_found(cid: str) -> CasNotFoundError:
     """The error for a file that is not there."""
-    return CasNotFoundError(f"content-addressed storage has no file {cid}: restore it from a copy")
+    return CasNotFoundError(f"content-addressed storage has no file {cid}: restore the file from a copy")
 
 
 def damaged(cid: str) -> CasDamagedError:
     """The error for a file whose bytes are not those its name promises."""
-    return CasDamagedError(f"file {cid} is damaged: its content does not match its hash; restore it from a copy")
+    return CasDamagedError(f"file {cid} is damaged: its content does not match its hash; restore the file from a copy")
 
 
 def too_large(cid: str, limit: int) -> CasTooLargeError:
     """The error for a whole file that is larger than its format allows."""
-    return CasTooLargeError(f"file {cid} is larger than {limit:,} bytes, the limit of its format")
+    return CasTooLargeError(f"file {cid} has more than {limit:,} bytes, the limit of its format")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -70,9 +71,13 @@ def read_manifest(cas: CasReader, anchor: str) -> tuple[str, CutManifest]:
     Raises :class:`BatchFormatError` where a rule is broken, other :class:`CasError` where the storage is at fault.
     """
     count, cid = parse_anchor_string(anchor)
-    manifest = decode_manifest(_get(cas, cid, MAX_MANIFEST_BYTES))
+    data = _get(cas, cid, MAX_MANIFEST_BYTES)
+    with naming_file(cid):
+        manifest = decode_manifest(data)
     if manifest.count != count:
-        raise BatchFormatError(f"the anchor counts {count} batches, but its manifest counts {manifest.count}")
+        raise BatchFormatError(
+            f"the anchor string {anchor[:100]!r} states {count:,} batches, but its manifest states {manifest.count:,}"
+        )
     return cid, manifest
 
 
@@ -84,18 +89,27 @@ def read_anchor(cas: CasReader, anchor: str, read: Mapping[str, AnchoredBatches]
     cid, manifest = read_manifest(cas, anchor)
     batches = AnchoredBatches.joined(read.get(file.uri) or read_batches(cas, file) for file in manifest.files)
     if merkle_root(batches.leaf_hashes).hex() != manifest.root:
-        raise BatchFormatError("the batches do not match the manifest's Merkle root")
+        raise BatchFormatError(f"the batches do not match the Merkle root in the manifest {cid}")
     rejects = [reject for rejected in manifest.rejects.files for reject in _read_rejects(cas, rejected)]
     if any(left.rejected >= right.rejected for left, right in itertools.pairwise(rejects)):
-        raise BatchFormatError("the rejects are not in ascending order of id")
+        raise BatchFormatError(f"the rejected messages of the manifest {cid} are not in ascending order of their ids")
     return AnchorContent(cid, manifest, batches, rejects)
+
+
+@contextlib.contextmanager
+def naming_file(cid: str) -> Iterator[None]:
+    """Prefix each :class:`BatchFormatError` with the name *cid* of the file that is read."""
+    try:
+        yield
+    except BatchFormatError as error:
+        raise BatchFormatError(f"file {cid}: {error}") from error
 
 
 def read_file(cas: CasReader, file: BatchFile | RejectFile) -> bytes:
     """The bytes of *file*, whose number must match the manifest. Errors: see :func:`read_manifest`."""
     data = _get(cas, file.uri, MAX_FILE_BYTES)
     if len(data) != file.bytes:
-        raise BatchFormatError(f"file {file.uri} has {len(data):,} bytes, but its manifest states {file.bytes:,}")
+        raise BatchFormatError(f"file {file.uri} has {len(data):,} bytes, but its manifest states {file.bytes:,} bytes")
     return data
 
 
@@ -109,22 +123,27 @@ def _get(cas: CasReader, cid: str, limit: int) -> bytes:
 def read_batches(cas: CasReader, file: BatchFile) -> AnchoredBatches:
     """The batches of *file*, after a check of every line, root and figure. Errors: see :func:`read_manifest`."""
     names, places, leaves, messages = list[str](), list[tuple[int, int, int]](), list[bytes](), list[int]()
-    for stored in split_batches(read_file(cas, file)):
-        messages += message_ids(stored)
-        names.append(stored.header.batch)
-        places.append((stored.offset, stored.size, stored.header.count))
-        leaves.append(leaf_hash(stored.header_line))
+    data = read_file(cas, file)
+    with naming_file(file.uri):
+        for stored in split_batches(data):
+            messages += message_ids(stored)
+            names.append(stored.header.batch)
+            places.append((stored.offset, stored.size, stored.header.count))
+            leaves.append(leaf_hash(stored.header_line))
     if (len(names), len(messages)) != (file.batches, file.messages):
         raise BatchFormatError(
-            f"file {file.uri} contains {len(names)} batches and {len(messages)} messages, but its manifest "
-            f"states {file.batches} and {file.messages}"
+            f"file {file.uri} contains {len(names):,} batches and {len(messages):,} messages, but its manifest "
+            f"states {file.batches:,} batches and {file.messages:,} messages"
         )
     offsets, sizes, counts = (np.array(column, "<u4").tobytes() for column in zip(*places, strict=True))
     return AnchoredBatches(names, offsets, sizes, counts, b"".join(leaves), np.array(messages, "<u8").tobytes())
 
 
 def _read_rejects(cas: CasReader, file: RejectFile) -> Sequence[RejectLine]:
-    rejects = list(read_rejects(read_file(cas, file)))
+    data = read_file(cas, file)
+    with naming_file(file.uri):
+        rejects = list(read_rejects(data))
     if len(rejects) != file.count:
-        raise BatchFormatError(f"file {file.uri} contains {len(rejects)} rejects, but its manifest states {file.count}")
+        found = f"{len(rejects):,} rejected messages"
+        raise BatchFormatError(f"file {file.uri} contains {found}, but its manifest states {file.count:,}")
     return rejects

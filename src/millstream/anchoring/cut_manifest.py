@@ -85,7 +85,8 @@ def parse_anchor_string(text: str) -> tuple[int, str]:
     match = _ANCHOR_STRING.fullmatch(text)
     if match is None or int(match[1]) > MAX_BATCHES or not is_cid(match[2]):
         raise BatchFormatError(
-            f"invalid anchor string {text[:100]!r}: it must be <count up to {MAX_BATCHES}>.<CID of the manifest>"
+            f"invalid anchor string {text[:100]!r}: expected <number of batches, 1 to {MAX_BATCHES:,}>.<CID of the "
+            "manifest>"
         )
     return int(match[1]), match[2]
 
@@ -95,7 +96,7 @@ def encode_manifest(manifest: CutManifest) -> bytes:
     _check(manifest)
     data = canonical_json(msgspec.to_builtins(manifest))
     if len(data) > MAX_MANIFEST_BYTES:
-        raise BatchFormatError(f"the manifest has {len(data):,} bytes; the limit is {MAX_MANIFEST_BYTES:,}")
+        raise BatchFormatError(f"the manifest has {len(data):,} bytes; the limit is {MAX_MANIFEST_BYTES:,} bytes")
     return data
 
 
@@ -104,7 +105,7 @@ def decode_manifest(data: bytes) -> CutManifest:
     try:
         manifest = msgspec.convert(parse_canonical(data), prepared(CutManifest))
     except (CanonicalError, msgspec.ValidationError) as error:
-        raise BatchFormatError(f"not a manifest: {error}") from error
+        raise BatchFormatError(f"invalid manifest: {error}") from error
     _check(manifest)
     return manifest
 
@@ -115,18 +116,19 @@ def _check(manifest: CutManifest) -> None:
     sizes = [file.bytes for file in files] + [file.bytes for file in rejects.files]
     members = [file.batches for file in files] + [file.count for file in rejects.files]
     rules = {
-        f"protocol {manifest.protocol[:40]!r} is not known here": manifest.protocol == PROTOCOL,
-        f"a count of {manifest.count} is outside 1 to {MAX_BATCHES}": 1 <= manifest.count <= MAX_BATCHES,
-        "the batches of the files do not add up": sum(file.batches for file in files) == manifest.count,
-        "the messages of the files do not add up": sum(file.messages for file in files) == manifest.messages,
-        "the rejects of the files do not add up": sum(file.count for file in rejects.files) == rejects.count,
-        "a file is empty": min(members, default=0) >= 1,
-        f"a file is outside 1 to {MAX_FILE_BYTES:,} bytes": all(1 <= size <= MAX_FILE_BYTES for size in sizes),
-        f"the batch files have over {MAX_CONTENT_BYTES:,} bytes": sum(f.bytes for f in files) <= MAX_CONTENT_BYTES,
-        f"there are over {MAX_REJECTS:,} rejects": rejects.count <= MAX_REJECTS,
-        "a file's uri is not a CID": all(map(is_raw_cid, manifest.uris)),
-        "the root is not a SHA-256 in hex": _ROOT.fullmatch(manifest.root) is not None,
+        f"unknown protocol {manifest.protocol[:40]!r}, expected {PROTOCOL!r}": manifest.protocol == PROTOCOL,
+        f"'count' is {manifest.count}, not 1 to {MAX_BATCHES:,}": 1 <= manifest.count <= MAX_BATCHES,
+        "'count' is not the sum of the batches of its files": sum(file.batches for file in files) == manifest.count,
+        "'messages' is not the sum of those of its files": sum(file.messages for file in files) == manifest.messages,
+        "'count' of 'rejects' is not the sum of those of its files": sum(f.count for f in rejects.files)
+        == rejects.count,
+        "one of its files has no batch and no reject": min(members, default=0) >= 1,
+        f"one of its files does not have 1 to {MAX_FILE_BYTES:,} bytes": all(1 <= s <= MAX_FILE_BYTES for s in sizes),
+        f"its batch files have more than {MAX_CONTENT_BYTES:,} bytes": sum(f.bytes for f in files) <= MAX_CONTENT_BYTES,
+        f"it has more than {MAX_REJECTS:,} rejects": rejects.count <= MAX_REJECTS,
+        "a 'uri' is not a CID of a raw file": all(map(is_raw_cid, manifest.uris)),
+        "'root' is not 64 lower-case hexadecimal digits": _ROOT.fullmatch(manifest.root) is not None,
     }
     for broken, holds in rules.items():
         if not holds:
-            raise BatchFormatError(f"the manifest is not valid: {broken}")
+            raise BatchFormatError(f"invalid manifest: {broken}")

@@ -55,16 +55,16 @@ def find_duplicates(members: BatchMembers, messages: Mapping[int, int], batches:
 
 def _batch_refusal(batch: str, batches: Mapping[str, int], seen: set[str]) -> str | None:
     if batch in batches:
-        return f"this batch id is in anchor {batches[batch]} already"
-    return "this batch id stands twice in one anchor" if batch in seen else None
+        return f"this batch id is already in anchor {batches[batch]}"
+    return "this batch id is in the same anchor twice" if batch in seen else None
 
 
 def _message_refusal(ids: Sequence[int], messages: Mapping[int, int], seen: set[int]) -> str | None:
     if len(set(ids)) != len(ids):
-        return "a message stands twice in this batch"
+        return "this batch contains a message twice"
     for number in ids:
         if number in messages:
-            return f"message {number} is in a batch of anchor {messages[number]} already"
+            return f"message {number} is already in a batch of anchor {messages[number]}"
         if number in seen:
             return f"message {number} is in another batch of the same anchor"
     return None

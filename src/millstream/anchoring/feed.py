@@ -36,7 +36,9 @@ GROUP_MESSAGES = 100_000
 
 _log = logging.getLogger(__name__)
 
-_FINAL = 'anchored batches are final: set late = "reject" or "side", or anchor the history with `pipeline anchor`'
+_FINAL = (
+    'anchored batches are final: set late = "reject" or "side", or anchor the history with `millstream pipeline anchor`'
+)
 
 
 class FeedProgress(msgspec.Struct, frozen=True):
@@ -59,7 +61,7 @@ def refuse_amending_rules(rules: Rulebook) -> None:
     No message is anchored twice, so of such rules only history can be anchored, by what is final in it.
     """
     if rules.amends:
-        raise BatchFormatError(f"the rules amend published batches; {_FINAL}")
+        raise BatchFormatError(f"the batching rules amend published batches, but {_FINAL}")
 
 
 class AnchorFeed:
@@ -110,7 +112,7 @@ class AnchorFeed:
         try:
             return _decoder.decode(body).item()
         except msgspec.DecodeError as error:
-            _log.warning("message %d of %r is skipped: %s", number, self._batches.name, error)
+            _log.warning("message %d of log %r is skipped: %s", number, self._batches.name, error)
             return None
 
 
@@ -132,7 +134,7 @@ class _BatchLogMessage(msgspec.Struct, frozen=True):
         if self.rejected is not None:
             return Reject(self.rejected, self.reason)  # type: ignore[arg-type]
         if not self.batch:
-            raise msgspec.ValidationError("it must be a batch or a rejected message")
+            raise msgspec.ValidationError("expected a batch or a rejected message")
         if self.kind == "amendment":
             raise BatchFormatError(f"batch {self.batch} is an amendment, but {_FINAL}")
         cut: Any = self.cut
@@ -219,8 +221,9 @@ def check_conflicts(log: str, names: Sequence[str]) -> None:
     """Raise :class:`AnchoringError` where batches *names* of *log* are known with other messages in them."""
     if names:
         raise AnchoringError(
-            f"batch {' and '.join(names[:3])} of {log!r} was recorded with other messages: the rules or "
-            "the log have changed; `millstream pipeline verify-batches` lists the differences"
+            f"{'batches' if len(names) > 1 else 'batch'} {', '.join(names[:3])} of log {log!r} were recorded with "
+            "other messages: the batching rules or the log have changed. `millstream pipeline verify-batches` lists "
+            "the differences"
         )
 
 

@@ -46,9 +46,14 @@ def check_url(url: str) -> SplitResult:
     if not usable:
         raise UrlError(f"invalid URL {url[:200]!r}: write http://HOST/PATH or https://HOST/PATH")
     if parts.username is not None or parts.fragment:
-        raise UrlError(f"{redacted_url(url)} contains a user name or a fragment: remove it")
+        raise UrlError(
+            f"the URL {redacted_url(url)} contains a user name, a password or a fragment (#…): remove that part"
+        )
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise UrlError(f"{redacted_url(url)!r} contains characters that are not allowed in a URL: write them as %XX")
+        raise UrlError(
+            f"the URL {redacted_url(url)!r} contains characters that are not allowed in a URL: write each of them as "
+            "%XX"
+        )
     return parts
 
 
@@ -90,7 +95,9 @@ class HttpReader:
             if answer.status not in _MOVED or target is None:
                 return answer
             url = _redirected(url, target)
-        raise HttpError(redacted_url(first), f"it redirects more than {MAX_REDIRECTS} times: give the final URL")
+        raise HttpError(
+            redacted_url(first), f"the server redirects more than {MAX_REDIRECTS} times: give the final URL"
+        )
 
 
 class HttpResponse:
@@ -126,7 +133,7 @@ class HttpResponse:
         for chunk in self.chunks():
             data += chunk
             if len(data) > most_bytes:
-                raise HttpError(redacted_url(self.url), f"its answer has more than {most_bytes:,} bytes")
+                raise HttpError(redacted_url(self.url), f"the answer has more than {most_bytes:,} bytes, the limit")
         return bytes(data)
 
 
@@ -210,9 +217,9 @@ def _redirected(url: str, target: str) -> str:
         found = urljoin(url, target)
         parts = check_url(found.partition("#")[0])
     except (InputError, ValueError) as error:
-        raise HttpError(redacted_url(url), "it redirects to something that is not an http or https URL") from error
+        raise HttpError(redacted_url(url), "the server redirects to what is not a valid http or https URL") from error
     if urlsplit(url).scheme == "https" and parts.scheme != "https":
-        raise HttpError(redacted_url(url), "it redirects from https to http: give a URL that stays on https")
+        raise HttpError(redacted_url(url), "the server redirects from https to http: give a URL that stays on https")
     return parts.geturl()
 
 
@@ -222,12 +229,12 @@ def _translated(url: str, watchdog: _Watchdog | None) -> Iterator[None]:
         yield
     except (OSError, http.client.HTTPException, ValueError) as error:
         slow = isinstance(error, TimeoutError) or (watchdog is not None and watchdog.has_ended)
-        raise HttpError(redacted_url(url), "it is too slow" if slow else _reason(error)) from error
+        raise HttpError(redacted_url(url), "the server is too slow" if slow else _reason(error)) from error
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, http.client.IncompleteRead):
-        return "the answer broke off"
+        return "the server closed the connection before the end of its answer"
     if isinstance(error, OSError):
         return printable(error.strerror or str(error) or type(error).__name__, MAX_SHOWN)
-    return f"it does not speak HTTP as it should ({type(error).__name__})"  # its text would be that of the server
+    return f"the server sent an invalid HTTP answer ({type(error).__name__})"  # its text would be that of the server

@@ -249,16 +249,16 @@ class AnchorIndex:
 
     def rows(self, number: int) -> tuple[Sequence[Any], Sequence[Any]]:
         """All that is stored of an anchor (its row; a row for each batch that is found by its name), to compare two
-        indexes."""
+        indexes. Of a reason only whether there is one: releases may word it differently."""
         own = self._rows(sa.select(*_TOLD).where(_anchors.c.number == number))
         batches = sa.select(_batches).where(_batches.c.number == number)
-        rows = {row.ordinal: tuple(row) for row in self._rows(batches)}
+        rows = {row.ordinal: _comparable(row) for row in self._rows(batches)}
         if members := self._members(number):
             log = own[0].log
             for found in self._by_name(log, members.names):
                 if found.number == number:
-                    rows.setdefault(found.ordinal, (*_row(log, found), None))
-        return [tuple(row) for row in own], [rows[ordinal] for ordinal in sorted(rows)]
+                    rows.setdefault(found.ordinal, (*_row(log, found), False))
+        return [_comparable(row) for row in own], [rows[ordinal] for ordinal in sorted(rows)]
 
     def numbers(self) -> Sequence[int]:
         """The numbers of all anchors that any row speaks of, in order."""
@@ -366,6 +366,11 @@ def _statuses() -> sa.Select[Any]:
 
 def _locations() -> sa.Select[Any]:
     return sa.select(*[_batches.c[name] for name in MessageLocation.__struct_fields__])
+
+
+def _comparable(row: Any) -> tuple[Any, ...]:
+    """*row*, with whether it has a reason in place of the reason."""
+    return tuple({**row._mapping, "reason": row.reason is not None}.values())
 
 
 def _row(log: str, location: MessageLocation) -> tuple[Any, ...]:

@@ -60,7 +60,8 @@ def _config_text(config: Mapping[str, Any]) -> str:
     text = canonical_json(dict(config)).decode()
     if len(text) > MAX_CONFIG_CHARACTERS:
         raise BatchFormatError(
-            f"the batching configuration has {len(text):,} characters, too many for a manifest: use fewer overrides"
+            f"the batching configuration has {len(text):,} characters; the limit is {MAX_CONFIG_CHARACTERS:,}: use "
+            "fewer overrides"
         )
     return text
 

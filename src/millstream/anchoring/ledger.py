@@ -102,7 +102,7 @@ def decode_entry(data: bytes) -> LedgerEntry:
     try:
         entry = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LedgerError(f"not a ledger entry: {error}") from error
+        raise LedgerError(f"invalid ledger entry: {error}") from error
     if encode_entry(entry) != data:
         raise LedgerError(f"ledger entry {entry.number} was changed: it is not canonical JSON")
     return check_seal(entry)
@@ -120,7 +120,9 @@ def is_entry(data: bytes) -> bool:
 def check_seal(entry: LedgerEntry) -> LedgerEntry:
     """*entry*, whose hash must be that of its other members. Raises :class:`LedgerError`."""
     if not 0 < entry.number <= MAX_SAFE_INTEGER or abs(entry.time) > MAX_SAFE_INTEGER:
-        raise LedgerError(f"the number or time of ledger entry {entry.number} is outside 1 to 2^53 - 1")
+        raise LedgerError(
+            f"ledger entry {entry.number} has a number outside 1 to 2^53 - 1, or a time outside -(2^53 - 1) to 2^53 - 1"
+        )
     if entry_hash(entry.anchor_string, entry.number, entry.previous, entry.time) != entry.hash:
         raise LedgerError(f"ledger entry {entry.number} was changed: its hash does not match")
     return entry
@@ -133,8 +135,8 @@ def follows(entry: LedgerEntry, head: LedgerEntry | None) -> LedgerEntry:
         raise LedgerError(f"the chain of the ledger is broken: entry {entry.number} does not follow entry {number}")
     if entry.time < time:
         raise LedgerError(
-            f"the time {entry.time} of ledger entry {entry.number} is before {time}, the time of entry {number}: "
-            f"do not trust this ledger from entry {entry.number} on"
+            f"ledger entry {entry.number} has the time {entry.time} (microseconds since the epoch), before {time}, "
+            f"the time of entry {number}: do not trust this ledger from entry {entry.number} on"
         )
     return entry
 

@@ -160,7 +160,7 @@ class WebLedger(_LineLedger):
             file.write(chunk)
             if file.tell() > MAX_BYTES:
                 raise LedgerFormatError(
-                    f"{self.name} is longer than {MAX_BYTES:,} bytes, the limit for a ledger in a file"
+                    f"the ledger {self.name} has more than {MAX_BYTES:,} bytes, the limit for a ledger in a file"
                 )
         file.seek(0)
 
@@ -210,15 +210,15 @@ class NodeLedger:
                 data += chunk
                 if len(data) > MAX_PAGE_BYTES:
                     raise LedgerFormatError(
-                        f"{self.name} sends pages of more than {MAX_PAGE_BYTES:,} bytes; check that it is "
+                        f"{self.name} sent a page of more than {MAX_PAGE_BYTES:,} bytes, the limit: check that this is "
                         "the address of a node"
                     )
         try:
             return msgspec.json.decode(data, type=prepared(LedgerPage))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LedgerFormatError(
-                f"{self.name} did not answer with a page of a ledger; check that it is the address of a "
-                f"node: {printable(str(error), MAX_SHOWN)}"
+                f"{self.name} did not answer with a page of a ledger ({printable(str(error), MAX_SHOWN)}): check that "
+                "this is the address of a node"
             ) from error
 
 
@@ -235,7 +235,9 @@ def open_ledger(text: str, *, seconds: float | None = None) -> LedgerSource:
         is_node = parts.path in ("", "/") or parts.path.rstrip("/").endswith(NODE_LEDGER)
         return NodeLedger(text, reader) if is_node and not parts.query else WebLedger(text, reader)
     if scheme not in ("", "file") or not text:
-        raise UrlError(f"invalid ledger location {text[:200]!r}: give a file, http://HOST or https://HOST/PATH")
+        raise UrlError(
+            f"invalid location {text[:200]!r} of a ledger: give a file, http://HOST, https://HOST or https://HOST/PATH"
+        )
     return FileLedger(folder_of(text) if scheme else Path(text))
 
 
@@ -243,7 +245,8 @@ def _bounded(file: BinaryIO, name: str) -> Iterator[bytes]:
     while line := file.readline(LINE_BYTES + 1):
         if len(line) > LINE_BYTES:
             raise LedgerFormatError(
-                f"{name} has a line longer than {LINE_BYTES:,} bytes and is not a ledger: check its location"
+                f"{name} is not a ledger: it has a line of more than {LINE_BYTES:,} bytes; check the location of the "
+                "ledger"
             )
         yield line
 
@@ -316,7 +319,9 @@ def _sealed(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterator
 
 def _check_status(answer: HttpResponse) -> None:
     if answer.status != 200:
-        raise LedgerUnavailableError(f"{redacted_url(answer.url)} answered with status {answer.status}")
+        raise LedgerUnavailableError(
+            f"cannot read the ledger: {redacted_url(answer.url)} answered with status {answer.status}"
+        )
 
 
 @contextlib.contextmanager

@@ -106,12 +106,12 @@ class LocalCas:
             except OSError as error:
                 if error.errno == errno.ELOOP:
                     raise CasDamagedError(
-                        f"{self.root / cid} is a symbolic link: replace it with the file, from a copy"
+                        f"{self.root / cid} is a symbolic link: replace the link with a copy of the file"
                     ) from error
                 raise
             with os.fdopen(handle, "rb") as file:
                 if not stat.S_ISREG(os.fstat(handle).st_mode):
-                    raise CasDamagedError(f"{self.root / cid} is not a regular file; restore it from a copy")
+                    raise CasDamagedError(f"{self.root / cid} is not a regular file: restore the file from a copy")
                 yield file
 
 

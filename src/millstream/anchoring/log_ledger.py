@@ -105,8 +105,8 @@ class LogLedger:
             head = verified_head(self._entries(1, aside))
             if (head.number if head else 0) < known:
                 raise LedgerError(
-                    f"log {self._log.name!r} has fewer entries than the {known} read from it before: it "
-                    "was changed. Restore it from a backup"
+                    f"log {self._log.name!r} has fewer ledger entries than the {known:,} that were read before: the "
+                    "log was changed. Restore the log from a backup"
                 )
             if aside != self._aside():
                 self._log.put_metadata(_ASIDE, msgspec.json.encode([[ids.first, ids.last] for ids in aside]))
@@ -119,8 +119,8 @@ class LogLedger:
                 for message in batch:
                     if message.source == "ledger" or b"anchor_string" in message.body:
                         raise LedgerError(
-                            f"ledger entry in message {message.id} of log {self._log.name!r} was "
-                            "changed: restore the log from a backup"
+                            f"the ledger entry in message {message.id} of log {self._log.name!r} was changed: "
+                            "restore the log from a backup"
                         )
 
     def _entries(self, first: int, aside: Sequence[IdRange], last: int | None = None) -> Iterator[LedgerEntry]:
@@ -154,14 +154,14 @@ class LogLedger:
             if is_entry(body):
                 raise
             raise LedgerError(
-                f"message {message_id} of log {self._log.name!r} is not a ledger entry: exclude "
-                "messages of other writers with `millstream anchor ledger --repair` (add --ledger "
-                "registry or --ledger reports for those ledgers)"
+                f"message {message_id} of log {self._log.name!r} is not a ledger entry: exclude messages of other "
+                "writers with `millstream anchor ledger --repair` (for the other ledgers, add --ledger registry or "
+                "--ledger reports)"
             ) from error
         if entry.number != number:
             raise LedgerError(
-                f"message {message_id} of log {self._log.name!r} should be another ledger entry, but "
-                f"contains entry {entry.number}: restore the log from a backup"
+                f"message {message_id} of log {self._log.name!r} contains ledger entry {entry.number}, expected entry "
+                f"{number}: restore the log from a backup"
             )
         return entry
 

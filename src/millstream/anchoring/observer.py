@@ -59,7 +59,7 @@ class Observer:
     def _check_follows(entry: LedgerEntry, number: int, last: str) -> None:
         if check_seal(entry).number != number + 1 or entry.previous != last:
             raise LedgerError(
-                f"ledger entry {entry.number} does not follow entry {number}, the last one observed: "
+                f"entry {entry.number} of the ledger does not follow entry {number}, the last one that was observed: "
                 "the ledger was rewritten or replaced; `millstream anchor replay` shows the differences"
             )
 

@@ -119,7 +119,9 @@ def pack_cut(cas: Cas, batches: Sequence[EncodedBatch], limit: int) -> PackedCut
     leaves = b"".join(leaf_hash(part.header_line) for part in parts)
     wanted = leaves, written.counts.tobytes(), written.ids.tobytes()
     if (found.leaves, found.counts, found.messages) != wanted:
-        raise BatchFormatError("a batch file does not contain the batches written to it: please report this")
+        raise BatchFormatError(
+            "internal error: a batch file does not contain the batches that were written to it; please report this"
+        )
     members = PackedMembers.of([batch.header for batch in batches], found.sizes)
     return PackedCut(files, members, read, sum(len(part.lines) for part in parts))
 

@@ -72,4 +72,4 @@ def _check_numbers(messages: pa.Table, name: str) -> None:
     wrong = np.flatnonzero(np.abs(messages[name].to_numpy()) > MAX_SAFE_INTEGER)
     if len(wrong):
         number = messages["id"][int(wrong[0])].as_py()
-        raise BatchFormatError(f"message {number} has an id below 1 or contains a number above 2^53 - 1")
+        raise BatchFormatError(f"{name} of message {number} is outside -(2^53 - 1) to 2^53 - 1")

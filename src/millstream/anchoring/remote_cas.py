@@ -127,7 +127,7 @@ class FallbackCas:
         clock: Clock | None = None,
     ) -> None:
         if not places:
-            raise CasSourceError("no location of the files was given: add one with --cas")
+            raise CasSourceError("no location of the files is given: add a location with --cas")
         self._places, self._told, self._clock = places, told, clock or SystemClock()
         self._resting: dict[str, float] = {}
 
@@ -191,14 +191,14 @@ def open_cas_source(text: str, *, seconds: float | None = None) -> CasSource:
 
 def overlong(cid: str, limit: int) -> CasOverlongError:
     """The error for an answer that is longer than the file may be."""
-    return CasOverlongError(f"the file {cid} is larger than its limit of {limit:,} bytes")
+    return CasOverlongError(f"the answer for file {cid} has more than {limit:,} bytes, the limit of its format")
 
 
 def folder_of(text: str) -> Path:
     """The path in the URL *text*. Raises :class:`CasSourceError` where it is not one of this machine."""
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path or parts.query or "\0" in unquote(parts.path):
-        raise CasSourceError(f"{text[:200]!r} does not name a local folder: write {parts.scheme}:///folder")
+        raise CasSourceError(f"{text[:200]!r} is not the URL of a local folder: write {parts.scheme}:///folder")
     return Path(unquote(parts.path))
 
 
@@ -206,7 +206,7 @@ def _missing(cid: str, refusals: Sequence[CasFailure]) -> CasError:
     reasons = "; ".join(f"{refusal.place}: {reason_of(refusal.error)}" for refusal in refusals)
     answered = not any(isinstance(refusal.error, CasUnavailableError) for refusal in refusals)
     kind = CasNotFoundError if answered else CasUnavailableError
-    return kind(f"no place has the file {cid} now ({reasons})")
+    return kind(f"file {cid} cannot be read from any location ({reasons})")
 
 
 def reason_of(error: CasError) -> str:
@@ -214,7 +214,7 @@ def reason_of(error: CasError) -> str:
     if isinstance(error, CasNotFoundError):
         return "not there"
     if isinstance(error, CasOverlongError):
-        return "it sent more than the file may have"
+        return "the answer is longer than the file may be"
     if isinstance(error, CasDamagedError):
-        return "it has other bytes under that name"
+        return "the content does not match the hash of the file"
     return printable(str(error), MAX_SHOWN)

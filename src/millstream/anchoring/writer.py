@@ -181,7 +181,7 @@ class BatchWriter:
         """Reasons why batches do not fit in a file, by ordinal."""
         limit = self._limits.file_bytes
         return {
-            candidate.seq: f"the batch has {candidate.size:,} bytes; the limit of a batch file is {limit:,}"
+            candidate.seq: f"the batch has {candidate.size:,} bytes; the limit of a batch file is {limit:,} bytes"
             for candidate in taken
             if candidate.size > limit
         }
@@ -252,8 +252,8 @@ class BatchWriter:
         if cut.cut not in {each.cut for each in self.journal.open_cuts()}:
             raise JournalBusyError  # another process has just finished it
         raise AnchoringError(
-            f"cut {cut.cut} does not match its prepared files: another program changed the node's "
-            "database; restore node.db from a backup"
+            f"the batches of cut {cut.cut} do not match its prepared files: another program changed the node's "
+            "database. Restore the database (node.db) from a backup"
         )
 
     def _check_stored(self, manifest: CutManifest) -> None:
@@ -266,8 +266,8 @@ class BatchWriter:
         entry = self._ledger.find(cut.anchor_string, after=cut.ledger_after)
         if entry is None or entry.number != cut.anchor:
             raise AnchoringError(
-                f"cut {cut.cut} was anchored as ledger entry {cut.anchor}, but the ledger has no such "
-                "entry: restore the ledger of this node from a backup"
+                f"cut {cut.cut} was anchored as entry {cut.anchor} of the ledger, but the ledger has no such entry: "
+                "restore the node's logs (log.db) from a backup"
             )
         return entry
 

@@ -112,7 +112,7 @@ class BatchConfig(msgspec.Struct, frozen=True, dict=True):
 
 def _check_ticks(name: str, value: object) -> None:
     if type(value) is not int or not 0 <= value < _LIMIT:
-        raise ConfigError(f"invalid {name} {value!r}: give a whole number of ticks, zero or more and below 2^62")
+        raise ConfigError(f"invalid {name} {value!r}: give a whole number of ticks from 0 to 2^62 - 1")
 
 
 def _check_cap(config: BatchConfig, name: str) -> None:
@@ -121,25 +121,29 @@ def _check_cap(config: BatchConfig, name: str) -> None:
         msgspec.structs.force_setattr(config, name, msgspec.UNSET)
         return
     if type(value) is not int or not 1 <= value < _LIMIT:
-        raise ConfigError(f"invalid {name} {value!r}: give a whole number, one or more and below 2^62, or omit it")
+        raise ConfigError(f"invalid {name} {value!r}: give a whole number from 1 to 2^62 - 1, or omit {name}")
     if config.mode == "faithful":
-        raise ConfigError(f"{name} is {value}, but mode faithful does not support limits: omit it")
+        raise ConfigError(f"{name} is {value}, but mode faithful does not support limits: omit {name}")
 
 
 def _check_late(config: BatchConfig) -> None:
     policy, grace = config.policy, config.grace
     if policy == "reject":
         if grace is not None and grace is not msgspec.UNSET:
-            raise ConfigError(f"grace is {grace!r}, but late records are rejected: choose late=side or late=amend")
+            raise ConfigError(
+                f"grace is {grace!r}, but late records are rejected: set late to side or amend, or omit grace"
+            )
         msgspec.structs.force_setattr(config, "late", msgspec.UNSET)
         msgspec.structs.force_setattr(config, "grace", msgspec.UNSET)
         return
     _check_choice("late", policy, get_args(LatePolicy))
     _check_ticks("grace", grace)
     if config.mode == "faithful":
-        raise ConfigError(f"late is {policy!r}, but mode faithful always rejects late records: omit it")
+        raise ConfigError(f"late is {policy!r}, but mode faithful always rejects late records: omit late")
     if policy == "amend" and isinstance(grace, int) and grace < config.window:
-        raise ConfigError(f"grace is {grace}, but late=amend requires at least the window, {config.window}")
+        raise ConfigError(
+            f"grace is {grace}, but late=amend requires a grace of at least the window, {config.window}: increase grace"
+        )
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -113,7 +113,7 @@ class Batcher(EngineHost):
         if rules is not None and rules != kept:
             raise SnapshotError(
                 f"the snapshot was taken with the rules {kept.rules_text}, not {rules.rules_text}: "
-                "flush the old batcher first, or keep its rules"
+                "flush the batcher with the old rules first, or keep those rules"
             )
         batcher = cls.of(kept)
         batcher._engine.load(state)

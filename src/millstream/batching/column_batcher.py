@@ -69,7 +69,7 @@ class ColumnBatcher(EngineHost):
         if kept != self.rules:
             raise SnapshotError(
                 f"the snapshot was taken with the rules {kept.rules_text}, not {self.rules.rules_text}: "
-                "flush the old batcher first, or keep its rules"
+                "flush the batcher with the old rules first, or keep those rules"
             )
 
 

@@ -107,8 +107,8 @@ class OrderFreeColumnEngine:
         early = pc.min(events["received_at"]).as_py()
         if early < self._clock:
             raise BoundBrokenError(
-                f"a record was received at {early}, but the clock is at {self._clock}: advance only to a time "
-                "before which no later record was received"
+                f"a record has the receive time {early}, but the batcher was already advanced to {self._clock}: "
+                "advance the batcher only to times after which no older record arrives"
             )
 
     def step(self, events: pa.Table, bound: int) -> ClosedTables:

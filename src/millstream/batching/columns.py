@@ -97,9 +97,9 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
     :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful`` and for a late policy other than reject.
     """
     if config.mode != "order-free":
-        raise ConfigError("columns can only be batched in mode order-free: use a Batcher instead")
+        raise ConfigError(f"columns can be batched only in mode order-free: use a Batcher for mode {config.mode}")
     if config.policy != "reject":
-        raise ConfigError(f"columns can only be batched with late=reject: use a Batcher for late={config.policy}")
+        raise ConfigError(f"columns can be batched only with late=reject: use a Batcher for late={config.policy}")
     columns = _read(events, config)
     late = columns.time < columns.received_at - config.max_delay
     future = columns.time > columns.received_at + config.lead
@@ -157,25 +157,30 @@ def _times(table: pa.Table, config: BatchConfig) -> tuple[Integers, Integers]:
     time, received_at = table["event_time"].to_numpy(), table["received_at"].to_numpy()
     for values in (time, received_at, np.array([config.window, config.max_delay, config.lead])):
         if len(values) and not -FARTHEST < values.min() <= values.max() < FARTHEST:
-            raise ColumnsError(f"times and rules must be within {FARTHEST} ticks of zero: use a coarser tick")
+            raise ColumnsError(
+                f"a time of the events or a rule is {FARTHEST:,} ticks or more from zero: use a larger tick, such as "
+                "1 ms"
+            )
     return time, received_at
 
 
 def _check(table: pa.Table, name: str, kind: str) -> None:
     if table.column_names.count(name) != 1:
         raise ColumnsError(
-            f"the events have no column {name}, or more than one; they have {', '.join(table.column_names)}: give "
-            "each required column once"
+            f"the table of events must have exactly one column {name}; its columns: {', '.join(table.column_names)}"
         )
     column = table[name]
     if str(column.type) != kind or column.null_count:
-        raise ColumnsError(f"column {name} has the type {column.type} or nulls: cast it to {kind} without nulls")
+        fault = f"has the type {column.type}" if str(column.type) != kind else f"has {column.null_count:,} nulls"
+        raise ColumnsError(f"column {name} {fault}: cast the column to {kind} without nulls")
 
 
 def _check_sizes(size: Integers) -> None:
     """Sizes are added up over all the records, which must not overflow."""
     if size.min() < 0 or int(size.max()) * len(size) >= FARTHEST:
-        raise ColumnsError(f"sizes must be zero or more, and their sum below {FARTHEST} bytes: split the history")
+        raise ColumnsError(
+            f"sizes must be zero or more, and their sum below {FARTHEST:,} bytes: split the history into parts"
+        )
 
 
 def _ranked(column: pa.ChunkedArray) -> tuple[Integers, pa.Array]:

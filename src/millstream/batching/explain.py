@@ -77,7 +77,7 @@ def explain(
     """
     rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
     if rules.default.mode != "order-free":
-        raise ConfigError("explanations require mode order-free")
+        raise ConfigError(f"batches can be explained only in mode order-free, not in mode {rules.default.mode}")
     repeated = [number for number, count in Counter(event.id for event in events).items() if count > 1]
     if repeated:
         raise ConfigError(f"two events have the id {repeated[0]}: give each event its own id")
@@ -146,9 +146,9 @@ class _SourceExplanation:
         at = self._wording.moment
         text = f"Began at {at(batch.start)}: {_BEGINNINGS[began]}. Ended at {at(batch.end)}: {why}."
         if batch.kind == "side":
-            text = f"Of late records alone. {text}"
+            text = f"A batch of late records only. {text}"
         if batch.kind == "amendment":
-            text = f"Late records changed what had come out. {text}"
+            text = f"Late records changed published batches. {text}"
         return BatchExplanation(
             batch=batch.batch,
             source=batch.source,
@@ -204,18 +204,21 @@ class _SourceExplanation:
             why = f"Its time is {long(-delay)} after its receipt, leap is {long(config.lead)}"
         elif config.policy == "reject":
             rule, value = "max_delay", delay
-            why = f"It took {long(delay)} from event to receipt, max_delay is {long(config.max_delay)}"
+            why = f"The record took {long(delay)} from event to receipt; max_delay is {long(config.max_delay)}"
         else:
             rule, value = "grace", delay - config.max_delay
             limits = f"max_delay is {long(config.max_delay)} and grace {long(grace)}"
-            why = f"It took {long(delay)} from event to receipt, {limits}"
+            why = f"The record took {long(delay)} from event to receipt; {limits}"
         in_place = self._in_place(event, copies, rule, value)
         if in_place is None:
             return RejectExplanation(
-                reject.rejected, reject.reason, f"{why}; {rule} {long(value)} would have kept it.", **{rule: value}
+                reject.rejected,
+                reject.reason,
+                f"{why}. With {rule} {long(value)}, the record would be in a batch.",
+                **{rule: value},
             )
-        other = f"record {in_place} has the same key and time and would be in a batch in its place"
-        why = f"{why}; {rule} {long(value)} would not have kept it: {other}."
+        other = f"record {in_place} has the same key and time and would be batched instead"
+        why = f"{why}. Even with {rule} {long(value)}, the record would not be in a batch: {other}."
         return RejectExplanation(reject.rejected, reject.reason, why, copy_of=in_place)
 
     def _in_place(self, event: Event, copies: Sequence[Event], rule: str, value: int) -> int | None:
@@ -245,10 +248,10 @@ def _run(events: Sequence[Event], config: BatchConfig, clock: int) -> BatcherOut
 
 
 _BEGINNINGS = {
-    "first": "it holds the first record of its source",
-    "window": "the window of the batch before was over",
-    "conflict": "a key repeated in the batch before",
-    "size": "the batch before was full",
+    "first": "it contains the first record of its source",
+    "window": "the window of the previous batch was over",
+    "conflict": "a key of the previous batch repeated",
+    "size": "the previous batch was full",
 }
 
 

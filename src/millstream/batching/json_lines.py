@@ -65,7 +65,7 @@ def read_events(file: LineReader, *, sized: bool = False) -> Iterator[tuple[int,
         number += 1
         if len(line) > LONGEST_LINE:
             raise EventLineError(
-                f"line {number}: longer than the limit of {LONGEST_LINE} bytes: write one JSON object per line"
+                f"line {number} has more than {LONGEST_LINE:,} bytes, the limit: write one JSON object per line"
             )
         if number == 1:
             line = line.removeprefix(BOM_UTF8)
@@ -76,7 +76,7 @@ def read_events(file: LineReader, *, sized: bool = False) -> Iterator[tuple[int,
             continue
         if not seen.add(event.id):
             raise EventLineError(
-                f"line {number}: id {event.id} is used by an earlier event; give each event its own id"
+                f"line {number}: id {event.id} is used by an earlier event: give each event its own id"
             )
         yield number, event
 
@@ -106,7 +106,7 @@ def _decode(line: bytes, number: int, *, sized: bool) -> Event:
             return event_from_message(message)
         fields = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, MessageError) as error:
-        raise EventLineError(f"line {number}: not an event: {error}") from error
+        raise EventLineError(f"line {number}: invalid event: {error}") from error
     if sized and fields.size is None:
         raise EventLineError(f"line {number}: size is missing, but a limit on bytes requires the size of every record")
     return Event(
@@ -122,6 +122,7 @@ def _message(line: bytes) -> Message | None:
     message = decode_line(line, written=True)
     if message.id < 1 or message.event_time is None or message.received_at is None:
         raise MessageError(
-            "a message here requires id, event_time and received_at, as `millstream log read` prints them"
+            "a message must have an id of at least 1, an event_time and a received_at, as `millstream log read` "
+            "prints them"
         )
     return message

@@ -92,8 +92,9 @@ class OrderFreeEngine:
         for event in events:
             if event.received_at < clock:
                 raise BoundBrokenError(
-                    f"record {event.id} of source {event.source!r} was received at {event.received_at}, but "
-                    f"the clock is at {clock}: advance only to a time before which no later record was received"
+                    f"record {event.id} of source {event.source!r} has the receive time {event.received_at}, but the "
+                    f"batcher was already advanced to {clock}: advance the batcher only to times after which no "
+                    "older record arrives"
                 )
 
     def advance(self, bound: int) -> BatcherOutput:

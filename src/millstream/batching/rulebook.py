@@ -35,12 +35,15 @@ class Rulebook(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         places = [(override.source, override.key) for override in self.overrides]
         if (None, None) in places:
-            raise ConfigError("an override must have a source or a key: add one")
+            raise ConfigError("an override has neither a source nor a key: add a source, a key or both")
         if any(override.config.mode != self.default.mode for override in self.overrides):
-            raise ConfigError(f"an override cannot change the mode, which is {self.default.mode}: remove mode")
+            raise ConfigError(f"an override cannot change the mode, {self.default.mode}: remove mode from the override")
         twice = {place for place in places if places.count(place) > 1}
         for source, key in sorted(twice, key=repr):
-            raise ConfigError(f"there are two overrides for source {source!r} and key {key!r}: keep one")
+            place = " and ".join(
+                f"{name} {value!r}" for name, value in (("source", source), ("key", key)) if value is not None
+            )
+            raise ConfigError(f"two overrides are for {place}: keep one of them")
 
     @property
     def configs(self) -> list[BatchConfig]:
@@ -93,19 +96,24 @@ RULE_NAMES = tuple(name for name in BatchConfig.__struct_fields__ if name != "mo
 mode."""
 
 
-def read_overrides(text: str, given: Mapping[str, Any]) -> tuple[Override, ...]:
-    """The overrides in a TOML document of ``[[override]]`` tables; see :func:`overrides_of`.
+def read_overrides(text: str, given: Mapping[str, Any], file: str = "the overrides") -> tuple[Override, ...]:
+    """The overrides in a TOML document of ``[[override]]`` tables, which *file* names; see :func:`overrides_of`.
 
     Raises :class:`ConfigError`.
     """
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"cannot read the overrides: {error}") from error
+        raise ConfigError(f"invalid TOML in {file}: {error}") from error
+    if unknown := ", ".join(sorted(set(tables) - {"override"})):
+        raise ConfigError(f"unknown keys in {file}: {unknown[:100]}; use only [[override]] tables")
     listed = tables.get("override", [])
-    if set(tables) - {"override"} or not isinstance(listed, list):
-        raise ConfigError("overrides must be tables named [[override]], and nothing else")
-    return overrides_of(listed, given)
+    if not isinstance(listed, list) or not all(isinstance(table, dict) for table in listed):
+        raise ConfigError(f"'override' in {file} is not a list of tables: write the header of each as [[override]]")
+    try:
+        return overrides_of(listed, given)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
 
 
 def overrides_of(tables: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> tuple[Override, ...]:
@@ -124,7 +132,7 @@ def _override(number: int, table: Mapping[str, Any], given: Mapping[str, Any]) -
     where = f"override {number}" + (f" ({whom})" if whom else "")
     rules = {name: value for name, value in table.items() if name not in place}
     for name in sorted(set(rules) - set(RULE_NAMES)):
-        raise ConfigError(f"{where} has the unknown member {name!r}: use source, key, {', '.join(RULE_NAMES)}")
+        raise ConfigError(f"{where} has the unknown member {name!r}; allowed: source, key, {', '.join(RULE_NAMES)}")
     if rules.get("late") == "reject":
         rules.setdefault("grace", None)
     try:

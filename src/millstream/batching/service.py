@@ -76,9 +76,9 @@ class BatchService:
         if self._writer.sequence > source.last_id:
             self._writer.close()
             raise BatchServiceError(
-                f"log {output.name!r} was written from {source.name!r} up to message "
-                f"{self._writer.sequence}, but {source.name!r} now ends at {source.last_id}: it was "
-                "replaced. Give the service another output"
+                f"log {output.name!r} contains the batches of log {source.name!r} up to message "
+                f"{self._writer.sequence}, but log {source.name!r} now ends at {source.last_id}: the log was "
+                "replaced. Give the batch service another output log"
             )
         if kept is None and self._position:
             self._begin_in_the_middle()
@@ -156,9 +156,9 @@ class BatchService:
         if self._writer.sequence:
             self._writer.close()
             raise BatchServiceError(
-                f"the state {self._state} is missing, and {self._source.name!r} was trimmed and "
-                f"begins at {self._position + 1}, so its earlier batches cannot be repeated. Restore "
-                "it from a backup, or choose another output"
+                f"the state {self._state} of the batch service is missing, and log {self._source.name!r} was trimmed "
+                f"and begins at message {self._position + 1}, so that its earlier batches cannot be repeated. "
+                "Restore the state from a backup, or choose another output log"
             )
         self.save()
 
@@ -198,7 +198,7 @@ class BatchService:
         if len(back):
             place = int(back[0])
             raise BatchServiceError(
-                f"message {messages.column('id')[place].as_py()} of {self._source.name!r} has the "
-                f"receive time {received[place]}, earlier than {before[place]} of the message before "
-                f"it: batch an imported log with `millstream pipeline batch {self._source.name}`"
+                f"message {messages.column('id')[place].as_py()} of log {self._source.name!r} has the receive time "
+                f"{received[place]}, earlier than {before[place]}, that of the previous message: batch an imported log "
+                f"with `millstream pipeline batch {self._source.name}`"
             )

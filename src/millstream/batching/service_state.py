@@ -35,12 +35,12 @@ def read_state(document: Document, log: str, output: str) -> ServiceState | None
         state = msgspec.msgpack.decode(data, type=prepared(ServiceState))
     except msgspec.DecodeError as error:
         raise SnapshotError(
-            f"{document} is not a valid state of a batch service: {error}; delete it to replay the log"
+            f"{document} is not a valid state of a batch service ({error}): delete this state to replay the log"
         ) from error
     if (state.log, state.output) != (log, output):
         raise SnapshotError(
-            f"{document} is the state for logs {state.log!r} and {state.output!r}, not for {log!r} and {output!r}: use "
-            "the state file of these logs, or delete this one to replay the log"
+            f"{document} is the state of batching {state.log!r} into {state.output!r}, not {log!r} into {output!r}: "
+            "use the state of these logs, or delete this state to replay the log"
         )
     return state
 

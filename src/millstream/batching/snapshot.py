@@ -94,19 +94,20 @@ def _seal(version: int, content: _Snapshot | _ColumnSnapshot) -> bytes:
 
 def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
-        raise SnapshotError("invalid batcher snapshot: it does not begin with MSBT")
+        raise SnapshotError("not a snapshot of a batcher: the data does not begin with MSBT")
     _, version, checksum = _HEAD.unpack_from(data)
     if version not in _decoders:
         raise SnapshotError(
-            f"this snapshot has version {version}, but this release reads versions {_ROWS} and "
-            f"{_COLUMNS}: replay the log from the start of the oldest open batch instead"
+            f"the snapshot of the batcher has version {version}, but this release reads versions {_ROWS} and "
+            f"{_COLUMNS}: delete the snapshot, and replay the log from the start of the oldest open batch"
         )
     body = data[_HEAD.size :]
     if zlib.crc32(body) != checksum:
         raise SnapshotError(
-            "the snapshot is damaged (its checksum does not match): use an older one and replay from there"
+            "the snapshot of the batcher is damaged (its checksum does not match): use an older snapshot, and replay "
+            "the log from that position"
         )
     try:
         return _decoders[version].decode(body)  # type: ignore[attr-defined, no-any-return]
     except (msgspec.DecodeError, ConfigError) as error:
-        raise SnapshotError(f"cannot read the snapshot: {error}") from error
+        raise SnapshotError(f"cannot read the snapshot of the batcher: {error}") from error

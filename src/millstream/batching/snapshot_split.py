@@ -26,7 +26,7 @@ def join_snapshots(parts: Sequence[bytes]) -> bytes:
     opened = [decode_snapshot(part) for part in parts]
     rules, first = opened[0]
     if any(other != rules or state.clock != first.clock for other, state in opened):
-        raise SnapshotError("these snapshots have different times or rules: use snapshots of one run")
+        raise SnapshotError("the snapshots have different times or rules: use the snapshots of one run")
     return encode_snapshot(rules, _joined([state for _, state in opened]))
 
 

@@ -83,4 +83,5 @@ def late_options(command: Command) -> Command:
 
 def given_rules(overrides: TextIO | None, given: Mapping[str, Any]) -> Rulebook:
     """The rules that the options of :func:`rule_options`, :func:`cap_options` and :func:`late_options` have *given*."""
-    return Rulebook(BatchConfig(**given), read_overrides(overrides.read(), given) if overrides else ())
+    listed = read_overrides(overrides.read(), given, overrides.name) if overrides else ()
+    return Rulebook(BatchConfig(**given), listed)

@@ -147,7 +147,9 @@ def verify(
     trust = Trust(
         ledger_head=ledger_head.lower() if ledger_head is not None else None,
         policy=trust_policy(keys, policy),
-        authorities=parse_authorities(*certificates) if certificates else None,
+        authorities=parse_authorities(*certificates, names=[file.name for file in timestamps])
+        if certificates
+        else None,
     )
     data = proof.read(MAX_PROOF_BYTES + 2)
     verified = verify_proof(data, LocalCas(cas) if cas else open_cas(settings), trust)
@@ -220,8 +222,9 @@ def trust_policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy 
     from millstream.anchoring.transparency.signed_note import parse_ledger_key
 
     given = [parse_ledger_key(line) for key in keys for line in _key_lines(key)]
-    read = parse_policy(policy.read(MAX_POLICY_BYTES + 1)) if policy else TrustPolicy(logs=())
-    return with_ledgers(read, given)
+    if policy is None:
+        return with_ledgers(TrustPolicy(logs=()), given)
+    return with_ledgers(parse_policy(policy.read(MAX_POLICY_BYTES + 1), f"the trust policy {policy.name}"), given)
 
 
 def _key_lines(key: str) -> list[str]:

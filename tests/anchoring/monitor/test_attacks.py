@@ -42,7 +42,7 @@ FOUND_BY: Mapping[str, Mapping[str, str]] = {
     },
     "the ledger is truncated": {
         "verify --ledger-head": "pinned ledger head .* is not among the proof's entries 2 to 2",
-        "witness": "has cosigned a tree of 3 entries, but the ledger has 2",
+        "witness": "has cosigned a tree of 3 entries, but the checkpoint has only 2",
         "monitor": "rollback: the ledger has 2 entries, but had 3 before: the ledger was truncated or restored",
     },
     "the ledger is forked for one client": {
@@ -52,22 +52,22 @@ FOUND_BY: Mapping[str, Mapping[str, str]] = {
     "two different heads of the same size are signed": {
         "verify --policy": "too few witnesses signed the checkpoint",
         "verify --ledger-head": "pinned ledger head .* is not among the proof's entries 2 to 3",
-        "witness": "status 409: the ledger has another root at size 3: it was forked",
+        "witness": "status 409: the ledger was forked: its key signed two different trees of 3 entries",
         "monitor": "fork: .*signed two trees of 3 entries with different roots",
     },
     "an old checkpoint is replayed": {
         "verify --ledger-head": "pinned ledger head .* is not among the proof's entries 2 to 2",
-        "witness": "has cosigned a tree of 3 entries, but the ledger has 2",
+        "witness": "has cosigned a tree of 3 entries, but the checkpoint has only 2",
         "monitor": "rollback: the ledger has 2 entries, but had 3 before: an old checkpoint is served again",
     },
     "the key is replaced": {
-        "verify --key": "signed by .*, and not by the trusted key",
-        "verify --policy": "signed by .*, and not by the trusted key",
-        "witness": "status 403: signed by .*, and not by the trusted key",
-        "monitor": "signature: .*signed by .*, and not by the trusted key",
+        "verify --key": "signed by .*, but not by the trusted key",
+        "verify --policy": "signed by .*, but not by the trusted key",
+        "witness": "status 403: the note is signed by .*, but not by the trusted key",
+        "monitor": "signature: .*signed by .*, but not by the trusted key",
     },
     "an anchor is backdated": {
-        "monitor": "time: entry 4 is backdated: it has the time .*, but at .* the ledger had published no entry 4",
+        "monitor": "time: entry 4 is backdated: it has the time .*, but was not yet published at",
     },
     "a backup is restored and continued": {
         "verify --policy": "too few witnesses signed the checkpoint",

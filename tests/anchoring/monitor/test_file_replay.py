@@ -127,7 +127,7 @@ def test_an_index_that_was_lost_is_made_again_and_one_of_another_ledger_is_refus
     (watch.folder / "state").unlink()
     watch.ledger = other
     other.publish()
-    with pytest.raises(MonitorStateError, match="it belongs to another ledger"):
+    with pytest.raises(MonitorStateError, match="the index belongs to another ledger"):
         watch.look()
 
 

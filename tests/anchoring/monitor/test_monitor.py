@@ -86,7 +86,7 @@ def test_a_published_entry_that_was_not_signed_is_named(watch: Watch) -> None:
     bundle.write_bytes(good.replace(some_anchor(17).encode(), some_anchor(18).encode()))
     (finding,) = watch.look().findings
     assert finding.kind == "entries"
-    assert "entry 18 in tile/entries/000 does not hash to the signed root" in finding.message
+    assert "entry 18 in tile/entries/000 is not the entry that was signed" in finding.message
     bundle.write_bytes(good)
     assert (watch.look().findings, watch.look().audited) == ((), 300)
 
@@ -186,9 +186,9 @@ def test_entries_that_break_the_chain_are_named_and_kept_until_they_are_acknowle
     found = {finding.number: finding.message for finding in watch.look().findings if finding.kind == "entry"}
     assert list(found) == [3, 4, 5, 6]
     assert "entry 3 does not follow entry 2" in found[3]
-    assert "of ledger entry 4 is before" in found[4]
+    assert "ledger entry 4 has the time" in found[4]
     assert "invalid anchor string 'nonsense'" in found[5]
-    assert "not a ledger entry" in found[6]
+    assert "invalid ledger entry" in found[6]
     again = sealed(some_anchor(7), 7, "0" * 64, watch.clock.now())
     watch.ledger.lines.append(msgspec.json.encode(again))
     watch.ledger.publish()
@@ -213,7 +213,7 @@ def test_an_entry_that_is_dated_back_or_ahead_is_found(watch: Watch) -> None:
     assert [(finding.kind, finding.number) for finding in found] == [("time", 2), ("time", 3)]
     assert "entry 2 is backdated" in found[0].message
     assert "at 2023-11-15T01:13:20" in found[0].message
-    assert "entry 3 is dated ahead" in found[1].message
+    assert "entry 3 has a time in the future" in found[1].message
 
 
 def test_entries_that_were_published_late_are_within_the_tolerance(watch: Watch) -> None:
@@ -250,7 +250,7 @@ def test_a_ledger_that_is_silent_for_too_long_is_found_until_it_goes_on(watch: W
     assert watch.kinds(silence=HOUR) == []
     watch.clock.advance(3601)
     (finding,) = watch.look(silence=HOUR).findings
-    assert (finding.kind, "no new checkpoint since 2023-11-14T22:13:20Z: the limit is 1 h" in finding.message) == (
+    assert (finding.kind, "no new checkpoint since 2023-11-14T22:13:20Z; the limit is 1 h" in finding.message) == (
         "silence",
         True,
     ), finding
@@ -295,10 +295,12 @@ def test_a_state_that_is_damaged_or_of_another_ledger_is_an_error_that_says_what
     other = PublishedLedger(watch.ledger.folder, "example.org/other")
     other.grow(1)
     other.publish()
-    with pytest.raises(MonitorStateError, match=r"belongs to the ledger example.org/anchors, .* give another file"):
+    with pytest.raises(
+        MonitorStateError, match=r"belongs to the ledger example.org/anchors, .* use a separate state file"
+    ):
         watch.look(policy=trusting([other.key.verifier_key]))
     watch.state.path.write_text("{", "utf-8")
-    with pytest.raises(MonitorStateError, match=r"is damaged .* restore the newest backup"):
+    with pytest.raises(MonitorStateError, match=r"is damaged .* restore the file from its newest backup"):
         watch.look()
 
 

@@ -95,7 +95,7 @@ def test_of_two_operations_under_one_key_the_second_is_rejected_at_the_cut(fleet
     anchor(registry)
     statuses = [registry.status(name) for name in ids]
     assert [status and status.state for status in statuses] == [OperationState.OBSERVED, OperationState.REJECTED]
-    assert statuses[1] is not None and statuses[1].reason == "no effect: its key was used before"
+    assert statuses[1] is not None and statuses[1].reason == "no effect: the key of the operation was used before"
     assert len(list(fleet.ledger.entries())) == 2
 
 
@@ -245,9 +245,9 @@ def test_an_observed_operation_says_its_effect_and_why_it_has_none(sqlite_fleet:
     told = [(status.effect, status.reason) for status in statuses if status is not None]
     assert told == [
         ("applied", None),
-        ("no effect", "its key is none that the DID waits for"),
-        ("no effect", "the DID is not created"),
-        ("no effect", "its key is none that the DID waits for"),
+        ("no effect", "the operation reveals a key to which the DID is not committed"),
+        ("no effect", "the DID has not been created"),
+        ("no effect", "the operation reveals a key to which the DID is not committed"),
     ]
 
 
@@ -458,5 +458,5 @@ def test_one_that_no_reader_would_take_does_not_spoil_the_batch(
     anchor(registry)
     status = registry.store.status(good.id)
     assert status is not None and status.state == OperationState.REJECTED
-    assert "no reader would take it" in (status.reason or "")
+    assert "readers would reject this operation" in (status.reason or "")
     assert registry.history.state(bob.suffix) is not None

@@ -224,7 +224,7 @@ def test_the_rest_of_a_ledger_is_enough_where_it_links_on(source: Source, target
     source.write(3)
     entries = list(source.ledger.entries())
     source.export(entries[3:])
-    with pytest.raises(LedgerError, match="begins at entry 4: use a copy that begins at entry 3"):
+    with pytest.raises(LedgerError, match="begins at entry 4: use a copy of the ledger that begins at entry 3"):
         target.follower(source).catch_up()
     source.export(entries[2:])
     assert target.follower(source).catch_up().entries == 3
@@ -428,7 +428,7 @@ def test_a_process_that_recorded_another_entry_meanwhile_is_noticed(source: Sour
             follower.history.record(forged, None, "from elsewhere")
 
     follower._told = meanwhile
-    with pytest.raises(LedgerError, match="two ledgers are being followed"):
+    with pytest.raises(LedgerError, match="follow different ledgers"):
         follower.catch_up()
 
 

@@ -174,7 +174,7 @@ def test_a_bomb_in_a_data_uri_is_not_unpacked() -> None:
     context = msgspec.json.decode(example())["linkset"][0]
     bomb = base64.b64encode(gzip.compress(b" " * 30_000_000)).decode()
     context["original"][0]["href"] = f"data:application/gzip;base64,{bomb}"
-    with pytest.raises(BatchFileError, match="unpacks to more than"):
+    with pytest.raises(BatchFileError, match=r"more than [0-9,]+ bytes after decompression"):
         read_linkset(canonical({"linkset": [context]}))
 
 

@@ -145,7 +145,7 @@ def test_an_empty_batch_is_no_batch() -> None:
 @pytest.mark.parametrize(
     ("limit", "file"),
     [
-        ({"max_operations": 5}, "list of operations"),
+        ({"max_operations": 5}, "batch"),
         ({"max_core_index_bytes": 300}, "core index file"),
         ({"max_provisional_index_bytes": 200}, "provisional index file"),
         ({"max_chunk_bytes": 200}, "chunk file"),
@@ -170,11 +170,11 @@ CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
     "unknown member": ("core index", lambda f: f.update(more=1), "unknown members: more"),
     "unknown kind": ("core index", lambda f: f["operations"].update(update=[]), "unknown members: update"),
     "lists": ("core index", lambda f: f["operations"].update(create={}), "must be (lists|a list)"),
-    "operations": ("core index", lambda f: f.update(operations=None), "must be an object|must not be null"),
+    "operations": ("core index", lambda f: f.update(operations=None), "must be an object"),
     "long lock": ("core index", lambda f: f.update(writerLockId="é" * 101), "writerLockId"),
     "no proof file": ("core index", lambda f: f.pop("coreProofFileUri"), "must be a URI"),
     "null proof file": ("core index", lambda f: f.update(coreProofFileUri=None), "must be a URI"),
-    "no provisional file": ("core index", lambda f: f.pop("provisionalIndexFileUri"), "must be a URI|names no"),
+    "no provisional file": ("core index", lambda f: f.pop("provisionalIndexFileUri"), "must be a URI|no member"),
     "long uri": ("core index", lambda f: f.update(coreProofFileUri="b" * 101), "at most 100 characters"),
     "bad suffix data": ("core index", lambda f: f["operations"]["create"][0].update(suffixData={}), "suffixData"),
     "no suffix data": ("core index", lambda f: f["operations"]["create"][0].clear(), "suffixData"),
@@ -187,12 +187,12 @@ CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
         lambda f: f["operations"]["deactivate"].extend(
             {**f["operations"]["deactivate"][0], "didSuffix": DidOwner(f"x{n}").suffix} for n in range(3)
         ),
-        "more than the 6 operations",
+        "but the anchor string states 6",
     ),
-    "missing proof": ("core proof", lambda f: f["operations"]["recover"].pop(), "0 proofs for 1|number of proofs"),
-    "another proof": ("core proof", lambda f: repeat(f["operations"]["recover"]), "2 proofs|number of proofs"),
+    "missing proof": ("core proof", lambda f: f["operations"]["recover"].pop(), "[0-9] proofs for [0-9]"),
+    "another proof": ("core proof", lambda f: repeat(f["operations"]["recover"]), "[0-9] proofs for [0-9]"),
     "unknown in proofs": ("core proof", lambda f: f["operations"].update(more=[]), "unknown members"),
-    "bare proof": ("core proof", lambda f: f["operations"].update(recover=["a.b.c"]), "'signedData'|unknown members"),
+    "bare proof": ("core proof", lambda f: f["operations"].update(recover=["a.b.c"]), "'signedData'|must be an object"),
     "unknown in proof": ("core proof", lambda f: f["operations"]["recover"][0].update(more=1), "unknown members"),
     "broken proof": ("core proof", lambda f: f["operations"]["recover"][0].update(signedData="a.b"), "compact JWS"),
     "proof of another": (
@@ -214,10 +214,10 @@ PROVISIONAL_CHANGES: dict[str, tuple[str, Change, str]] = {
     "unknown member": ("provisional index", lambda f: f.update(more=1), "unknown members"),
     "two chunks": ("provisional index", lambda f: f["chunks"].append(f["chunks"][0]), "exactly one"),
     "no chunk": ("provisional index", lambda f: f.pop("chunks"), "exactly one"),
-    "unknown in chunk": ("provisional index", lambda f: f["chunks"][0].update(more=1), "unknown members|exactly one"),
+    "unknown in chunk": ("provisional index", lambda f: f["chunks"][0].update(more=1), "unknown members|exactly the"),
     "chunk without uri": ("provisional index", lambda f: f["chunks"][0].update(chunkFileUri=7), "must be a URI"),
     "no proof file": ("provisional index", lambda f: f.pop("provisionalProofFileUri"), "must be a URI"),
-    "superfluous proof file": ("provisional index", lambda f: f.pop("operations"), "no(ne of its|) operation"),
+    "superfluous proof file": ("provisional index", lambda f: f.pop("operations"), "no operation that needs it"),
     "twice": ("provisional index", lambda f: repeat(f["operations"]["update"]), "two operations"),
     "also in core": (
         "provisional index",
@@ -242,7 +242,7 @@ def test_a_bad_provisional_part_leaves_the_core_operations_without_deltas(files:
 def test_a_proof_file_that_nobody_needs_is_refused() -> None:
     for profile in (SIDETREE, STRICT):
         files = files_of([DidOwner("lonely").create], profile)
-        with pytest.raises(BatchFileError, match=r"no(ne of its|) operation"):
+        with pytest.raises(BatchFileError, match=r"no operation that needs it"):
             files.change("core index", lambda f: f.update(coreProofFileUri="bafy")).read()
 
 
@@ -282,14 +282,14 @@ def _packed(data: bytes) -> bytes:
     ("data", "text"),
     [
         (b"", "truncated"),
-        (b"not gzip", "not GZIP"),
+        (b"not gzip", "not compressed with GZIP"),
         (_packed(b"{}")[:-3], "truncated"),
         (_packed(b"{}") + b"x", "goes on|truncated"),
-        (_packed(b"{"), "not JSON"),
-        (_packed(b"\xff"), "not JSON"),
-        (_packed(b"[" * 100_000), "not JSON|limit of 5000 levels"),
+        (_packed(b"{"), "not (valid )?JSON"),
+        (_packed(b"\xff"), "not (valid )?JSON"),
+        (_packed(b"[" * 100_000), "not (valid )?JSON|limit of 5000 levels"),
         (_packed(b"1"), "must be a JSON object"),
-        (_packed(b"[]" + b" " * 3_000_000), "unpacks to more than"),
+        (_packed(b"[]" + b" " * 3_000_000), "more than [0-9,]+ bytes after decompression"),
         (bytes(1_000_001), "limit of 1,000,000 bytes|more than 1,000,000 bytes"),
     ],
 )
@@ -312,7 +312,7 @@ def test_a_file_of_two_members_or_with_zeros_behind_it_is_read_as_the_reference_
 def test_a_gzip_bomb_is_unpacked_no_further_than_its_limit(files: Files) -> None:
     bomb = gzip.compress(bytes(200_000_000), compresslevel=6)
     assert len(bomb) < SIDETREE.max_core_index_bytes
-    with pytest.raises(BatchFileError, match="unpacks to more than 3,000,000"):
+    with pytest.raises(BatchFileError, match="more than 3,000,000 bytes after decompression"):
         files.replace("core index", bomb).read()
 
 
@@ -329,7 +329,7 @@ def test_a_file_that_cannot_be_had_is_no_verdict() -> None:
 
 
 def test_a_uri_of_no_file_is_a_bad_file() -> None:
-    with pytest.raises(BatchFileError, match="invalid file URI"):
+    with pytest.raises(BatchFileError, match="invalid URI of the core index file"):
         read_batch("1.nonsense", MemoryCas().get, SIDETREE)
 
 
@@ -337,7 +337,7 @@ def test_orb_counts_exactly_and_passes_over_unknown_members() -> None:
     files = files_of(mixed_batch(), ORB).change("core index", lambda f: f.update(more=1))
     assert len(files.read().operations) == 6
     files.anchor = files.anchor.replace("6.", "7.", 1)
-    with pytest.raises(BatchFileError, match="the anchor counts 7 operations, but the files contain 6"):
+    with pytest.raises(BatchFileError, match="the anchor string states 7 operations, but the files contain 6"):
         files.read()
 
 

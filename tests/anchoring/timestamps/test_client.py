@@ -79,7 +79,7 @@ def test_openssl_verifies_our_tokens(client: TimestampClient, authority: Timesta
 
 def test_a_token_for_another_document_does_not_hold(client: TimestampClient, trusted: TrustedAuthorities) -> None:
     token = client.stamp(DOCUMENT, "sha256")
-    with pytest.raises(TimestampError, match="belongs to other data"):
+    with pytest.raises(TimestampError, match="is a time stamp of other data"):
         trusted.verify(token.data, DOCUMENT.replace(b"\n1\n", b"\n2\n"))
 
 
@@ -104,13 +104,15 @@ def test_the_answer_to_another_request_is_refused(authority: TimestampAuthority,
     kept: list[bytes] = []
     authority.answer = lambda _, real: (200, kept.append(real) or kept[0])  # type: ignore[func-returns-value]
     client.stamp(DOCUMENT, "sha256")
-    with pytest.raises(TimestampError, match="the nonce of the response does not match"):
+    with pytest.raises(TimestampError, match="the nonce in the response of the authority is not that of the request"):
         client.stamp(DOCUMENT, "sha256")
 
 
 def test_a_rejection_is_shown_in_words(authority: TimestampAuthority, client: TimestampClient) -> None:
     authority.answer = lambda request, _: (200, authority.reply(request[:-3]))
-    with pytest.raises(TimestampRefusalError, match="it answered 'rejected': Bad request format or system error"):
+    with pytest.raises(
+        TimestampRefusalError, match="the authority answered 'rejected': Bad request format or system error"
+    ):
         client.stamp(DOCUMENT, "sha256")
 
 
@@ -163,7 +165,7 @@ def test_the_certificate_must_be_for_time_stamps(root: TimestampRoot, authority:
         other = root.issue(authority.name, usage=usage, key=key, serial=serial)[0].public_bytes(Encoding.DER)
     authority.answer = lambda _, real: (200, real.replace(der, other))
     for trusted in (None, TrustedAuthorities([root.certificate])):
-        with pytest.raises(TimestampError, match="not for time stamps: its only extended key usage must be"):
+        with pytest.raises(TimestampError, match="not for time stamps: its extended key usage must be"):
             TimestampClient(authority.url, trusted).stamp(DOCUMENT, "sha256")
 
 

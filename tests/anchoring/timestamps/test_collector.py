@@ -90,9 +90,9 @@ def test_an_authority_that_is_away_is_named_and_the_other_stamps(
     node.append(1)
     code, answer = node.stamp()
     assert (code, [each["name"] for each in answer["new"]]) == (1, ["CN=Two TSA"])
-    assert answer["problems"] == {one.url: f"{one.url}: it answered with status 503"}
+    assert answer["problems"] == {one.url: f"{one.url}: the server answered with status 503"}
     text = node.command("anchor", "timestamps").out
-    assert "no time stamp at 20" in text and "it answered with status 503" in text
+    assert "no time stamp at 20" in text and "the server answered with status 503" in text
     one.answer = lambda _, real: (200, real)
     code, answer = node.stamp()
     assert (code, [each["name"] for each in answer["new"]]) == (0, ["CN=One TSA"])
@@ -215,7 +215,7 @@ def test_entries_without_a_time_stamp_become_an_issue(one: TimestampAuthority, t
     node.append(1, 2)
     assert _issue(node) == "2 entries of the ledger anchors without a time stamp"
     node.stamp()
-    assert _issue(node).endswith(f"without a time stamp: {one.url}: it answered with status 502")
+    assert _issue(node).endswith(f"without a time stamp: {one.url}: the server answered with status 502")
     one.answer = lambda _, real: (200, real)
     node.stamp()
     assert _issue(node) == ""

@@ -126,7 +126,7 @@ def test_readers_with_an_earlier_release_get_a_proof_without_time_stamps(
     assert (json.loads(proof)["version"], "timestamps" in json.loads(proof)) == (2, False)
     assert node.verify(proof).code == 0
     answer = node.verify(proof, root.path)
-    assert answer.code == 1 and "is trusted: it has none: make it again" in answer.err
+    assert answer.code == 1 and "the proof has no time stamps: make the proof again" in answer.err
     chain = node.prove(1, "--chain")
     assert (json.loads(chain)["version"], node.verify(chain).code, node.verify(chain, root.path).code) == (1, 0, 1)
 
@@ -206,14 +206,14 @@ def _backdated(members: Members, __: Members, _: TimestampAuthority) -> None:
 @pytest.mark.parametrize(
     ("attack", "said"),
     [
-        (_other_checkpoint, "invalid: the token of CN=One TSA belongs to other data"),
+        (_other_checkpoint, "invalid: the token of CN=One TSA is a time stamp of other data"),
         (_other_tree, "is not in the tree of the checkpoint"),
-        (_other_origin, "belongs to other data"),
-        (_signed_by_nobody, "belongs to other data"),
-        (_no_base64, "not in base64"),
+        (_other_origin, "is a time stamp of other data"),
+        (_signed_by_nobody, "is a time stamp of other data"),
+        (_no_base64, "not valid base64"),
         (_no_token, "the token is not valid"),
         (_capitals, "not a hash in lower-case hex"),
-        (_too_many, "it may have 100"),
+        (_too_many, "the limit is 100"),
         (_backdated, "is trusted: the token of CN=One TSA is not valid: digest failure"),
     ],
 )

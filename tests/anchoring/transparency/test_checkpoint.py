@@ -49,7 +49,7 @@ def test_what_is_not_a_checkpoint_is_refused(text: str) -> None:
 def test_a_checkpoint_of_another_ledger_or_key_is_refused() -> None:
     data = encode_note(sign_note(Checkpoint("example.org/other", 3, bytes(32)).text, [KEY]))
     assert parse_checkpoint(parse_note(data)).size == 3
-    with pytest.raises(CheckpointError, match=r"belongs to ledger 'example.org/other', not to 'example.org/log'"):
+    with pytest.raises(CheckpointError, match=r"belongs to the ledger 'example.org/other', not to 'example.org/log'"):
         read_checkpoint(data, "example.org/log", [KEY.verifier_key])
     with pytest.raises(NoteError, match="not by the trusted key"):
         read_checkpoint(data, "example.org/other", [SigningKey("example.org/log", bytes(32)).verifier_key])

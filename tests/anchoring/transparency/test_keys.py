@@ -86,7 +86,7 @@ def test_a_key_file_does_not_grow_beyond_what_is_read(tmp_path: Path, monkeypatc
     monkeypatch.setattr("millstream.anchoring.transparency.keys.MAX_KEY_FILE_BYTES", keys.path.stat().st_size + 100)
     keys.rotate(0)
     before = keys.path.read_bytes()
-    with pytest.raises(LedgerKeyError, match='remove old verifier keys from its member "retired"'):
+    with pytest.raises(LedgerKeyError, match="remove old verifier keys from its member 'retired'"):
         keys.rotate(0)
     assert keys.path.read_bytes() == before
 
@@ -102,7 +102,7 @@ def test_a_lost_key_is_replaced_under_the_same_origin(tmp_path: Path) -> None:
     keys.path.unlink()
     assert keys.create(replaces=[lost]).name == "example.org/anchors"
     assert signer.read(checkpoint).size == 5
-    with pytest.raises(LedgerKeyError, match="has one origin, but --origin and --replaces name"):
+    with pytest.raises(LedgerKeyError, match="only one origin, but --origin and --replaces name"):
         made(tmp_path, ledger="reports").create("example.org/reports", replaces=[lost])
 
 

@@ -92,13 +92,13 @@ def test_a_signature_of_an_unknown_key_is_ignored_also_under_a_known_name() -> N
 def test_a_known_key_whose_signature_fails_makes_the_note_bad() -> None:
     good, wrong = sign_note(TEXT, [KEY, OTHER]), sign_note("another text\n", [KEY])
     for lines in ((*good.signatures, *wrong.signatures), (*wrong.signatures, *good.signatures)):
-        with pytest.raises(NoteError, match=r"example.org/log\+.* does not match the text"):
+        with pytest.raises(NoteError, match=r"example.org/log\+.* does not match the signed text"):
             verify_note(SignedNote(TEXT, lines), [KEY.verifier_key, OTHER.verifier_key])
 
 
 def test_a_note_without_a_signature_of_a_trusted_key_names_both_keys() -> None:
     with pytest.raises(
-        NoteError, match=r"signed by example.org/other\+\w+, and not by the trusted key example.org/log"
+        NoteError, match=r"signed by example.org/other\+\w+, but not by the trusted key example.org/log"
     ):
         verify_note(sign_note(TEXT, [OTHER]), [KEY.verifier_key])
 

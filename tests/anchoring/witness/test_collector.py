@@ -102,7 +102,7 @@ def test_a_node_that_was_restored_from_a_backup_is_found_by_its_witnesses(node: 
     code, status = node.cosign("--wait", "0s")
     problems = {name: (record["is_fork"], record["problem"]) for name, record in dict(status["witnesses"]).items()}  # type: ignore[call-overload]
     assert code == 1
-    assert all(is_fork and "it was forked" in problem for is_fork, problem in problems.values()), problems
+    assert all(is_fork and "the ledger was forked" in problem for is_fork, problem in problems.values()), problems
     issue = node.issue("ledger-forked")
     assert "3 witnesses contradict the ledger anchors, such as A: " in issue
     for name in "ABC":

@@ -18,6 +18,7 @@ from millstream.anchoring.monitor.state import EntriesPosition, MonitorState
 from millstream.anchoring.observer import observe_entry
 from millstream.anchoring.transparency.tiles import tile_path
 from millstream.anchoring.transparency.tree import TILE_WIDTH
+from millstream.core.amounts import counted
 from millstream.core.clock import Clock
 from millstream.core.timestamps import format_timestamp
 
@@ -61,13 +62,13 @@ def _mismatch(tree: PublishedTree, first: int, leaves: Sequence[bytes]) -> Entri
     at = next((at for at, leaf in enumerate(leaves) if tree.leaf(first + at) != leaf), None)
     if at is None:
         return EntriesMismatchError(
-            f"the published entries {first + 1:,} to {first + len(leaves):,} and the tiles over them do not hash to "
-            "the signed root"
+            f"the published entries {first + 1:,} to {first + len(leaves):,} and their tiles do not hash to the signed "
+            "root"
         )
     number = (first + at) // TILE_WIDTH
     return EntriesMismatchError(
-        f"entry {first + at + 1:,} in {tile_path('entries', number)} does not hash to the signed root: the published "
-        "entry is not the one that was signed"
+        f"entry {first + at + 1:,} in {tile_path('entries', number)} is not the entry that was signed: its hash is not "
+        "in the signed tree"
     )
 
 
@@ -92,7 +93,7 @@ class EntryAudit:
                 if is_known:
                     follows(entry, last)
                 elif entry.number != number:
-                    raise LedgerError(f"it has the number {entry.number}")
+                    raise LedgerError(f"the entry has the number {entry.number:,}")
                 parse_anchor_string(entry.anchor_string)
             except (LedgerError, BatchFormatError) as error:
                 findings.append(self._finding("entry", number, f"entry {number:,} of the signed tree: {error}"))
@@ -107,11 +108,11 @@ class EntryAudit:
         floor, now = state.unpublished_until(number), self._clock.now()
         if floor is not None and time < floor - self._tolerance:
             return (
-                f"entry {number:,} is backdated: it has the time {format_timestamp(time)}, but at "
-                f"{format_timestamp(floor)} the ledger had published no entry {number:,}"
+                f"entry {number:,} is backdated: it has the time {format_timestamp(time)}, but was not yet published "
+                f"at {format_timestamp(floor)}"
             )
         if time > now + self._tolerance:
-            return f"entry {number:,} is dated ahead: it has the time {format_timestamp(time)}"
+            return f"entry {number:,} has a time in the future: {format_timestamp(time)}"
         return ""
 
     def _finding(self, kind: FindingKind, number: int, text: str) -> MonitorFinding:
@@ -147,13 +148,14 @@ class FileReplay:
         status = self._index.anchor(number)
         if status is None or status.hash != entry.hash:
             raise MonitorStateError(
-                f"the index of the monitor has another entry {number} than the ledger: it belongs to another "
-                "ledger. Delete the index; the next run reads all files again"
+                f"entry {number:,} in the monitor's index is not that of the ledger: the index belongs to another "
+                "ledger. Delete the index, the file beside the state whose name ends with .index; the next run reads "
+                "all files again"
             )
         refused = self._index.refused(number)
         reasons = [status.reason] if status.reason else [f"batch {name}: {reason}" for name, reason in refused.items()]
         if not reasons:
             return None
-        more = f" (and {len(reasons) - 1} more batches)" if len(reasons) > 1 else ""
-        text = f"entry {number:,} does not have the content that it claims: {reasons[0]}{more}"
+        more = f" (and {counted(len(reasons) - 1, 'more batch', 'more batches')})" if len(reasons) > 1 else ""
+        text = f"the files of entry {number:,} are not what the entry claims: {reasons[0]}{more}"
         return finding("anchor", text, self._clock.now(), number=number)

@@ -183,7 +183,10 @@ class _Look:
         new, now = head.checkpoint, self._began
         if self._state is None:
             if new.size == 0 and new.root != EMPTY_ROOT:
-                raise PublishedFileError("the root of an empty tree must be the hash of the empty string")
+                raise PublishedFileError(
+                    f"the checkpoint in {self._files} is invalid: the root of an empty tree must be the hash of the "
+                    "empty string"
+                )
             self._state = MonitorState(origin=new.origin, head=head.note, head_at=now, cosigned_at=now)
             self._state = self._state.with_published(new.size, now)
             self._store.write(self._state)
@@ -191,7 +194,7 @@ class _Look:
         if self._state.origin != new.origin:
             raise MonitorStateError(
                 f"the state {self._store.path} belongs to the ledger {self._state.origin}, but {self._files} publishes "
-                f"{new.origin}: give another file for each ledger"
+                f"the ledger {new.origin}: use a separate state file (--state) for each ledger"
             )
         kept = self._kept()
         if new.size < kept.size:
@@ -217,7 +220,7 @@ class _Look:
             text = "the ledger was truncated or restored from a backup"
         self._find(
             "rollback",
-            f"the ledger has {new.size:,} entries, but had {kept.size:,} before: {text}",
+            f"the ledger {new.origin} has {new.size:,} entries, but had {kept.size:,} before: {text}",
             notes=(self._state.head, head.note),
         )
 
@@ -255,8 +258,8 @@ class _Look:
         if known is not None and known.size > head.checkpoint.size:
             self._find(
                 "rollback",
-                f"the cosigned checkpoint covers {head.checkpoint.size:,} entries, but had covered "
-                f"{known.size:,} before: an old one is served again",
+                f"the cosigned checkpoint in {self._files} covers {head.checkpoint.size:,} entries, but an earlier one "
+                f"covered {known.size:,}: an old checkpoint is served again",
                 notes=(before or "", head.note),
             )
             return
@@ -282,7 +285,7 @@ class _Look:
             self._find(
                 "rollback",
                 f"the checkpoint in {name} covers {head.checkpoint.size:,} entries, but the ledger has published "
-                f"{followed.size:,}: compare it again when they are published",
+                f"only {followed.size:,}: compare the checkpoint again when the ledger has published those entries",
             )
         elif PublishedTree(self._files, followed).prefix_root(head.checkpoint.size) != head.checkpoint.root:
             self._fork(head, followed)
@@ -341,7 +344,7 @@ class _Look:
         if now - since > limit:
             what = "no new checkpoint with the quorum of witnesses" if needs_quorum else "no new checkpoint"
             limit_text = format_duration(limit)
-            self._find("silence", f"{what} since {format_timestamp(since)}: the limit is {limit_text}")
+            self._find("silence", f"{what} since {format_timestamp(since)}; the limit is {limit_text}")
 
     def _report(self, *, replayed: bool) -> MonitorReport:
         state, newest = self._state, self._newest

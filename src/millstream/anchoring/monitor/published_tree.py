@@ -44,7 +44,7 @@ class HttpFiles:
                 if answer.status in _ABSENT:
                     return None
                 if answer.status != 200:
-                    raise HttpError(f"{self}/{path}", f"it answered with status {answer.status}")
+                    raise HttpError(f"{self}/{path}", f"the server answered with status {answer.status}")
                 return answer.read(MAX_FILE_BYTES)
         except HttpError as error:
             raise LedgerUnavailableError(f"cannot read the ledger: {error}") from error
@@ -97,7 +97,9 @@ class PublishedTree:
             entries.append(data[at + 2 : end])
             at = end
         if len(entries) < width or at > len(data):
-            raise PublishedFileError(f"{path} in {self._files} has fewer than the {width} entries of its checkpoint")
+            raise PublishedFileError(
+                f"{path} in {self._files} has fewer than the {width} entries that the checkpoint covers"
+            )
         return entries
 
 
@@ -114,7 +116,9 @@ class _PublishedTiles:
             width = min(TILE_WIDTH, (self._size >> TILE_HEIGHT * level) - number * TILE_WIDTH)
             path, data = _read_wide(self._files, level, number, width)
             if len(data) < width * HASH_BYTES:
-                raise PublishedFileError(f"{path} in {self._files} has fewer than the {width} hashes of its checkpoint")
+                raise PublishedFileError(
+                    f"{path} in {self._files} has fewer than the {width} hashes that the checkpoint covers"
+                )
             self._kept[level, number] = data[: width * HASH_BYTES]
             if len(self._kept) > _KEPT_TILES:
                 self._kept.popitem(last=False)

@@ -114,7 +114,7 @@ class MonitorStateFile:
                 self._lock(file, lock)
                 yield
         except OSError as error:
-            raise MonitorStateError(f"cannot use the state {self.path}: {error.strerror or error}") from error
+            raise MonitorStateError(f"cannot read or lock the state {self.path}: {error.strerror or error}") from error
 
     def _lock(self, file: BinaryIO, lock: Path) -> None:
         """Lock *file* until it is closed. A first look may take hours: another one must not wait for it."""
@@ -136,11 +136,15 @@ class MonitorStateFile:
             state = msgspec.json.decode(data, type=prepared(MonitorState))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise MonitorStateError(
-                f"the state {self.path} is damaged ({error}): restore the newest backup. Without one, give another "
-                "file, and compare the checkpoint of the ledger with one that another reader has kept"
+                f"the state {self.path} is damaged ({error}): restore the file from its newest backup. Without a "
+                "backup, give another file, and compare the checkpoint of the ledger with one that another reader "
+                "has kept"
             ) from error
         if state.version != STATE_VERSION:
-            raise MonitorStateError(f"the state {self.path} has version {state.version}: use a matching release")
+            raise MonitorStateError(
+                f"the state {self.path} has version {state.version}, but this release reads version {STATE_VERSION}: "
+                "use the release that wrote the state"
+            )
         return state
 
     def write(self, state: MonitorState) -> None:

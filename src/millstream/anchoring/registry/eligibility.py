@@ -118,7 +118,8 @@ class Eligibility:
             if refusal is None and of_did.open >= self._most_open:
                 refusal = OperationRefusal(
                     "too_many_open",
-                    f"{of_did.open:,} operations on this DID are waiting to be anchored: try again later",
+                    f"{of_did.open:,} operations on this DID are waiting to be anchored, the limit: send this "
+                    "operation again later",
                 )
             if refusal is None:
                 of_did.add(links)
@@ -152,14 +153,17 @@ class Eligibility:
 
 def _refusal(operation: Operation, waiting: _OpenOperations, links: _Commitments) -> OperationRefusal | None:
     if waiting.is_deactivated:
-        return OperationRefusal("not_applicable", "the DID is deactivated, and accepts no more operations")
+        return OperationRefusal("not_applicable", "the DID is deactivated and accepts no more operations")
     if operation.type == OperationType.CREATE:
         return OperationRefusal("not_applicable", "the DID already exists") if waiting.is_created else None
     if waiting.opens(links):
         return None
     if not waiting.known:
         return OperationRefusal("not_applicable", "unknown DID: submit its create operation first", may_change=True)
-    text = "its key is none that the DID waits for: it was used before, or never belonged to it"
+    text = (
+        "the operation reveals a key to which the DID is not committed: the key was used before, or never belonged to "
+        "the DID"
+    )
     return OperationRefusal("not_applicable", text, may_change=True)
 
 

@@ -30,7 +30,8 @@ class TooManyOpenError(RegistryError, BusyError):
 
     def __init__(self, waiting: int, limit: int, retry_after: float) -> None:
         super().__init__(
-            f"{waiting:,} operations are under way, and {limit:,} may be; try again in {retry_after:.0f} s"
+            f"{waiting:,} operations are waiting or in progress; the limit is {limit:,}: try again in "
+            f"{retry_after:.0f} s"
         )
         self.retry_after = retry_after
 

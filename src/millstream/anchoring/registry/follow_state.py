@@ -55,8 +55,8 @@ def begin(connection: sa.Connection, ledger: str, profile: str, method: str, *, 
     row = connection.execute(sa.select(_row)).first()
     if row is not None and row.begun and (row.profile, row.method) != (profile, method):
         raise FollowError(
-            f"this registry follows a network of the profile {row.profile!r} and the DID method {row.method!r}, not "
-            f"{profile!r} and {method!r}: use another database"
+            f"the database of this registry follows a network of the profile {row.profile!r} with the DID method "
+            f"{row.method!r}, not {profile!r} with {method!r}: use another node (--data) or database for that network"
         )
     _refuse_own(connection, observed=row is not None and row.begun)
     values = {"ledger": ledger, "profile": profile, "method": method, "begun": claim or (row is not None and row.begun)}
@@ -82,8 +82,8 @@ def refuse_if_following(connection: sa.Connection) -> None:
 def read_only(ledger: str) -> ReadOnlyError:
     """The error for operations that are sent to a registry which follows *ledger*."""
     return ReadOnlyError(
-        f"this registry follows the ledger {ledger} and accepts no operations: send them to the "
-        "registry that writes that ledger"
+        f"this registry follows the ledger {ledger} and accepts no operations: send the operations to the registry "
+        "that writes that ledger"
     )
 
 
@@ -92,6 +92,6 @@ def _refuse_own(connection: sa.Connection, *, observed: bool) -> None:
     for table in own:
         if connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first():
             raise FollowError(
-                "this registry has operations of its own and cannot follow another ledger: use another "
-                "node (--data) or database"
+                "this registry has operations of its own and cannot follow another ledger: use another node (--data) "
+                "or database to follow that ledger"
             )

@@ -119,7 +119,7 @@ class OperationHistory:
 
         False where another instance has recorded it already.
         """
-        anchor = {"number": entry.number, "hash": entry.hash, "operations": 0, "fault": storable(reason)}
+        anchor = {"number": entry.number, "hash": entry.hash, "operations": 0, "fault": _storable(reason)}
 
         def transaction(connection: sa.Connection, now: int) -> bool:
             if not _insert_anchor(connection, anchor):
@@ -266,7 +266,7 @@ class OperationHistory:
         return unpublished_operations(accepted, self._versions.latest.profile, self._database.clock.now())
 
 
-def storable(text: str | None) -> str | None:
+def _storable(text: str | None) -> str | None:
     """*text*, which may quote what a stranger has written, as every database takes it."""
     return text and text[:2_000].encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -280,7 +280,7 @@ class _ObservedOperations:
             "number": entry.number,
             "hash": entry.hash,
             "operations": len(operations),
-            "fault": storable(fault),
+            "fault": _storable(fault),
         }
         requests = [canonical(operation.request) for operation in operations]
         self.rows = [

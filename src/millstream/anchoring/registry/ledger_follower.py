@@ -22,6 +22,7 @@ from millstream.anchoring.registry.history import AnchorRecord, OperationHistory
 from millstream.anchoring.registry.operation_observer import UNAVAILABLE_ERRORS, observe_operations, read_postponed
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
+from millstream.core.amounts import counted
 from millstream.core.errors import MillstreamError
 
 SAVE_SECONDS = 5.0
@@ -116,7 +117,11 @@ class LedgerFollower:
         """The reason why *entry* was skipped, and the number of skipped entries."""
         record = self.history.anchor(entry.number)
         count = self.total.waiting
-        more = f", and {count - 1:,} more entries wait for their files" if count > 1 else ""
+        more = (
+            f", and {counted(count - 1, 'more entry', 'more entries')} of the ledger wait for their files"
+            if count > 1
+            else ""
+        )
         return f"{record.fault if record else entry.number}{more}"
 
     def _read(self, stopping: Callable[[], bool]) -> None:
@@ -151,16 +156,16 @@ class LedgerFollower:
                 return
         if self._reached < position:
             raise LedgerError(
-                f"the ledger {self._ledger.name} ends at entry {self._reached}, but entry {position} "
-                "was observed before: it was truncated or replaced"
+                f"the ledger {self._ledger.name} ends at entry {self._reached:,}, but entry {position:,} was observed "
+                "before: the ledger was truncated or replaced"
             )
         self._ledger.settled()
 
     def _refuse_gap(self, entry: LedgerEntry, position: int) -> None:
         if self._ledger.is_chain and entry.number > position + 1:
             raise LedgerError(
-                f"the ledger {self._ledger.name} begins at entry {entry.number}: use a copy that begins "
-                f"at entry {position + 1} or earlier"
+                f"the ledger {self._ledger.name} begins at entry {entry.number:,}: use a copy of the ledger that "
+                f"begins at entry {position + 1:,} or earlier"
             )
 
     def _record(self, entry: LedgerEntry) -> None:
@@ -219,8 +224,8 @@ class LedgerFollower:
                     number = entry.number
                     break
         return (
-            f"entry {number} of the ledger {self._ledger.name} does not continue what was observed up to entry "
-            f"{position}: the ledger was rewritten or replaced"
+            f"entry {number:,} of the ledger {self._ledger.name} does not continue the entries that were observed, "
+            f"up to entry {position:,}: the ledger was rewritten or replaced"
         )
 
     def _save(self, error: str | None) -> None:

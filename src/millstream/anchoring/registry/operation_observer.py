@@ -55,8 +55,8 @@ class OperationObserver:
             for entry in self._ledger.entries(number + 1):
                 if check_seal(entry).number != number + 1 or entry.previous != last:
                     raise LedgerError(
-                        f"ledger entry {entry.number} does not follow entry {number}, the last one "
-                        "observed: the ledger was rewritten or replaced"
+                        f"entry {entry.number} of the ledger registry does not follow entry {number}, the last one "
+                        "that was observed: the ledger was rewritten or replaced; restore it from a backup"
                     )
                 observe_operations(self.history, self._cas, self._versions, entry)
                 number, last, count = entry.number, entry.hash, count + 1
@@ -88,7 +88,7 @@ def observe_operations(
     try:
         batch, fault = read_entry(cas.get, versions, entry)
     except CasError as error:
-        text = f"anchor {entry.number} cannot be read: {error}"
+        text = f"cannot read anchor {entry.number}: {error}"
         if not isinstance(error, postpone):
             raise (ObservationDelayedError if error.transient else ObservationBlockedError)(text) from error
         recorded, made = history.postpone(entry, text), AnchorRecord(entry.number, entry.hash, 0, text)
@@ -101,8 +101,8 @@ def observe_operations(
     found = history.anchor(entry.number)
     if found is None or found.hash != entry.hash:
         raise LedgerError(
-            f"another process recorded a different ledger entry {entry.number}: two ledgers are being "
-            "followed; stop one process"
+            f"another process recorded a different ledger entry {entry.number} in this database: the two processes "
+            "follow different ledgers; stop one of them"
         )
     return found
 
@@ -130,5 +130,7 @@ def read_entry(
         raise
     except Exception as error:  # a bug of ours must not block all readers at one file
         _log.exception("anchor %d could not be judged", entry.number)
-        raise UnreadableAnchorError(f"cannot verify the anchor: {type(error).__name__}: {error}") from error
+        raise UnreadableAnchorError(
+            f"internal error ({type(error).__name__}: {error}): please report it with the traceback in the log"
+        ) from error
     return batch, batch.fault

@@ -26,7 +26,7 @@ _STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "
 _QUEUED = [_ops.c[n] for n in ("seq", "id", "suffix", "request", "version", "retries", "accepted_at")]
 _ACCEPTED = ["id", "suffix", "type", "version", "request", "state", "open", "retries", "accepted_at", "available_at"]
 _CHUNK = 5_000
-_NOT_HELD = "the anchor does not hold this operation, or was made outside the times that it names"
+_NOT_HELD = "the anchor does not contain this operation, or was made outside the operation's time window"
 
 
 class _TakenOverError(Exception):

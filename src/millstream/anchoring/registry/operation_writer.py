@@ -219,7 +219,9 @@ class OperationWriter:
             return
         self._observer.read_postponed(due=False)
         if history.is_postponed(entry.number):
-            raise ObservationBlockedError(f"cannot read anchor {entry.number}: its files are missing from storage")
+            raise ObservationBlockedError(
+                f"cannot read anchor {entry.number}: files of this anchor are missing from content-addressed storage"
+            )
 
     def _rewritten(self, cut: OpenCut) -> WrittenBatch:
         """The batch of *cut*, made again from its operations."""
@@ -230,8 +232,8 @@ class OperationWriter:
             if batch.anchor == cut.anchor_string:
                 return batch
         raise AnchoringError(
-            f"cut {cut.cut} does not match its prepared files: another program changed the registry's "
-            "database; restore it from a backup"
+            f"the operations of cut {cut.cut} do not match its prepared files: another program changed the registry's "
+            "database; restore the database from a backup"
         )
 
 
@@ -243,7 +245,7 @@ def _unreadable(batch: WrittenBatch, profile: Profile) -> str | None:
         found = read_batch(batch.anchor, lambda uri, _limit: files[uri], profile)
     except BatchFileError as error:
         return str(error)
-    return found.fault or (None if len(found.operations) == len(batch.operations) else "an operation is skipped")
+    return found.fault or (None if len(found.operations) == len(batch.operations) else "readers skip an operation")
 
 
 def _without_culprits(
@@ -256,10 +258,11 @@ def _without_culprits(
         if fault is None:
             good.append(each)
         else:
-            rejected[each.queued.seq] = f"no reader would take it: {fault}"
+            rejected[each.queued.seq] = f"readers would reject this operation: {fault}"
     if len(good) == len(parsed):
         raise AnchoringError(
-            "readers accept each of these operations alone, but not all of them together: please report this"
+            f"internal error: readers accept each of {len(parsed):,} operations alone, but not all of them in one "
+            "batch; please report this with the log of the process"
         )
     return good
 
@@ -289,5 +292,5 @@ def _parse(
             rejected[each.seq] = f"{error.code}: {error}"
         except Exception as error:  # one operation must never stop the others
             _log.exception("operation %s could not be read", each.id)
-            failed[each.seq] = f"{type(error).__name__}: {error}"
+            failed[each.seq] = f"internal error ({type(error).__name__}: {error}); please report this"
     return parsed, rejected, failed

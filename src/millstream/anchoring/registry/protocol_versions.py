@@ -24,7 +24,7 @@ class ProtocolVersions:
     def __init__(self, versions: Sequence[ProtocolVersion] = (ProtocolVersion("1.1", SIDETREE),)) -> None:
         if not versions or list(versions) != sorted(versions, key=lambda version: version.since):
             raise RegistryError(
-                "protocol versions must be listed in the order of their start, and at least one is required"
+                "the protocol versions must contain at least one version, and be in the order of their start times"
             )
         self._versions = versions
 
@@ -36,7 +36,11 @@ class ProtocolVersions:
         """The version *name*."""
         found = next((version for version in self._versions if version.name == name), None)
         if found is None:
-            raise RegistryError(f"the protocol version {name!r} is no longer configured; add it again")
+            names = ", ".join(version.name for version in self._versions)
+            raise RegistryError(
+                f"unknown protocol version {name!r}: stored operations need this version, but only {names} is "
+                "configured"
+            )
         return found
 
     @property

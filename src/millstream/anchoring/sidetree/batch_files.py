@@ -92,7 +92,10 @@ def parse_anchor(text: str, profile: Profile) -> tuple[int, str]:
     if match is None or len(match[2]) > profile.max_uri_length:
         raise BatchFileError(f"invalid anchor string {text[:120]!r}: it must be <count>.<URI of the core index file>")
     if int(match[1]) > profile.max_operations:
-        raise BatchFileError(f"an anchor may count at most {profile.max_operations:,} operations, not {match[1]}")
+        limit = f"{profile.max_operations:,}"
+        raise BatchFileError(
+            f"the anchor string states {int(match[1]):,} operations; the limit of an anchor is {limit}"
+        )
     return int(match[1]), match[2]
 
 
@@ -102,16 +105,18 @@ def check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:
     Raises :class:`BatchFileError`.
     """
     if len(set(suffixes)) != len(suffixes):
-        raise BatchFileError(f"with the {name}, the batch has two operations on one DID; only one is allowed")
+        raise BatchFileError(f"the files up to the {name} contain two operations on one DID; only one is allowed")
     if len(suffixes) > count:
-        raise BatchFileError(f"with the {name}, the batch has more than the {count} operations that the anchor counts")
+        raise BatchFileError(
+            f"the files up to the {name} contain {len(suffixes):,} operations, but the anchor string states {count:,}"
+        )
 
 
 def _check_batch(operations: Sequence[Operation], profile: Profile) -> None:
     if not operations:
         raise BatchFileError("a batch must have at least one operation")
     if len(operations) > profile.max_operations:
-        raise BatchTooLargeError("list of operations", len(operations), profile.max_operations)
+        raise BatchTooLargeError("batch", len(operations), profile.max_operations, "operations")
     if len({operation.suffix for operation in operations}) != len(operations):
         raise BatchFileError("a batch may have only one operation on a DID: submit the others in a later batch")
 

@@ -24,7 +24,7 @@ from millstream.anchoring.sidetree.batch_files import (
     parse_anchor,
 )
 from millstream.anchoring.sidetree.encoding import hash_of
-from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
+from millstream.anchoring.sidetree.errors import BatchFileError, RequestError, unknown_members
 from millstream.anchoring.sidetree.gzip_json import unpack
 from millstream.anchoring.sidetree.hashlinks import is_hashlink, parse_hashlink
 from millstream.anchoring.sidetree.model import Operation, OperationType
@@ -114,7 +114,7 @@ def _load(fetch: Fetch, profile: Profile, uri: str, name: str, limit: int) -> by
     except CasTooLargeError as error:
         raise BatchFileError(f"the {name} is larger than the limit of {limit:,} bytes") from error
     except CidError as error:
-        raise BatchFileError(f"invalid file URI {uri[:120]!r}: {error}") from error
+        raise BatchFileError(f"invalid URI of the {name}: {error}") from error
     if len(data) > limit:
         raise BatchFileError(f"the {name} is larger than the limit of {limit:,} bytes")
     return data
@@ -132,7 +132,9 @@ def _cid(uri: str, profile: Profile) -> str:
 
 def _whole(count: int, operations: Sequence[Operation], profile: Profile) -> OperationBatch:
     if profile.exact_count and len(operations) != count:
-        raise BatchFileError(f"the anchor counts {count} operations, but the files contain {len(operations)}")
+        raise BatchFileError(
+            f"the anchor string states {count:,} operations, but the files contain {len(operations):,}"
+        )
     return OperationBatch(count, tuple(operations))
 
 
@@ -214,7 +216,7 @@ class _Reader:
         for kind, pairs in references.items():
             proofs = lists[kind.value]
             if len(proofs) != len(pairs):
-                raise BatchFileError(f"the {name} has {len(proofs)} proofs for {len(pairs)} operations ({kind})")
+                raise BatchFileError(f"the {name} has {len(proofs):,} proofs for {len(pairs):,} {kind} operations")
             for (suffix, reveal_value), proof in zip(pairs, proofs, strict=True):
                 signed = self._proof(kind, proof, suffix, name)
                 operations.append(Operation(kind, suffix, reveal_value=reveal_value, signed=signed))
@@ -224,21 +226,23 @@ class _Reader:
         if not self._profile.bare_proofs:
             if not isinstance(proof, dict) or "signedData" not in proof:
                 raise BatchFileError(f"a proof in the {name} must be an object with the member 'signedData'")
-            self._allow(proof, name, {"signedData"})
+            self._allow(proof, f"proof in the {name}", {"signedData"})
             proof = proof["signedData"]
         return _ruled(name, lambda: check_signed(kind, proof, self._profile, suffix))
 
     def _deltas(self, index: Mapping[str, Any], count: int) -> Sequence[Mapping[str, Any]]:
         chunks = index.get("chunks")
         if not isinstance(chunks, list) or len(chunks) != 1 or not isinstance(chunks[0], dict):
-            raise BatchFileError(f"the {PROVISIONAL_INDEX} must name exactly one {CHUNK}")
-        self._allow(chunks[0], PROVISIONAL_INDEX, {"chunkFileUri"})
+            raise BatchFileError(f"'chunks' of the {PROVISIONAL_INDEX} must be a list of exactly one object")
+        self._allow(chunks[0], f"item of 'chunks' in the {PROVISIONAL_INDEX}", {"chunkFileUri"})
         uri = self._uri(chunks[0], "chunkFileUri", PROVISIONAL_INDEX, required=True)
         file = self._file(str(uri), CHUNK, self._profile.max_chunk_bytes)
         self._allow(file, CHUNK, {"deltas"})
         deltas = file.get("deltas")
         if not isinstance(deltas, list) or len(deltas) != count:
-            raise BatchFileError(f"the {CHUNK} must have one delta for each of {count} operations")
+            raise BatchFileError(
+                f"'deltas' of the {CHUNK} must be a list with one delta for each of {count:,} operations"
+            )
         return [_ruled(CHUNK, lambda delta=delta: check_delta(delta, self._profile)) for delta in deltas]  # type: ignore[misc]
 
     def _create(self, item: object) -> Operation:
@@ -246,27 +250,28 @@ class _Reader:
             raise BatchFileError(
                 f"a create operation in the {CORE_INDEX} must be an object with the member 'suffixData'"
             )
-        self._allow(item, CORE_INDEX, {"suffixData"})
+        self._allow(item, f"create operation in the {CORE_INDEX}", {"suffixData"})
         suffix_data = _ruled(CORE_INDEX, lambda: check_suffix_data(item["suffixData"], self._profile))
         return Operation(OperationType.CREATE, hash_of(suffix_data), suffix_data=suffix_data)
 
     def _reference(self, item: object, name: str) -> tuple[str, str]:
         if isinstance(item, dict):
-            self._allow(item, name, {"didSuffix", "revealValue"})
+            self._allow(item, f"operation reference in the {name}", {"didSuffix", "revealValue"})
         return _ruled(name, lambda: check_reference(item))
 
     def _check_lock(self, index: Mapping[str, Any]) -> None:
         lock = index.get("writerLockId", "")
         if not isinstance(lock, str) or len(lock.encode()) > self._profile.max_writer_lock_bytes:
-            raise BatchFileError(f"writerLockId must be text of at most {self._profile.max_writer_lock_bytes} bytes")
+            limit = self._profile.max_writer_lock_bytes
+            raise BatchFileError(f"'writerLockId' of the {CORE_INDEX} must be text of at most {limit} bytes")
 
     def _lists(self, operations: object, name: str, kinds: Sequence[str]) -> dict[str, list[Any]]:
         if not isinstance(operations, dict):
             raise BatchFileError(f"'operations' of the {name} must be an object")
-        self._allow(operations, name, set(kinds))
+        self._allow(operations, f"object 'operations' of the {name}", set(kinds))
         lists = {kind: operations.get(kind, []) for kind in kinds}
         if not all(isinstance(items, list) for items in lists.values()):
-            raise BatchFileError(f"the operations of the {name} must be lists")
+            raise BatchFileError(f"each member of 'operations' in the {name} must be a list")
         return lists
 
     def _uri(
@@ -285,9 +290,9 @@ class _Reader:
         return uri
 
     def _allow(self, value: Mapping[str, Any], name: str, members: set[str]) -> None:
-        if not self._profile.ignore_unknown and set(value) - members:
-            unknown = ", ".join(sorted(set(value) - members))[:100]
-            raise BatchFileError(f"the {name} has unknown members: {unknown}")
+        unknown = set(value) - members
+        if unknown and not self._profile.ignore_unknown:
+            raise BatchFileError(f"the {name} {unknown_members(unknown, members)}")
 
     def _file(self, uri: str, name: str, limit: int) -> dict[str, Any]:
         data = _load(self._fetch, self._profile, uri, name, limit)

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from millstream.anchoring.errors import AnchoringError
 from millstream.core.errors import InputError
 
@@ -30,11 +32,16 @@ class BatchFileError(SidetreeError, InputError):
     """What was anchored breaks a rule of the file formats (Sidetree v1.0, "File Structures")."""
 
 
-class BatchTooLargeError(SidetreeError):
-    """The operations are too many for one batch. ``file`` is the file that would be larger than allowed."""
+def unknown_members(unknown: Set[str], allowed: Set[str]) -> str:
+    """The end of an error about an object that has members *unknown* beside those *allowed*."""
+    return f"has unknown members: {', '.join(sorted(unknown))[:100]}; allowed: {', '.join(sorted(allowed))}"
 
-    def __init__(self, file: str, size: int, limit: int) -> None:
-        super().__init__(f"the {file} would have {size:,} bytes, and {limit:,} are allowed; cut a smaller batch")
+
+class BatchTooLargeError(SidetreeError):
+    """The operations are too many for one batch. ``file`` is what would have more than ``limit`` units (bytes)."""
+
+    def __init__(self, file: str, size: int, limit: int, unit: str = "bytes") -> None:
+        super().__init__(f"the {file} would have {size:,} {unit}; the limit is {limit:,}: cut a smaller batch")
         self.file = file
         self.size = size
         self.limit = limit

@@ -36,7 +36,7 @@ def json_object(text: bytes, file: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BatchFileError(f"the {file} is not JSON: {error}") from error
+        raise BatchFileError(f"the {file} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise BatchFileError(f"the {file} must be a JSON object")
     return value
@@ -48,9 +48,9 @@ def inflate(data: bytes, file: str, limit: int) -> bytes:
     try:
         text = stream.decompress(data, limit + 1)
     except zlib.error as error:
-        raise BatchFileError(f"the {file} is not GZIP: {error}") from error
+        raise BatchFileError(f"the {file} is not compressed with GZIP: {error}") from error
     if len(text) > limit:
-        raise BatchFileError(f"the {file} unpacks to more than {limit:,} bytes")
+        raise BatchFileError(f"the {file} has more than {limit:,} bytes after decompression, its limit")
     if not stream.eof or stream.unused_data:
         raise BatchFileError(f"the {file} is truncated, or has data after its end")
     return text

@@ -41,16 +41,29 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-
 def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, Any]]:
     """*patches*, which must be a list of patches that *profile* allows. Raises :class:`RequestError`."""
     if not isinstance(patches, list) or (not patches and not profile.empty_patches):
-        raise _wrong("the patches of a delta must be a list" + ("" if profile.empty_patches else " of at least one"))
+        at_least = "" if profile.empty_patches else " of at least one patch"
+        raise _wrong(f"'patches' of a delta must be a list{at_least}")
     for patch in patches:
-        action = patch.get("action") if isinstance(patch, dict) else None
-        if not isinstance(action, str) or action not in profile.patches:
-            raise RequestError("patch_not_allowed", f"patch action {str(action)[:40]!r} is not allowed in this network")
+        action = require_action(patch.get("action") if isinstance(patch, dict) else None, profile)
         member, check = _CHECKS[action]
         if patch.keys() != _PATCH_MEMBERS[member]:
             raise _wrong(f"a patch {action!r} must have exactly the members 'action' and {member!r}")
         check(patch[member])
     return patches
+
+
+def require_action(action: object, profile: Profile) -> str:
+    """The *action* of a patch, which must be one that *profile* allows; None where the patch has none.
+
+    Raises :class:`RequestError`.
+    """
+    if isinstance(action, str) and action in profile.patches:
+        return action
+    found = (
+        f"the patch action {action[:40]!r} is not allowed" if isinstance(action, str) else "a patch lacks its action"
+    )
+    allowed = ", ".join(sorted(profile.patches))
+    raise RequestError("patch_not_allowed", f"{found}: each patch must be an object whose 'action' is one of {allowed}")
 
 
 def apply_patches(document: Document, patches: Iterable[Mapping[str, Any]]) -> Document:
@@ -65,7 +78,9 @@ def apply_patches(document: Document, patches: Iterable[Mapping[str, Any]]) -> D
 
 def _check_document(document: object) -> None:
     if not isinstance(document, dict) or set(document) - {"publicKeys", "services"}:
-        raise _wrong("the document of a replace patch may have only the members 'publicKeys' and 'services'")
+        raise _wrong(
+            "the document of a replace patch must be an object; its only members may be 'publicKeys' and 'services'"
+        )
     for member, check in (("publicKeys", _check_keys), ("services", _check_services)):
         if member in document:
             check(document[member])
@@ -88,7 +103,7 @@ def _check_purposes(purposes: object) -> None:
     if not isinstance(purposes, list) or any(p not in PURPOSES for p in purposes if isinstance(p, str)):
         raise _wrong(f"the purposes of a public key must be from {', '.join(PURPOSES)}")
     if not all(isinstance(p, str) for p in purposes) or len(set(purposes)) != len(purposes):
-        raise _wrong("the purposes of a public key must be texts, each given once")
+        raise _wrong("the purposes of a public key must be text, and each may be given only once")
 
 
 def _check_services(services: object) -> None:
@@ -97,7 +112,7 @@ def _check_services(services: object) -> None:
         if service.keys() != _SERVICE_MEMBERS:
             raise _wrong("a service must have exactly the members 'id', 'type' and 'serviceEndpoint'")
         if not isinstance(service["type"], str) or utf16_length(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
-            raise _wrong(f"the type of a service must be text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
+            raise _wrong(f"the type of a service must be text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 code units")
         endpoint = service["serviceEndpoint"]
         if isinstance(endpoint, str):
             check_uri(endpoint)
@@ -117,14 +132,18 @@ def _check_ids(ids: Sequence[object], *, unique: bool) -> None:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_ID_LENGTH or not is_base64url(name):
             raise _wrong(f"invalid id {str(name)[:60]!r}: use 1 to {MAX_ID_LENGTH} characters of base64url")
     if unique and len(set(ids)) != len(ids):
-        raise _wrong("an id occurs twice: use each id once")
+        raise _wrong(f"{_repeated(ids)!r} occurs twice among the ids: use each id once")
 
 
 def _check_uris(uris: object) -> None:
     if not isinstance(uris, list) or not all(isinstance(uri, str) and _URI.fullmatch(uri) for uri in uris):
         raise _wrong("'uris' must be a list of URIs")
     if len(set(uris)) != len(uris):
-        raise _wrong("a URI occurs twice: use each URI once")
+        raise _wrong(f"the URI {_repeated(uris)!r} occurs twice in 'uris': use each URI once")
+
+
+def _repeated(texts: Sequence[object]) -> str:
+    return next(str(text)[:60] for place, text in enumerate(texts) if text in texts[:place])
 
 
 def _objects(value: object, name: str) -> list[dict[str, Any]]:

@@ -96,14 +96,18 @@ class ReferenceReader:
         lists = rules.allow_members(
             index.get("operations", {}), {"create", "recover", "deactivate"}, f"'operations' of the {CORE_INDEX}"
         )
-        creates = [_create(item) for item in _items(lists, "create")]
-        recovers = [_reference(item) for item in _items(lists, "recover")]
-        deactivates = [_reference(item) for item in _items(lists, "deactivate")]
+        creates = [_create(item) for item in _items(lists, "create", CORE_INDEX)]
+        recovers = [_reference(item, CORE_INDEX) for item in _items(lists, "recover", CORE_INDEX)]
+        deactivates = [_reference(item, CORE_INDEX) for item in _items(lists, "deactivate", CORE_INDEX)]
         suffixes = [*(create.suffix for create in creates), *(item.suffix for item in (*recovers, *deactivates))]
         check_suffixes(suffixes, count, CORE_INDEX)
-        provisional = self._uri(index, "provisionalIndexFileUri") if "provisionalIndexFileUri" in index else None
+        provisional = (
+            self._uri(index, "provisionalIndexFileUri", CORE_INDEX) if "provisionalIndexFileUri" in index else None
+        )
         if provisional is None and (creates or recovers):
-            raise BatchFileError(f"the {CORE_INDEX} names no {PROVISIONAL_INDEX}")
+            raise BatchFileError(
+                f"the {CORE_INDEX} has create or recover operations, but no member 'provisionalIndexFileUri'"
+            )
         proven = self._core_proofs(index, recovers, deactivates)
         return CoreFiles(creates, *proven, suffixes, provisional)
 
@@ -131,71 +135,77 @@ class ReferenceReader:
         self, index: Object, recovers: Sequence[_Reference], deactivates: Sequence[_Reference]
     ) -> tuple[Sequence[Operation | None], Sequence[Operation | None]]:
         if not recovers and not deactivates:
-            if "coreProofFileUri" in index:
-                raise BatchFileError(f"the {CORE_INDEX} names a {CORE_PROOF}, but none of its operations needs one")
+            _require_absent(index, "coreProofFileUri", CORE_INDEX)
             return [], []
         limit = self._profile.max_proof_bytes
-        lists = self._proof_lists(self._uri(index, "coreProofFileUri"), CORE_PROOF, limit, {"recover", "deactivate"})
-        recover_proofs = [_proof(item, _RECOVER, None) for item in _items(lists, "recover")]
+        uri = self._uri(index, "coreProofFileUri", CORE_INDEX)
+        lists = self._proof_lists(uri, CORE_PROOF, limit, {"recover", "deactivate"})
+        recover_proofs = [_proof(item, _RECOVER, None) for item in _items(lists, "recover", CORE_PROOF)]
         expected = [reference.suffix for reference in deactivates]
         deactivate_proofs = [
             _proof(item, _DEACTIVATE, expected[place] if place < len(expected) else _MISSING)
-            for place, item in enumerate(_items(lists, "deactivate"))
+            for place, item in enumerate(_items(lists, "deactivate", CORE_PROOF))
         ]
         # The reference counts both kinds together.
         if len(recover_proofs) + len(deactivate_proofs) != len(recovers) + len(deactivates):
             raise BatchFileError(
-                f"the number of proofs in the {CORE_PROOF} differs from the number of operations in the {CORE_INDEX}"
+                f"the {CORE_PROOF} has {len(recover_proofs) + len(deactivate_proofs):,} proofs for "
+                f"{len(recovers) + len(deactivates):,} recover and deactivate operations"
             )
         return _proven(_RECOVER, recovers, recover_proofs), _proven(_DEACTIVATE, deactivates, deactivate_proofs)
 
     def _update_proofs(self, index: Object, updates: Sequence[_Reference]) -> Sequence[Operation | None]:
         if not updates:
-            if "provisionalProofFileUri" in index:
-                raise BatchFileError(
-                    f"the {PROVISIONAL_INDEX} names a {PROVISIONAL_PROOF}, but none of its operations needs one"
-                )
+            _require_absent(index, "provisionalProofFileUri", PROVISIONAL_INDEX)
             return []
-        uri = self._uri(index, "provisionalProofFileUri")
+        uri = self._uri(index, "provisionalProofFileUri", PROVISIONAL_INDEX)
         lists = self._proof_lists(uri, PROVISIONAL_PROOF, self._profile.max_proof_bytes, {"update"})
-        proofs = [_proof(item, _UPDATE, None) for item in _items(lists, "update")]
+        proofs = [_proof(item, _UPDATE, None) for item in _items(lists, "update", PROVISIONAL_PROOF)]
         if len(proofs) != len(updates):
-            raise BatchFileError(f"the {PROVISIONAL_PROOF} has {len(proofs)} proofs for {len(updates)} updates")
+            raise BatchFileError(
+                f"the {PROVISIONAL_PROOF} has {len(proofs):,} proofs for {len(updates):,} update operations"
+            )
         return _proven(_UPDATE, updates, proofs)
 
     def _deltas(self, uri: str, count: int) -> Sequence[_Delta]:
         file = self._object(uri, CHUNK, self._profile.max_chunk_bytes, {"deltas"})
         deltas = file.get("deltas")
         if not isinstance(deltas, list):
-            raise BatchFileError(f"the {CHUNK} must have a list of deltas")
+            raise BatchFileError(f"'deltas' of the {CHUNK} must be a list")
         checked = [_Delta(delta, is_portable(rules.check_delta(delta, self._profile))) for delta in deltas]
         if len(checked) != count:
-            raise BatchFileError(f"the {CHUNK} must have one delta for each of {count} operations")
+            raise BatchFileError(
+                f"the {CHUNK} must have one delta for each of {count:,} operations, but has {len(checked):,}"
+            )
         return checked
 
     def _check_lock(self, index: Object) -> None:
         lock = index.get("writerLockId", "")
         most = self._profile.max_writer_lock_bytes
         if not isinstance(lock, str) or len(lock.encode("utf-8", "surrogatepass")) > most:
-            raise BatchFileError(f"writerLockId must be text of at most {most} bytes")
+            raise BatchFileError(f"'writerLockId' of the {CORE_INDEX} must be text of at most {most} bytes")
 
     def _chunk_uri(self, index: Object) -> str:
         chunks = index.get("chunks")
-        if not isinstance(chunks, list) or len(chunks) != 1 or len(rules.own_members(chunks[0])) != 1:
-            raise BatchFileError(f"the {PROVISIONAL_INDEX} must name exactly one {CHUNK}")
-        return self._uri(rules.own_members(chunks[0]), "chunkFileUri")
+        what = f"the item of 'chunks' in the {PROVISIONAL_INDEX}"
+        if not isinstance(chunks, list) or len(chunks) != 1:
+            raise BatchFileError(f"'chunks' of the {PROVISIONAL_INDEX} must be a list of exactly one object")
+        chunk = rules.own_members(chunks[0], what)
+        if len(chunk) != 1:
+            raise BatchFileError(f"{what} must have exactly the member 'chunkFileUri'")
+        return self._uri(chunk, "chunkFileUri", PROVISIONAL_INDEX)
 
-    def _uri(self, owner: Object, member: str) -> str:
+    def _uri(self, owner: Object, member: str, name: str) -> str:
         uri, most = owner.get(member), self._profile.max_uri_length
         if not isinstance(uri, str) or utf16_length(uri) > most:
-            raise BatchFileError(f"{member!r} must be a URI of at most {most} characters")
+            raise BatchFileError(f"{member!r} of the {name} must be a URI of at most {most} characters")
         return uri
 
     def _proof_lists(self, uri: str, name: str, limit: int, kinds: set[str]) -> Object:
         """The lists of proofs in a file that may have other members too."""
         file = self._value(uri, name, limit)
         if not isinstance(file, dict) or "operations" not in file:
-            raise BatchFileError(f"the {name} has no 'operations'")
+            raise BatchFileError(f"the {name} must be an object with the member 'operations'")
         return rules.allow_members(file["operations"], kinds, f"'operations' of the {name}")
 
     def _object(self, uri: str, name: str, limit: int, members: set[str]) -> Object:
@@ -213,14 +223,16 @@ class ReferenceReader:
 
 
 def _create(item: object) -> Operation:
-    data = rules.check_suffix_data(rules.allow_members(item, {"suffixData"}, "a create").get("suffixData"))
+    what = f"a create operation in the {CORE_INDEX}"
+    data = rules.check_suffix_data(rules.allow_members(item, {"suffixData"}, what).get("suffixData"))
     return Operation(_CREATE, hash_of(data), suffix_data=data)
 
 
-def _reference(item: object) -> _Reference:
-    members = rules.allow_members(item, {"didSuffix", "revealValue"}, "a reference")
-    suffix = rules.check_multihash(members.get("didSuffix"), "didSuffix")
-    return _Reference(suffix, rules.check_multihash(members.get("revealValue"), "revealValue"))
+def _reference(item: object, name: str) -> _Reference:
+    what = f"an operation reference in the {name}"
+    members = rules.allow_members(item, {"didSuffix", "revealValue"}, what)
+    suffix = rules.check_multihash(members.get("didSuffix"), f"'didSuffix' of {what}")
+    return _Reference(suffix, rules.check_multihash(members.get("revealValue"), f"'revealValue' of {what}"))
 
 
 def _update_references(index: Object) -> Sequence[_Reference]:
@@ -228,12 +240,13 @@ def _update_references(index: Object) -> Sequence[_Reference]:
         return []
     lists = rules.allow_members(index["operations"], {"update"}, f"'operations' of the {PROVISIONAL_INDEX}")
     if "update" not in lists:
-        raise BatchFileError(f"the 'operations' of the {PROVISIONAL_INDEX} must have a list 'update'")
-    return [_reference(item) for item in _items(lists, "update")]
+        raise BatchFileError(f"'operations' of the {PROVISIONAL_INDEX} must have a list 'update'")
+    return [_reference(item, PROVISIONAL_INDEX) for item in _items(lists, "update", PROVISIONAL_INDEX)]
 
 
 def _proof(item: object, kind: OperationType, suffix: object) -> CompactJws:
-    text = rules.allow_members(item, {"signedData"}, "a proof").get("signedData")
+    what = f"a proof of {'an' if kind == _UPDATE else 'a'} {kind} operation"
+    text = rules.allow_members(item, {"signedData"}, what).get("signedData")
     return rules.check_signed(kind, text, suffix, _MISSING)
 
 
@@ -286,11 +299,16 @@ def as_applied(operation: Operation, profile: Profile) -> Operation | None:
     return msgspec.structs.replace(operation, delta=delta)
 
 
-def _items(lists: Object, kind: str) -> list[Any]:
+def _items(lists: Object, kind: str, name: str) -> list[Any]:
     items = lists.get(kind, [])
     if not isinstance(items, list):
-        raise BatchFileError(f"the {kind!r} operations must be a list")
+        raise BatchFileError(f"{kind!r} in 'operations' of the {name} must be a list")
     return items
+
+
+def _require_absent(index: Object, member: str, name: str) -> None:
+    if member in index:
+        raise BatchFileError(f"the {name} has the member {member!r}, but no operation that needs it")
 
 
 def _inflate(data: bytes, name: str, limit: int) -> bytes:
@@ -312,8 +330,8 @@ def _inflate_member(data: bytes, at: int, name: str, limit: int, unpacked: bytea
         try:
             unpacked += member.decompress(part, limit + 1 - len(unpacked))
         except zlib.error as error:
-            raise BatchFileError(f"the {name} is not GZIP: {error}") from error
+            raise BatchFileError(f"the {name} is not compressed with GZIP: {error}") from error
         if len(unpacked) > limit:
-            raise BatchFileError(f"the {name} unpacks to more than {limit:,} bytes")
+            raise BatchFileError(f"the {name} has more than {limit:,} bytes after decompression, its limit")
         at, step = at + len(part), step * 2
     return at - len(member.unused_data)

@@ -12,10 +12,16 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from millstream.anchoring.sidetree.encoding import canonical, encode, is_base64url, is_multihash
-from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.errors import RequestError, unknown_members
 from millstream.anchoring.sidetree.javascript import decode_base64, utf16_length
 from millstream.anchoring.sidetree.model import OperationType
-from millstream.anchoring.sidetree.patches import MAX_ID_LENGTH, MAX_SERVICE_TYPE_LENGTH, PURPOSES, check_patches
+from millstream.anchoring.sidetree.patches import (
+    MAX_ID_LENGTH,
+    MAX_SERVICE_TYPE_LENGTH,
+    PURPOSES,
+    check_patches,
+    require_action,
+)
 from millstream.anchoring.sidetree.profile import (
     ADD_KEYS,
     ADD_SERVICES,
@@ -42,29 +48,31 @@ _SIGNED: Final[Mapping[OperationType, tuple[str, Sequence[str], int]]] = {
 }
 
 
-def own_members(value: object) -> Object:
+def own_members(value: object, what: str) -> Object:
     """The members that JavaScript counts in *value*: of a list its places, of text its characters, of a number none.
 
     Of a list and of text no more than the first few are given: nothing may have as many. Raises :class:`RequestError`
-    for null, which has none to count.
+    for null, which has none to count; *what* names the value there.
     """
     if isinstance(value, dict):
         return value
     if isinstance(value, list | str):
         return {str(place): item for place, item in enumerate(value[:_FEW])}
     if value is None:
-        raise RequestError("reference", "expected an object, found null")
+        raise RequestError("reference", f"{what} must be an object, not null")
     return {}
 
 
 def allow_members(value: object, allowed: Set[str], what: str) -> Object:
     """The members of *value*, which must be among *allowed*; null has none. Raises :class:`RequestError`."""
-    members = {} if value is None else own_members(value)
-    if not members.keys() <= allowed:
-        unknown = ", ".join(sorted(members.keys() - allowed))[:100]
-        raise RequestError("reference", f"{what} has unknown members: {unknown}")
-    if value is None:
-        raise RequestError("reference", f"{what} must not be null")
+    members = own_members(value, what)
+    unknown = members.keys() - allowed
+    if unknown and not isinstance(value, dict):
+        raise RequestError(
+            "reference", f"{what} must be an object, not {'text' if isinstance(value, str) else 'a list'}"
+        )
+    if unknown:
+        raise RequestError("reference", f"{what} {unknown_members(unknown, allowed)}")
     return members
 
 
@@ -73,7 +81,8 @@ def check_multihash(value: object, what: str) -> str:
     if isinstance(value, str) and is_multihash(value):
         return value
     if not isinstance(value, str) or not value or not is_base64url(value) or not _is_sha256(decode_base64(value)):
-        raise RequestError("not_multihash", f"{what} must be a SHA-256 multihash in base64url, not {repr(value)[:60]}")
+        shown = "missing" if value is None else f"{value[:60]!r}" if isinstance(value, str) else "no text"
+        raise RequestError("not_multihash", f"{what} must be a SHA-256 multihash in base64url, but is {shown}")
     return value
 
 
@@ -84,9 +93,11 @@ def check_key(value: object) -> Object:
     """
     key = allow_members(value, {"kty", "crv", "x", "y"}, "a public key")
     if (key.get("kty"), key.get("crv")) != ("EC", "secp256k1"):
-        raise RequestError("key_not_allowed", "a public key must be an EC key on secp256k1")
+        raise RequestError("key_not_allowed", "a public key must have the kty 'EC' and the crv 'secp256k1'")
     if not all(isinstance(key.get(name), str) and utf16_length(key[name]) == _COORDINATE_LENGTH for name in "xy"):
-        raise RequestError("key_invalid", f"'x' and 'y' of a public key must have {_COORDINATE_LENGTH} characters")
+        raise RequestError(
+            "key_invalid", f"'x' and 'y' of a public key must be text of {_COORDINATE_LENGTH} characters each"
+        )
     return key
 
 
@@ -120,7 +131,8 @@ def check_signed(kind: OperationType, text: object, suffix: object, missing: obj
     key, hashes, count = _SIGNED[kind]
     if not isinstance(payload, dict) or len(payload) != count:
         raise RequestError(
-            "signed_data_invalid", f"the signed data of a {kind} operation must have exactly {count} members"
+            "signed_data_invalid",
+            f"the signed data of a {kind} operation must be an object with exactly {count} members",
         )
     if kind == OperationType.DEACTIVATE and payload.get("didSuffix", missing) != suffix:
         raise RequestError("signed_data_invalid", "the signed data of the deactivate operation names another DID")
@@ -171,11 +183,10 @@ def _varint(data: bytes) -> tuple[int | None, bytes]:
 
 
 def _check_patch(patch: object, profile: Profile) -> None:
-    action = own_members(patch).get("action")
-    if not isinstance(action, str) or action not in profile.patches:
-        raise RequestError("patch_not_allowed", f"patch action {str(action)[:40]!r} is not allowed in this network")
+    members = own_members(patch, "a patch")
+    action = require_action(members.get("action"), profile)
     if action in _CHECKS:
-        _CHECKS[action](own_members(patch))
+        _CHECKS[action](members)
     else:  # one that the network has added, which the reference does not know
         check_patches([patch], profile)
 
@@ -196,7 +207,7 @@ def _is_es256k(header: str) -> bool:
 def _check_replace(patch: Object) -> None:
     if not isinstance(patch.get("document"), dict | list):
         raise _wrong("the document of a replace patch must be an object")
-    document = allow_members(patch["document"], {"publicKeys", "services"}, "the document of a patch 'replace'")
+    document = allow_members(patch["document"], {"publicKeys", "services"}, "the document of a replace patch")
     if "publicKeys" in document:
         _check_keys(document["publicKeys"])
     if "services" in document:
@@ -206,14 +217,14 @@ def _check_replace(patch: Object) -> None:
 def _check_add(member: str, check: Callable[[object], None]) -> Callable[[Object], None]:
     def checked(patch: Object) -> None:
         if len(patch) != 2:
-            raise _wrong(f"a patch that adds must have exactly the members 'action' and {member!r}")
+            raise _wrong(f"a patch {patch['action']!r} must have exactly the members 'action' and {member!r}")
         check(patch.get(member))
 
     return checked
 
 
 def _check_remove(patch: Object) -> None:
-    allow_members(patch, {"action", "ids"}, "a patch that removes")
+    allow_members(patch, {"action", "ids"}, f"a patch {patch['action']!r}")
     for name in _list(patch.get("ids"), "ids"):
         _check_id(name)
 
@@ -242,13 +253,13 @@ def _check_purposes(value: object) -> None:
 def _check_services(services: object) -> None:
     ids = set[str]()
     for item in _list(services, "services"):
-        service = own_members(item)
+        service = own_members(item, "a service")
         if len(service) != 3:
             raise _wrong("a service must have exactly the members 'id', 'type' and 'serviceEndpoint'")
         _add_id(service.get("id"), ids)
         kind = service.get("type")
         if not isinstance(kind, str) or utf16_length(kind) > MAX_SERVICE_TYPE_LENGTH:
-            raise _wrong(f"the type of a service must be text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
+            raise _wrong(f"the type of a service must be text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 code units")
         endpoint = service.get("serviceEndpoint", 0)
         if isinstance(endpoint, str):
             check_uri(endpoint)

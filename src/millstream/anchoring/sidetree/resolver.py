@@ -141,15 +141,18 @@ class Chain:
         if operation.type == OperationType.CREATE:
             return "the DID already exists"
         if self.state is None:
-            return "the DID is not created"
+            return "the DID has not been created"
         commitment, kind = commitment_of(operation.reveal_value), _kind(operation)
         reasons = [
-            (not reveals_its_key(operation), "it is not signed by the key whose hash is its reveal value"),
-            (commitment in self._used, "its key was used before"),
+            (not reveals_its_key(operation), "the operation is not signed by the key whose hash is its reveal value"),
+            (commitment in self._used, "the key of the operation was used before"),
             (self.state.deactivated, "the DID is deactivated"),
-            (commitment != _next_commitment(self.state, kind), "its key is none that the DID waits for"),
+            (
+                commitment != _next_commitment(self.state, kind),
+                "the operation reveals a key to which the DID is not committed",
+            ),
         ]
-        last = "its delta is not the signed one, or it commits to a key that was used before"
+        last = "the delta is not the signed one, or commits to a key that was used before"
         return next((text for holds, text in reasons if holds), last)
 
 

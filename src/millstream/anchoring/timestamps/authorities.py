@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ class TrustedAuthorities:
         self._others = [each for each in unique if each.subject != each.issuer]
         if not self._roots:
             raise TimestampError(
-                "there is no root certificate among those that you trust: add the self-signed one of the authority"
+                "the trusted certificates contain no root certificate: add the self-signed certificate of the authority"
             )
 
     def verify(self, token: bytes, document: bytes) -> TimestampToken:
@@ -61,15 +62,19 @@ class TrustedAuthorities:
         return [each for each in self._roots if names[each.subject] > 1]
 
 
-def parse_authorities(*files: bytes) -> TrustedAuthorities:
-    """The authorities whose certificates are in *files* (PEM, or one in DER). Raises :class:`TimestampError`."""
+def parse_authorities(*files: bytes, names: Sequence[str] = ()) -> TrustedAuthorities:
+    """The authorities whose certificates are in *files* (PEM, or one in DER), which errors call *names*.
+
+    Raises :class:`TimestampError`.
+    """
     from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certificates
 
     found: list[Certificate] = []
-    for data in files:
+    for data, name in itertools.zip_longest(files, names):
+        what = f"the file of certificates {name}" if name else "a file of certificates"
         if len(data) > MAX_CERTIFICATE_BYTES:
-            raise TimestampError(f"a file of certificates must not have more than {MAX_CERTIFICATE_BYTES:,} bytes")
-        with parsing("a file of certificates"):
+            raise TimestampError(f"{what} has more than {MAX_CERTIFICATE_BYTES:,} bytes, the limit")
+        with parsing(what):
             if data.startswith(b"\x30"):
                 found.append(load_der_x509_certificate(data))
             else:
@@ -86,4 +91,4 @@ def read_authorities(path: Path) -> TrustedAuthorities:
         raise TimestampError(
             f"cannot read the certificates of time-stamping authorities: {path}: {error.strerror}"
         ) from error
-    return parse_authorities(data)
+    return parse_authorities(data, names=[str(path)])

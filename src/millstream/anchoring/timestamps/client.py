@@ -51,12 +51,13 @@ class TimestampClient:
         if status > 1:
             word = _STATUS[status] if status < len(_STATUS) else f"status {status}"
             reason = printable(said, MAX_SHOWN) or "no reason"
-            raise TimestampRefusalError(f"{self.name}: it answered '{word}': {reason}")
+            raise TimestampRefusalError(f"{self.name}: the authority answered '{word}': {reason}")
         with parsing(f"the answer of {self.name}"):
             nonce, data = answer.tst_info.nonce, answer.time_stamp_token()
         if nonce != request.nonce:
             raise TimestampError(
-                f"{self.name}: the nonce of the response does not match the request: ask again, or another authority"
+                f"{self.name}: the nonce in the response of the authority is not that of the request: ask the "
+                "authority again, or use another one"
             )
         token = self._trusted.verify(data, document) if self._trusted else parse_token(data)
         token.require_imprint(document)
@@ -65,5 +66,5 @@ class TimestampClient:
     def _ask(self, request: bytes) -> bytes:
         with self._reader.post(self._url, request, {"Content-Type": "application/timestamp-query"}) as answer:
             if answer.status != 200:
-                raise HttpError(self.name, f"it answered with status {answer.status}")
+                raise HttpError(self.name, f"the server answered with status {answer.status}")
             return answer.read(_MAX_ANSWER_BYTES)

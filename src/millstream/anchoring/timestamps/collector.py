@@ -20,6 +20,7 @@ from millstream.anchoring.timestamps.stamped_entries import renewal_chain
 from millstream.anchoring.timestamps.timestamp_tables import AuthorityRecord, TimestampRecord, TimestampTable
 from millstream.anchoring.timestamps.token import TimestampToken
 from millstream.anchoring.transparency.entry_proof import SignedHead
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.timestamps import format_timestamp
 
@@ -137,8 +138,8 @@ class TimestampCollector:
         def keep(client: TimestampClient, token: TimestampToken) -> TimestampRecord:
             if not any(token.ends_at > each.ends_at or each.digest in self._rules.retired for each in weak):
                 raise TimestampError(
-                    f"it cannot renew {len(weak):,} time stamps: its own certificate ends no later, at "
-                    f"{format_timestamp(token.ends_at)}"
+                    f"the token of {token.authority} cannot renew {counted(len(weak), 'time stamp')}: the certificate "
+                    f"of this authority ends at {format_timestamp(token.ends_at)}, no later than theirs"
                 )
             return self._keep(client, token, document, renews=len(records))
 

@@ -77,13 +77,14 @@ def check_timestamps(
     Raises :class:`ProofError` where one does not belong to the entry, and where *authorities* trust none of them.
     """
     if (count := sum(1 + len(stamp.renewals) for stamp in stamps)) > MOST_TOKENS:
-        raise ProofError(f"the proof has {count:,} time stamps and renewals: it may have {MOST_TOKENS}")
+        raise ProofError(f"the proof has {count:,} time stamps and renewals; the limit is {MOST_TOKENS:,}")
     found = tuple(_checked(stamp, leaf, authorities, now) for stamp in stamps)
     if authorities is not None and not any(each.status == "trusted" for each in found):
-        reason = (
-            found[0].problem if found else "it has none: make it again on a node with time stamps (millstream prove)"
-        )
-        raise ProofError(f"no time stamp of the proof is trusted: {reason}")
+        if not found:
+            raise ProofError(
+                "the proof has no time stamps: make the proof again (millstream prove) on a node with time stamps"
+            )
+        raise ProofError(f"no time stamp of the proof is trusted: {found[0].problem}")
     return found
 
 
@@ -142,7 +143,7 @@ def _verified(
     verified: list[TimestampToken] = []
     for token, document in zip(tokens, documents, strict=True):
         if verified and token.time > verified[-1].ends_at:
-            return verified, f"it was renewed after that, at {format_timestamp(token.time)}"
+            return verified, f"its time stamp was renewed only later, at {format_timestamp(token.time)}"
         try:
             verified.append(authorities.verify(token.data, document.encode()))
         except TimestampError as error:
@@ -154,11 +155,14 @@ def _decoded(token: str) -> bytes:
     try:
         return base64.b64decode(token, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ProofError("a token of the proof is not in base64") from error
+        raise ProofError("a time-stamp token of the proof is not valid base64") from error
 
 
 def _hashes(path: Sequence[Hash]) -> list[bytes]:
     """The hashes of *path*. Raises :class:`ProofError`."""
     if not all(map(_HASH.fullmatch, path)):
-        raise ProofError("a step of a path to a time stamp is not a hash in lower-case hex")
+        raise ProofError(
+            "a Merkle path of a time stamp in the proof contains a value that is not a hash in lower-case hexadecimal "
+            "digits"
+        )
     return list(map(bytes.fromhex, path))

@@ -43,7 +43,9 @@ def find_timestamps(cas: Cas, tree: RootedTree, table: TimestampTable) -> None:
     :class:`TimestampError`.
     """
     if table.records():
-        raise TimestampError("the ledger has time stamps in node.db: these are kept, and no others are searched for")
+        raise TimestampError(
+            f"the node's database already lists time stamps of the ledger {table.ledger}: omit --find to list them"
+        )
     records: list[TimestampRecord] = []
     for file in sorted(_stamped_files(cas), key=_order):
         record = _record(len(records) + 1, file)

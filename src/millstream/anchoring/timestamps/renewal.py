@@ -43,14 +43,17 @@ class RenewalDocument(msgspec.Struct, frozen=True):
     def require(self, index: int, leaf: bytes, path: Sequence[bytes]) -> None:
         """Raise :class:`TimestampError` where *path* does not lead from *leaf* at *index* (from 0) to the root."""
         if any(len(step) != len(self.root) for step in path):
-            raise TimestampError(f"a step of the path to the renewal is not a hash by {self.digest}")
+            raise TimestampError(
+                f"the Merkle path of a time stamp to its renewal contains a hash that does not have the "
+                f"{len(self.root)} bytes of {self.digest}"
+            )
         try:
             found = root_of_path(leaf, index, self.count, path, partial(_hash, self.digest, b"\x01"))
         except MerklePathError as error:
             raise TimestampError(f"the renewal does not cover the time stamp: {error}") from error
         if found != self.root:
             raise TimestampError(
-                "the renewal does not cover the time stamp: its path does not lead to the renewal's root"
+                "the renewal does not cover the time stamp: the Merkle path does not lead to the root of the renewal"
             )
 
 
@@ -64,14 +67,19 @@ def parse_renewal(data: bytes) -> RenewalDocument:
         or not _COUNT.fullmatch(lines[2])
         or lines[4]
     ):
-        raise TimestampError(f"a renewal must have the lines {_HEADER}, digest, count and root")
+        raise TimestampError(
+            f"invalid renewal document: expected four lines: {_HEADER}, the digest ({' or '.join(_DIGEST_BYTES)}), "
+            "the number of time stamps, and the root hash in base64"
+        )
     try:
         root = decode_base64(lines[3], "the root of the renewal")
     except NoteError as error:
-        raise TimestampError(str(error)) from error
+        raise TimestampError(f"invalid renewal document: {error}") from error
     if len(root) != _DIGEST_BYTES[lines[1]]:
         size = _DIGEST_BYTES[lines[1]]
-        raise TimestampError(f"the root of the renewal has {len(root)} bytes; {lines[1]} has {size} bytes")
+        raise TimestampError(
+            f"invalid renewal document: its root hash has {len(root):,} bytes, but a hash by {lines[1]} has {size}"
+        )
     return RenewalDocument(lines[1], int(lines[2]), root)
 
 

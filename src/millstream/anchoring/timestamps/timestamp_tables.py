@@ -77,31 +77,31 @@ class TimestampTable:
 
     def __init__(self, engine: sa.Engine, ledger: str) -> None:
         self._engine = engine
-        self._ledger = ledger
+        self.ledger = ledger
         self._is_made = False
 
     def records(self) -> Sequence[TimestampRecord]:
         """All time stamps, in the order in which they were received."""
         columns = [_timestamps.c[name] for name in TimestampRecord.__struct_fields__]
-        query = sa.select(*columns).where(_timestamps.c.ledger == self._ledger).order_by(_timestamps.c.number)
+        query = sa.select(*columns).where(_timestamps.c.ledger == self.ledger).order_by(_timestamps.c.number)
         return [TimestampRecord(*values) for values in self._rows(query, _timestamps)]
 
     def newest(self, authority: str) -> TimestampRecord | None:
         """The newest time stamp of a checkpoint by the authority with the URL *authority*."""
         columns = [_timestamps.c[name] for name in TimestampRecord.__struct_fields__]
-        query = sa.select(*columns).where(_timestamps.c.ledger == self._ledger, _timestamps.c.authority == authority)
+        query = sa.select(*columns).where(_timestamps.c.ledger == self.ledger, _timestamps.c.authority == authority)
         newest = query.where(_timestamps.c.size.is_not(None)).order_by(_timestamps.c.number.desc()).limit(1)
         return next((TimestampRecord(*values) for values in self._rows(newest, _timestamps)), None)
 
     def stamped_size(self) -> int:
         """How many entries of the ledger have a time stamp."""
-        query = sa.select(sa.func.max(_timestamps.c.size)).where(_timestamps.c.ledger == self._ledger)
+        query = sa.select(sa.func.max(_timestamps.c.size)).where(_timestamps.c.ledger == self.ledger)
         return max((size or 0 for (size,) in self._rows(query, _timestamps)), default=0)
 
     def ending(self, after: int, before: int) -> Sequence[int]:
         """The ends of the time stamps that end between *after* and *before* and that nothing renews, in order."""
         columns = _timestamps.c
-        of_ledger = columns.ledger == self._ledger
+        of_ledger = columns.ledger == self.ledger
         every = sa.select(columns.renews, columns.time, columns.ends_at).where(of_ledger, columns.renews.is_not(None))
         ending = sa.select(columns.number, columns.ends_at).where(of_ledger, columns.ends_at.between(after, before))
         renewals = self._rows(every, _timestamps)
@@ -116,21 +116,21 @@ class TimestampTable:
         """Add *record* as the last one, whatever its number; returns it with its number."""
         self._make()
         with writing(self._engine) as connection:
-            query = sa.select(sa.func.max(_timestamps.c.number)).where(_timestamps.c.ledger == self._ledger)
+            query = sa.select(sa.func.max(_timestamps.c.number)).where(_timestamps.c.ledger == self.ledger)
             record = msgspec.structs.replace(record, number=(connection.scalar(query) or 0) + 1)
-            put_row(connection, _timestamps, {**msgspec.structs.asdict(record), "ledger": self._ledger})
+            put_row(connection, _timestamps, {**msgspec.structs.asdict(record), "ledger": self.ledger})
         return record
 
     def authorities(self) -> dict[str, AuthorityRecord]:
         """How the authorities answered last, by URL."""
         columns = [column for column in _authorities.c if column.name != "ledger"]
-        rows = self._rows(sa.select(*columns).where(_authorities.c.ledger == self._ledger), _authorities)
+        rows = self._rows(sa.select(*columns).where(_authorities.c.ledger == self.ledger), _authorities)
         return {name: AuthorityRecord(*values) for name, *values in rows}
 
     def put_authority(self, name: str, record: AuthorityRecord) -> None:
         """Keep how the authority *name* answered."""
         self._make()
-        values = {**msgspec.structs.asdict(record), "ledger": self._ledger, "authority": name}
+        values = {**msgspec.structs.asdict(record), "ledger": self.ledger, "authority": name}
         with writing(self._engine) as connection:
             put_row(connection, _authorities, values)
 

@@ -57,7 +57,9 @@ class TimestampToken(msgspec.Struct, frozen=True):
     def require_imprint(self, document: bytes) -> None:
         """Raise :class:`TimestampError` where the token is not for *document*."""
         if hashlib.new(self.digest, document).digest() != self.imprint:
-            raise TimestampError(f"the token of {self.authority} belongs to other data: its digest differs")
+            raise TimestampError(
+                f"the token of {self.authority} is a time stamp of other data: the digests are different"
+            )
 
 
 def parse_token(data: bytes) -> TimestampToken:
@@ -80,11 +82,14 @@ def parse_token(data: bytes) -> TimestampToken:
             usage = None
     if usage is None or not usage.critical or list(usage.value) != [ExtendedKeyUsageOID.TIME_STAMPING]:
         raise TimestampError(
-            f"the certificate of {authority} is not for time stamps: its only extended key usage must be timeStamping, "
-            "and be critical"
+            f"the certificate of {authority} is not for time stamps: its extended key usage must be critical and "
+            "contain only timeStamping"
         )
     if oid not in DIGESTS:
-        raise TimestampError(f"the token of {authority} uses a digest that is not accepted (object identifier {oid})")
+        raise TimestampError(
+            f"the token of {authority} uses a digest that is not accepted (object identifier {oid}); accepted: "
+            f"{', '.join(DIGESTS.values())}"
+        )
     return TimestampToken(data, time, DIGESTS[oid], imprint, authority, ends_at)
 
 
@@ -93,7 +98,7 @@ def response_of(token: bytes) -> TimeStampResponse:
     from rfc3161_client import decode_timestamp_response
 
     if len(token) > MAX_TOKEN_BYTES:
-        raise TimestampError(f"the token has more than {MAX_TOKEN_BYTES:,} bytes")
+        raise TimestampError(f"the token has {len(token):,} bytes; the limit is {MAX_TOKEN_BYTES:,} bytes")
     content = _GRANTED + token
     size = len(content).to_bytes(3).lstrip(b"\0")
     head = bytes([0x30, 0x80 | len(size)]) + size if len(content) > 127 else bytes([0x30, len(content)])
@@ -128,12 +133,12 @@ def _signer(signed: SignedData) -> Certificate:
 
     infos = list(signed.signer_infos)
     if len(infos) != 1:
-        raise TimestampError(f"the token has {len(infos)} signers: it must have one")
+        raise TimestampError(f"the token has {len(infos)} signers, but must have exactly one")
     certificates = [load_der_x509_certificate(each) for each in signed.certificates]
     wanted = (infos[0].issuer, infos[0].serial_number)
     found = [each for each in certificates if (each.issuer, each.serial_number) == wanted]
     if len(found) != 1:
-        raise TimestampError(f"the token has {len(found)} certificates of its signer: it must have one")
+        raise TimestampError(f"the token has {len(found)} certificates of its signer, but must have exactly one")
     return found[0]
 
 

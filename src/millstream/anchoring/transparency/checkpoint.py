@@ -46,16 +46,22 @@ def parse_checkpoint(note: SignedNote) -> Checkpoint:
     """The checkpoint that *note* signs; signatures are not checked. Raises :class:`CheckpointError`."""
     lines = note.text[:-1].split("\n")
     if len(lines) < 3 or not all(lines):
-        raise CheckpointError("a checkpoint must have the lines origin, size and root hash, and no empty line")
+        raise CheckpointError(
+            "invalid checkpoint: expected three lines (origin, number of entries, root hash) and no empty line "
+            "before the signatures"
+        )
     origin, size, encoded, *extensions = lines
     if not _SIZE.fullmatch(size) or int(size) > MAX_TREE_SIZE:
-        raise CheckpointError(f"the size of the checkpoint is {size[:40]!r}: it must be a decimal number")
+        raise CheckpointError(
+            f"invalid checkpoint: the number of entries is {size[:40]!r}, not a decimal number from 0 to "
+            f"{MAX_TREE_SIZE}"
+        )
     try:
         root = decode_base64(encoded, "the root hash of the checkpoint")
     except NoteError as error:
         raise CheckpointError(str(error)) from error
     if len(root) != 32:
-        raise CheckpointError(f"the root hash of the checkpoint has {len(root)} bytes: it must have 32")
+        raise CheckpointError(f"invalid checkpoint: the root hash has {len(root):,} bytes, not 32")
     return Checkpoint(origin, int(size), root, tuple(extensions))
 
 
@@ -63,8 +69,8 @@ def check_origin(origin: str) -> str:
     """*origin*, with which a new ledger may be named. Raises :class:`CheckpointError`."""
     if not is_key_name(origin) or not origin.isprintable() or _SCHEME.match(origin) or len(origin) > 255:
         raise CheckpointError(
-            f"invalid origin {origin[:80]!r}: use a URL without its scheme, without spaces and '+', such as "
-            "example.org/ledger"
+            f"invalid origin {origin[:80]!r}: use at most 255 characters in the form of a URL without its scheme, "
+            "such as example.org/ledger, and no spaces or '+'"
         )
     return origin
 
@@ -78,5 +84,5 @@ def read_checkpoint(data: bytes, origin: str, keys: Sequence[VerifierKey]) -> Ch
     verify_note(note, keys)
     checkpoint = parse_checkpoint(note)
     if checkpoint.origin != origin:
-        raise CheckpointError(f"the checkpoint belongs to ledger {checkpoint.origin[:80]!r}, not to {origin!r}")
+        raise CheckpointError(f"the checkpoint belongs to the ledger {checkpoint.origin[:80]!r}, not to {origin!r}")
     return checkpoint

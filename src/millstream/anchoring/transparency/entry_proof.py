@@ -83,5 +83,8 @@ def prove_entry(
         head = newest_checkpoint(tree, signer, covers=number)
     entry = ledger.entry(number)
     if entry is None or head.size < number:
-        raise LedgerError(f"the ledger has no entry {number}: it was changed. Restore it from a backup")
+        raise LedgerError(
+            f"the ledger has no entry {number:,}, though the index names it: restore the node's logs (log.db) from a "
+            "backup"
+        )
     return EntryProof(entry, tree.inclusion_path(number - 1, head.size), head.data)

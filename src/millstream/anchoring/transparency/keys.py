@@ -70,7 +70,7 @@ class LedgerKeys:
 
     def __init__(self, folder: Path, ledger: str, clock: Clock) -> None:
         self.path = folder / f"{ledger}.json"
-        self._ledger = ledger
+        self.ledger = ledger
         self._clock = clock
         self._read: _KeyFile | None = None
 
@@ -89,15 +89,15 @@ class LedgerKeys:
         if len(given) > 1:
             names = ", ".join(sorted(given))
             raise LedgerKeyError(
-                f"the ledger {self._ledger} has one origin, but --origin and --replaces name {names}: "
-                "give only keys of one origin, and omit --origin or give the same one"
+                f"a ledger has only one origin, but --origin and --replaces name {names}: give --replaces only keys "
+                "of one origin, and either omit --origin or give that origin"
             )
-        name = check_origin(next(iter(given), f"millstream.invalid/{secrets.token_hex(8)}/{self._ledger}"))
+        name = check_origin(next(iter(given), f"millstream.invalid/{secrets.token_hex(8)}/{self.ledger}"))
         with self._writing():
             if self.exists:
                 raise LedgerKeyError(
-                    f"the ledger {self._ledger} already has a key, with the origin {self.origin()}: to replace "
-                    f"the key, use `millstream anchor key rotate --ledger {self._ledger}`"
+                    f"the ledger {self.ledger} already has a key, with the origin {self.origin()}: to replace "
+                    f"the key, use `millstream anchor key rotate --ledger {self.ledger}`"
                 )
             key = _new_key(name)
             self._write(StoredKeys(name, (StoredKey(key.encode()),), tuple(map(str, replaces))))
@@ -112,8 +112,9 @@ class LedgerKeys:
             stored, until = self._load().stored, self._clock.now() + overlap
             if overlap > 0 and sum(not self._is_over(each) for each in stored.keys) >= MAX_SIGNING_KEYS:
                 raise LedgerKeyError(
-                    f"the ledger {self._ledger} already has {MAX_SIGNING_KEYS} signing keys: wait until the overlap of "
-                    "an earlier rotation ends (`millstream anchor key show` prints when), or rotate with --overlap 0s"
+                    f"the ledger {self.ledger} already has {MAX_SIGNING_KEYS} signing keys: wait until the overlap of "
+                    f"an earlier rotation ends (`millstream anchor key show --ledger {self.ledger}` prints its end), "
+                    "or rotate with --overlap 0s"
                 )
             before = tuple(
                 StoredKey(each.private_key, until if each.until is None else min(each.until, until))
@@ -160,6 +161,14 @@ class LedgerKeys:
         keys = zip(file.keys, file.stored.keys, strict=True)
         return [*(key.verifier_key for key, each in keys if self._is_over(each)), *file.retired]
 
+    def restore_hint(self) -> str:
+        """What to do where the file lacks the key that signed the checkpoints of the ledger."""
+        away = "move the present file away and " if self.exists else ""
+        return (
+            f"Restore that file from a backup. If the key is lost, {away}create a new key with `millstream anchor key "
+            f"create --ledger {self.ledger} --replaces KEY`, where KEY is the verifier key of the lost key"
+        )
+
     def _is_over(self, key: StoredKey) -> bool:
         return key.until is not None and key.until <= self._clock.now()
 
@@ -167,8 +176,8 @@ class LedgerKeys:
         file = self._load_existing()
         if file is None:
             raise LedgerKeyError(
-                f"the ledger {self._ledger} has no key in {self.path.parent}: create one with "
-                f"`millstream anchor key create --ledger {self._ledger}`"
+                f"the ledger {self.ledger} has no key in {self.path.parent}: create one with "
+                f"`millstream anchor key create --ledger {self.ledger}`"
             )
         return file
 
@@ -185,7 +194,7 @@ class LedgerKeys:
             return None
         except OSError as error:
             raise LedgerKeyError(
-                f"cannot read the key of the ledger {self._ledger} from {self.path}: {error.strerror}"
+                f"cannot read the key of the ledger {self.ledger} from {self.path}: {error.strerror}"
             ) from error
         require_private_mode(self.path, mode)
         self._read = self._parsed(data, identity)
@@ -202,7 +211,7 @@ class LedgerKeys:
             raise self._damaged(str(error)) from None
         names = {key.name for key in keys} | {key.name for key in retired}
         if not keys or stored.keys[0].until is not None or names != {stored.origin}:
-            raise LedgerKeyError(f"the keys in {self.path} do not belong to its origin: restore it from a backup")
+            raise self._damaged("its keys do not belong to its origin")
         return _KeyFile(identity, stored, keys, retired)
 
     def _damaged(self, reason: str) -> LedgerKeyError:
@@ -217,8 +226,8 @@ class LedgerKeys:
         data = msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n"
         if len(data) > MAX_KEY_FILE_BYTES:
             raise LedgerKeyError(
-                f"{self.path} would have {len(data):,} bytes, but the limit is {MAX_KEY_FILE_BYTES:,}: remove old "
-                'verifier keys from its member "retired"; checkpoints signed with them are then rejected'
+                f"the key file {self.path} would have {len(data):,} bytes, but the limit is {MAX_KEY_FILE_BYTES:,}: "
+                "remove old verifier keys from its member 'retired'; checkpoints signed with them are then rejected"
             )
         with replacing(self.path.resolve(), mode=0o600) as file:
             file.write(data)
@@ -227,13 +236,13 @@ class LedgerKeys:
     def _writing(self) -> Iterator[None]:
         try:
             make_private_folder(self.path.parent)
-            lock = self.path.parent / f".{self._ledger}.lock"
+            lock = self.path.parent / f".{self.ledger}.lock"
             make_private_file(lock)
             with file_lock(lock):
                 yield
         except OSError as error:
             raise LedgerKeyError(
-                f"cannot write the key of the ledger {self._ledger} to {self.path}: {error.strerror}"
+                f"cannot write the key of the ledger {self.ledger} to {self.path}: {error.strerror}"
             ) from error
 
 
@@ -264,8 +273,8 @@ class LedgerSigner:
             head = read_checkpoint(checkpoint, known[0].name, known)
         except NoteError as error:
             raise LedgerError(
-                f"the checkpoint does not belong to this ledger: {error}. If the key was lost, give its verifier key "
-                "when you create the new one (millstream anchor key create --replaces KEY)"
+                f"a checkpoint of the ledger {self._keys.ledger} is not signed by a key in {self._keys.path}: {error}. "
+                f"{self._keys.restore_hint()}"
             ) from error
         return TreeHead(head.origin, head.size, head.root)
 
@@ -273,9 +282,8 @@ class LedgerSigner:
         keys = self._keys.signing(create=self._origin is None)
         if self._origin is not None and (not keys or keys[0].name != self._origin):
             raise LedgerKeyError(
-                f"the key of the ledger {self._origin} is not in {self._keys.path}: restore that file from a backup; "
-                "if the key is lost, move the present file away and create a new key with `millstream anchor key "
-                f"create --origin {self._origin} --replaces KEY`, where KEY is the verifier key of the lost one"
+                f"the key of the ledger {self._keys.ledger} with the origin {self._origin} is not in "
+                f"{self._keys.path}. {self._keys.restore_hint()}"
             )
         self._origin = keys[0].name
         return keys
@@ -289,7 +297,7 @@ class LedgerSigner:
 def require_private_mode(path: Path, mode: int) -> None:
     """Check that *mode*, that of the key file *path*, keeps other accounts out. Raises :class:`LedgerKeyError`."""
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise LedgerKeyError(f"other accounts of the machine can read {path}: run chmod 600 {path}")
+        raise LedgerKeyError(f"other accounts of this machine can read or write {path}: run `chmod 600 {path}`")
 
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:

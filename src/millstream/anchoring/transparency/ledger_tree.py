@@ -119,7 +119,9 @@ class LedgerTree:
     def required_signer(self) -> CheckpointSigner:
         """The signer of the tree's heads. Raises :class:`LedgerError` if there is none."""
         if self.signer is None:
-            raise LedgerError(f"the ledger {self._name!r} has no signing key")
+            raise LedgerError(
+                f"the ledger {self._name!r} is not signed: this process has no signing key for the ledger"
+            )
         return self.signer
 
     @locked_cached_property
@@ -278,7 +280,7 @@ class LedgerTree:
             self.advance(entry)
         except Exception as error:  # the entry is durable: whatever it is, the append has not failed
             problem = str(error) or type(error).__name__
-            text = "the ledger %s has entries without a published checkpoint: %s"
+            text = "the newest entries of the ledger %s are not covered by a checkpoint: %s"
             _log.warning(text, self._name, problem, exc_info=not isinstance(error, MillstreamError))
             try:
                 self._keep_problem(problem)
@@ -373,7 +375,7 @@ class LedgerTree:
         """The checkpoint of *tree*, which must begin with the trees of the *newest* one and of all *kept* ones."""
         if newest is not None:
             self._require_signed(newest, signer)
-            self._require_prefix(tree, before, TreeRoot(newest.size, newest.root), "the newest checkpoint in node.db")
+            self._require_prefix(tree, before, TreeRoot(newest.size, newest.root), "the newest checkpoint")
         for where, data in kept.items():
             if newest is None or data != newest.data:
                 head = signer.read(data)
@@ -397,8 +399,8 @@ class LedgerTree:
         raise LedgerError(
             f"{where} covers {signed.size:,} entries, which are not the first of the {tree.size:,} entries of the "
             f"ledger {self._name!r}: the node was restored from an older backup, or its ledger was changed. Nothing is "
-            "signed, because one key must not sign two different ledgers. Restore the newer log.db; if it is lost, "
-            "start a ledger with a new key (docs/formats/ledger-tree.md)"
+            "signed, because one key must not sign two different ledgers. Restore the newer logs of the node (log.db); "
+            "if they are lost, start a ledger with a new key (docs/formats/ledger-tree.md)"
         )
 
     def _require_last(self, tree: MerkleTree) -> LedgerEntry:

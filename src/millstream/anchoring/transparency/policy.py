@@ -97,14 +97,17 @@ def check_checkpoint(data: bytes, policy: TrustPolicy) -> TrustedCheckpoint:
     logs = [key for key in policy.logs if key.name == checkpoint.origin]
     if not logs:
         trusted = ", ".join(sorted({key.name for key in policy.logs})[:5])
-        raise CheckpointError(f"the checkpoint belongs to ledger {checkpoint.origin[:80]!r}, but you trust {trusted}")
+        raise CheckpointError(
+            f"the checkpoint belongs to the ledger {checkpoint.origin[:80]!r}, but the keys given or in the policy are "
+            f"of {trusted}"
+        )
     verified = {str(each.key) for each in verify_note(note, logs)}
     witnesses = cosigning_witnesses(note, policy)
     if policy.missing(witnesses):
         names = ", ".join(sorted(witnesses)) or "none"
         raise NoteError(
-            f"too few witnesses signed the checkpoint of {checkpoint.origin}: the quorum is {policy.quorum!r}, but "
-            f"only these witnesses of the policy signed: {names}"
+            f"too few witnesses signed the checkpoint of the ledger {checkpoint.origin}: the quorum "
+            f"{policy.quorum!r} needs {policy.quorum_text()}; signed by: {names}"
         )
     signed_by = tuple(str(key) for key in logs if str(key) in verified)
     return TrustedCheckpoint(checkpoint, signed_by, tuple(sorted(witnesses)))
@@ -131,7 +134,7 @@ def read_policy(path: Path) -> TrustPolicy:
     """The policy in the file *path*. Raises :class:`TrustPolicyError`."""
     try:
         with path.open("rb") as file:
-            return parse_policy(file.read(MAX_POLICY_BYTES + 1))
+            return parse_policy(file.read(MAX_POLICY_BYTES + 1), f"the trust policy {path}")
     except OSError as error:
         raise TrustPolicyError(f"cannot read the trust policy {path}: {error.strerror}") from error
 
@@ -139,16 +142,19 @@ def read_policy(path: Path) -> TrustPolicy:
 def with_ledgers(policy: TrustPolicy, keys: Sequence[VerifierKey]) -> TrustPolicy:
     """*policy*, which trusts the ledgers of *keys* as well. Raises :class:`TrustPolicyError` where it trusts none."""
     if not keys and not policy.logs:
-        raise TrustPolicyError("the policy names no ledger: add a line `log KEY` to it, or give the key of the ledger")
+        raise TrustPolicyError(
+            "the trust policy names no ledger: add a line `log KEY` to the policy, or give the verifier key of the "
+            "ledger"
+        )
     return msgspec.structs.replace(policy, logs=(*policy.logs, *keys))
 
 
-def parse_policy(data: bytes) -> TrustPolicy:
-    """The policy in *data*. Raises :class:`TrustPolicyError` with the line that cannot be used."""
+def parse_policy(data: bytes, what: str = "the trust policy") -> TrustPolicy:
+    """The policy in *data*, which errors call *what*. Raises :class:`TrustPolicyError` with the line that is wrong."""
     if len(data) > MAX_POLICY_BYTES:
-        raise TrustPolicyError(f"the trust policy has more than {MAX_POLICY_BYTES:,} bytes")
+        raise TrustPolicyError(f"{what} has more than {MAX_POLICY_BYTES:,} bytes, the limit")
     if _FORBIDDEN.search(data):
-        raise TrustPolicyError("the trust policy contains a control character other than tab and newline")
+        raise TrustPolicyError(f"{what} contains a control character other than tab and newline: remove the character")
     reader = _PolicyReader()
     for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
         words = _WORDS.findall(line)
@@ -157,8 +163,8 @@ def parse_policy(data: bytes) -> TrustPolicy:
         try:
             reader.read(words)
         except (TrustPolicyError, NoteError) as error:
-            raise TrustPolicyError(f"line {number} of the trust policy: {error}") from error
-    return reader.policy()
+            raise TrustPolicyError(f"line {number} of {what}: {error}") from error
+    return reader.policy(what)
 
 
 class _PolicyReader:
@@ -185,22 +191,22 @@ class _PolicyReader:
             raise TrustPolicyError(f"unknown keyword {_shown(words[0])}: use log, witness, group or quorum")
         self._lines[words[0]](words[1:])
 
-    def policy(self) -> TrustPolicy:
-        """The whole policy."""
+    def policy(self, what: str) -> TrustPolicy:
+        """The whole policy, which errors call *what*."""
         if self._quorum is None:
-            raise TrustPolicyError("the trust policy has no quorum line: add one, such as `quorum none`")
+            raise TrustPolicyError(f"{what} has no quorum line: add one, such as `quorum none`")
         return TrustPolicy(
             logs=tuple(self._logs), witnesses=self._witnesses, groups=self._groups, quorum=self._quorum, urls=self._urls
         )
 
     def _log(self, words: Sequence[str]) -> None:
         if len(words) not in (1, 2):
-            raise TrustPolicyError("invalid log line: write log <verifier key> [<url>]")
+            raise TrustPolicyError("invalid log line: write `log <verifier key> [<url>]`")
         self._logs.append(self._new_key("log", words[0], parse_ledger_key))
 
     def _witness(self, words: Sequence[str]) -> None:
         if len(words) not in (2, 3):
-            raise TrustPolicyError("invalid witness line: write witness <name> <verifier key> [<url>]")
+            raise TrustPolicyError("invalid witness line: write `witness <name> <verifier key> [<url>]`")
         key = self._new_key("witness", words[1], parse_verifier_key)
         if key.kind != COSIGNATURE:
             raise TrustPolicyError(f"{key} is not the key of a witness: give a key of type 0x04")
@@ -211,12 +217,12 @@ class _PolicyReader:
 
     def _group(self, words: Sequence[str]) -> None:
         if len(words) < 3:
-            raise TrustPolicyError("invalid group line: write group <name> <number, all or any> <member> …")
+            raise TrustPolicyError("invalid group line: write `group <name> <number, all or any> <member> …`")
         name, count, members = self._new_name(words[0]), words[1], words[2:]
         for member in members:
             self._require(member)
             if member in self._members:
-                raise TrustPolicyError(f"{_shown(member)} is already a member of a group: list each name once")
+                raise TrustPolicyError(f"{_shown(member)} is already a member of a group: list each member only once")
             self._members.add(member)
         least = {"all": len(members), "any": 1}.get(count) or (int(count) if _COUNT.fullmatch(count) else 0)
         if not 1 <= least <= len(members):
@@ -224,8 +230,10 @@ class _PolicyReader:
         self._groups[name] = WitnessGroup(least, tuple(members))
 
     def _set_quorum(self, words: Sequence[str]) -> None:
-        if len(words) != 1 or self._quorum is not None:
-            raise TrustPolicyError("invalid or second quorum line: write one line quorum <name>, or quorum none")
+        if self._quorum is not None:
+            raise TrustPolicyError("a second quorum line: a policy must have exactly one")
+        if len(words) != 1:
+            raise TrustPolicyError("invalid quorum line: write `quorum <name>` or `quorum none`")
         if words[0] != NO_QUORUM:
             self._require(words[0])
         self._quorum = words[0]
@@ -233,14 +241,14 @@ class _PolicyReader:
     def _new_name(self, name: str) -> str:
         _require_utf8(name, f"the name {_shown(name)}")  # it is printed, also as JSON
         if name == NO_QUORUM or name in self._witnesses or name in self._groups:
-            raise TrustPolicyError(f"the name {_shown(name)} is already used: choose another")
+            raise TrustPolicyError(f"the name {_shown(name)} is already in use: choose another name")
         return name
 
     def _new_key(self, kind: str, text: str, parse: Callable[[str], VerifierKey]) -> VerifierKey:
         _require_utf8(text, "the name in a verifier key")
         key = parse(text)
         if key.public in self._keys[kind]:
-            raise TrustPolicyError(f"the public key of {key} is listed twice: keep one")
+            raise TrustPolicyError(f"the public key of {key} is listed twice: keep one of the lines")
         self._keys[kind].add(key.public)
         return key
 

@@ -71,7 +71,7 @@ class FolderFiles:
         if self._create:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         elif not self._root.is_dir():
-            raise LedgerUnavailableError(f"there is no folder {self._root}: mount it, or create it")
+            raise LedgerUnavailableError(f"there is no folder {self._root}: mount or create this folder")
 
     def _make_folder(self, folder: Path) -> None:
         if folder == self._root or folder.is_dir():

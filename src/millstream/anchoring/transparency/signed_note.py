@@ -134,7 +134,7 @@ def parse_signing_key(text: str) -> SigningKey:
 def parse_private_key(text: str) -> tuple[str, int, bytes]:
     """Name, type and seed (32 bytes) of the private key in *text*. Raises :class:`NoteError` without the key."""
     if not text.startswith(_PRIVATE):
-        raise NoteError("not a private key of the form PRIVATE+KEY+<name>+<key id>+<key>")
+        raise NoteError("invalid private key: expected the form PRIVATE+KEY+<name>+<key id>+<key>")
     name, kind, seed, key_id = _split_key(text.removeprefix(_PRIVATE), "the private key")
     if _key_of(name, kind, seed).key_id != key_id:
         raise NoteError(f"the private key {name!r} is damaged: its key id does not match; restore it from a backup")
@@ -149,15 +149,15 @@ def parse_verifier_key(text: str) -> VerifierKey:
     """The verifier key in *text*. Raises :class:`NoteError`, which never shows what may be a private key."""
     if _PRIVATE in text.upper():
         raise NoteError(
-            "expected a verifier key, found a private key: give the line that `millstream anchor key show` "
-            "prints, and replace the private key if others have seen it"
+            "expected a verifier key, found a private key: give the line that `millstream anchor key show` prints. If "
+            "others have seen the private key, replace the key with `millstream anchor key rotate`"
         )
     begin = text if not looks_like_key(text) else "+".join(text.split("+", 2)[:2])
     what = f"the verifier key {begin[:80]!r}"
     name, kind, public, key_id = _split_key(text, what)
     key = VerifierKey(name, kind, public)
     if key.key_id != key_id:
-        raise NoteError(f"{what} is damaged: its key id does not match; copy it again")
+        raise NoteError(f"{what} is damaged: its key id does not match; copy the key again from its source")
     y = int.from_bytes(public, "little") & (2**255 - 1)
     if y >= _FIELD or y in _SMALL_ORDER:
         raise NoteError(f"{what} is not safe, because anyone can sign for it: request the correct key from its owner")
@@ -191,7 +191,7 @@ def _split_key(text: str, what: str) -> tuple[str, int, bytes, bytes]:
     if kind not in (ED25519, COSIGNATURE):
         raise NoteError(f"{what} has type 0x{kind:02x}: use an Ed25519 key (0x01) or a cosignature key (0x04)")
     if len(data) != 33:
-        raise NoteError(f"{what} has {len(data) - 1} bytes: an Ed25519 key has 32")
+        raise NoteError(f"{what} has a key of {len(data) - 1} bytes, but an Ed25519 key has 32")
     return name, kind, data[1:], bytes.fromhex(key_id)
 
 
@@ -203,7 +203,7 @@ def is_key_name(name: str) -> bool:
 def parse_note(data: bytes) -> SignedNote:
     """The signed note in *data*, its form checked and no signature. Raises :class:`NoteError`."""
     if len(data) > MAX_NOTE_BYTES:
-        raise NoteError(f"the signed note has more than {MAX_NOTE_BYTES:,} bytes")
+        raise NoteError(f"the signed note has more than {MAX_NOTE_BYTES:,} bytes, the limit")
     try:
         note = data.decode()
     except UnicodeDecodeError as error:
@@ -213,7 +213,7 @@ def parse_note(data: bytes) -> SignedNote:
     body, blank, lines = note.rpartition("\n\n")
     if not blank or not lines.endswith("\n"):
         raise NoteError(
-            "the signature lines after an empty line are missing: the file is truncated, or not a signed note"
+            "the signed note has no empty line followed by signature lines: it is truncated, or not a signed note"
         )
     rows = lines[:-1].split("\n")
     if len(rows) > MAX_SIGNATURES:
@@ -227,7 +227,7 @@ def _parse_signature(line: str) -> NoteSignature:
         raise NoteError(f"invalid signature line {line[:80]!r}: expected '\u2014 <key name> <base64>'")
     data = decode_base64(encoded, f"the signature of {name[:80]!r}")
     if len(data) < 5:
-        raise NoteError(f"the signature of {name[:80]!r} is too short")
+        raise NoteError(f"the signature of {name[:80]!r} has {len(data)} bytes, but needs at least 5")
     return NoteSignature(name, data[:4], data[4:])
 
 
@@ -259,8 +259,9 @@ def verify_note(note: SignedNote, keys: Sequence[VerifierKey]) -> list[VerifiedS
     ]
     if not verified:
         signers = ", ".join(sorted({f"{each.name}+{each.key_id.hex()}" for each in note.signatures})[:5])
+        one_of = "a trusted key:" if len(keys) > 1 else "the trusted key"
         wanted = ", ".join(f"{key.name}+{key.key_id.hex()}" for key in keys[:5])
-        raise NoteError(f"signed by {signers}, and not by the trusted key {wanted}")
+        raise NoteError(f"the note is signed by {signers}, but not by {one_of} {wanted}")
     return verified
 
 
@@ -273,11 +274,11 @@ def _verify_signature(text: str, signature: NoteSignature, key: VerifierKey) -> 
         time, value = int.from_bytes(value[:8]), value[8:]
         message = cosigned_message(text, time)
         if time > _MAX_TIME:
-            raise NoteError(f"the cosignature of {key.name}+{key.key_id.hex()} has a time after 2^63 - 1 seconds")
+            raise NoteError(f"the cosignature of {key.name}+{key.key_id.hex()} has a time above 2^63 - 1 seconds")
     try:
         Ed25519PublicKey.from_public_bytes(key.public).verify(value, message)
     except (InvalidSignature, ValueError) as error:
-        raise NoteError(f"the signature of {key.name}+{key.key_id.hex()} does not match the text") from error
+        raise NoteError(f"the signature of {key.name}+{key.key_id.hex()} does not match the signed text") from error
     return VerifiedSignature(key, time)
 
 
@@ -296,7 +297,7 @@ def decode_base64(text: str, what: str) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise NoteError(f"{what} is not base64") from error
+        raise NoteError(f"{what} is not valid base64") from error
     if encode_base64(data) != text:
         raise NoteError(f"{what} is not base64 in its canonical form")
     return data

@@ -52,7 +52,7 @@ def bundle_of(lines: Iterable[bytes]) -> bytes:
 def _sized(line: bytes) -> bytes:
     if len(line) > _MAX_ENTRY_BYTES:
         raise LedgerError(
-            f"a ledger entry has {len(line):,} bytes; the limit of an entry bundle is {_MAX_ENTRY_BYTES:,}"
+            f"a ledger entry has {len(line):,} bytes; the limit for published entries is {_MAX_ENTRY_BYTES:,} bytes"
         )
     return len(line).to_bytes(2) + line
 
@@ -136,7 +136,10 @@ class TilePublisher:
             width = min(TILE_WIDTH, new - number * TILE_WIDTH)
             added = list(itertools.islice(coming, width - self._width))
             if len(added) < width - self._width:
-                raise LedgerError(f"the ledger ends before entry {new}, which is in its tree: restore its log.db")
+                raise LedgerError(
+                    f"the ledger ends before entry {new:,} of its signed tree: restore the node's logs (log.db) from a "
+                    "backup"
+                )
             self._bundle += bundle_of(added)
             self._put("entries", number, width, bytes(self._bundle))
             self._width = width

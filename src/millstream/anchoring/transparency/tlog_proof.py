@@ -45,7 +45,7 @@ def encode_tlog_proof(proof: TlogProof) -> bytes:
 def decode_tlog_proof(data: bytes) -> TlogProof:
     """The proof in *data*, its form checked and nothing else. Raises :class:`ProofError`."""
     if len(data) > MAX_TLOG_PROOF_BYTES:
-        raise ProofError(f"the proof file has more than {MAX_TLOG_PROOF_BYTES:,} bytes")
+        raise ProofError(f"the proof file has more than {MAX_TLOG_PROOF_BYTES:,} bytes, the limit")
     head, blank, checkpoint = data.partition(b"\n\n")
     try:
         first, *lines = head.decode().split("\n")
@@ -54,13 +54,16 @@ def decode_tlog_proof(data: bytes) -> TlogProof:
             extra = decode_base64(lines.pop(0).removeprefix("extra "), "the extra data of the proof file")
         index = _INDEX.fullmatch(lines[0]) if lines else None
         if first != _HEADER or index is None or not blank:
-            raise ProofError(f"the file is not a proof file: it must begin with {_HEADER} and an index")
+            raise ProofError(
+                f"the file is not a .tlog-proof file: expected the line {_HEADER}, a line `index NUMBER`, hashes, an "
+                "empty line and a checkpoint"
+            )
         path = tuple(decode_base64(line, "a hash of the proof file") for line in lines[1:])
         parse_note(checkpoint)
     except (NoteError, UnicodeDecodeError) as error:
         raise ProofError(f"the proof file is damaged: {error}") from error
     if len(path) > MAX_PATH or any(len(step) != 32 for step in path):
-        raise ProofError(f"the proof file must have at most {MAX_PATH} hashes, of 32 bytes each")
+        raise ProofError(f"the proof file is damaged: expected at most {MAX_PATH} hashes of 32 bytes each")
     return TlogProof(int(index[1]), path, checkpoint, extra)
 
 
@@ -91,4 +94,4 @@ def require_inclusion(leaf: bytes, index: int, path: Sequence[bytes], checkpoint
     try:
         verify_inclusion(leaf, index, checkpoint.size, path, checkpoint.root)
     except MerklePathError as error:
-        raise ProofError(f"ledger entry {index + 1} is not in the tree of the checkpoint: {error}") from error
+        raise ProofError(f"ledger entry {index + 1:,} is not in the tree of the checkpoint: {error}") from error

@@ -61,10 +61,10 @@ def verify_tree(
             signed = {str(place): SignedCheckpoint.read(data, signer()) for place, data in outside.items() if data}
             if state.checkpoint is not None:
                 require_signed_row(state.checkpoint, signer(), name)
-                signed["node.db"] = state.checkpoint
+                signed["the node's database"] = state.checkpoint
         copied, published = signed.get(str(copy)), signed.get(str(tiles))
         check = _TreeCheck(ledger, DatabaseTiles(engine, name, connection), state.size, name)
-        entries = check.run(signed, _PublishedTree(tiles, published.size) if tiles and published else None)
+        entries = check.run(signed, _PublishedTree(tiles, published.size, name) if tiles and published else None)
     signed_size, copied_size, published_size = (
         each.size if each else None for each in (state.checkpoint, copied, published)
     )
@@ -74,16 +74,16 @@ def verify_tree(
 def entry_differs(ledger: str, number: int) -> LedgerError:
     """The error of entry *number*, which is not the leaf of the tree."""
     return LedgerError(
-        f"entry {number} of the ledger {ledger!r} differs from the one in its tree: the ledger was changed. Restore "
-        "log.db from a backup, or node.db if that one is wrong"
+        f"entry {number:,} of the ledger {ledger!r} differs from its leaf in the signed tree: the ledger was changed. "
+        "Restore the node's logs (log.db) from a backup or, if the tree is wrong, the node's database (node.db)"
     )
 
 
 def ledger_is_shorter(ledger: str, entries: int, size: int) -> LedgerError:
     """The error of a ledger that has fewer *entries* than its tree has leaves (*size*)."""
     return LedgerError(
-        f"the ledger {ledger!r} has {entries:,} entries, but its tree has {size:,}: the ledger was restored "
-        "from an older backup, or truncated. Restore the newer log.db"
+        f"the ledger {ledger!r} has {entries:,} entries, but its signed tree has {size:,}: the ledger was restored "
+        "from an older backup, or truncated. Restore the newer logs of the node (log.db)"
     )
 
 
@@ -119,7 +119,7 @@ class _TreeCheck:
                 raise LedgerError(
                     f"the checkpoint in {where} covers {head.size:,} entries, which are not the first of the "
                     f"{self._size:,} entries of the ledger {self._name!r}: the ledger was changed, or restored from "
-                    "an older backup. Restore the newer log.db and node.db"
+                    "an older backup. Restore the newer logs (log.db) and database (node.db) of the node"
                 )
         if published is not None:
             published.require_tiles(self._stored)
@@ -147,17 +147,18 @@ class _SameTiles:
         for (level, number), hashes in tiles.items():
             if self._tiles.tile(level, number)[: len(hashes)] != hashes:
                 raise LedgerError(
-                    f"tile {number} of level {level} in the tree of the ledger {self._name!r} is damaged: it does not "
-                    "follow from the entries. Restore node.db from a backup"
+                    f"tile {number} of level {level} in the tree of the ledger {self._name!r} is damaged: its hashes "
+                    "are not those of the entries. Restore the node's database (node.db) from a backup"
                 )
 
 
 class _PublishedTree:
-    """The first *size* entries of a ledger as they are published in *files*."""
+    """The first *size* entries of the ledger *name* as they are published in *files*."""
 
-    def __init__(self, files: PublishedFiles, size: int) -> None:
+    def __init__(self, files: PublishedFiles, size: int, name: str) -> None:
         self._files = files
         self._size = size
+        self._name = name
 
     def require_entries(self, first: int, lines: Sequence[bytes]) -> None:
         """Compare *lines*, the entries from index *first* on (a multiple of 256), with the published bundles."""
@@ -183,8 +184,8 @@ class _PublishedTree:
             found = self._files.read(path)
             found = found[: len(data)] if found is not None else None
         if found != data:
-            what = "is missing" if found is None else "has other bytes than the ledger"
+            what = "is missing" if found is None else f"differs from the ledger {self._name!r}"
             raise LedgerError(
-                f"{path} in {self._files} {what}: remove everything that is published there, and it is published again "
-                "with the next checkpoint (millstream anchor checkpoint)"
+                f"{path} in {self._files} {what}: remove all published files of this ledger there, and publish them "
+                f"again with `millstream anchor checkpoint --ledger {self._name}`"
             )

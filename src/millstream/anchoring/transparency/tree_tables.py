@@ -105,8 +105,8 @@ def require_signed_row(row: SignedCheckpoint, signer: CheckpointSigner, ledger: 
     """Size and root of *row* are those that were signed. Raises :class:`LedgerError`."""
     if SignedCheckpoint.read(row.data, signer) != row:
         raise LedgerError(
-            f"the newest checkpoint of ledger {ledger!r} does not match its row in the node's database: it is "
-            "damaged, or another program changed it. Restore the database from a backup"
+            f"the newest checkpoint of the ledger {ledger!r} does not match its row in the node's database: the "
+            "database is damaged, or another program changed the row. Restore the database (node.db) from a backup"
         )
 
 
@@ -141,7 +141,7 @@ class DatabaseTiles:
         if row is None:
             raise LedgerError(
                 f"tile {number} of level {level} is missing from the tree of the ledger {self._ledger!r}: another "
-                "program changed the node's database; restore node.db from a backup"
+                "program changed the node's database. Restore the database (node.db) from a backup"
             )
         hashes: bytes = row[0]
         return hashes
@@ -170,4 +170,6 @@ def _cursor(connection: sa.Connection, statement: str | _Statement, rows: Sequen
             cursor.executemany(statement, rows)
         return cursor
     except dialect.loaded_dbapi.Error as error:
-        raise LedgerUnavailableError(f"cannot use the tree of the ledger in the node's database: {error}") from error
+        raise LedgerUnavailableError(
+            f"cannot read or write the ledger's tree in the node's database: {error}"
+        ) from error

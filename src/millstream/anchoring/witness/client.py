@@ -71,10 +71,13 @@ class WitnessClient:
                 raise self._refusal(status, body)
             self.known_size = self._parse_size(body)
             if self.known_size == old:
-                raise HttpError(redacted_url(self._url), f"it refuses the size {old} and names it as its own")
+                raise HttpError(
+                    redacted_url(self._url),
+                    f"the witness refuses the old size {old}, but says that this is the size it knows",
+                )
         raise WitnessRefusalError(
-            f"the witness {self._key.name} has cosigned a tree of {self.known_size:,} entries, but the ledger has "
-            f"{size:,}: the node was restored from an older backup, or another node signs with its key",
+            f"the witness {self._key.name} has cosigned a tree of {self.known_size:,} entries, but the checkpoint has "
+            f"only {size:,}: the node was restored from an older backup, or another node signs with the same key",
             known_size=self.known_size,
         )
 
@@ -86,7 +89,9 @@ class WitnessClient:
     def _parse_size(self, body: bytes) -> int:
         found = _SIZE.fullmatch(body)
         if found is None or int(found[1]) > MAX_TREE_SIZE:
-            raise HttpError(redacted_url(self._url), "it answered with status 409, but without the size that it knows")
+            raise HttpError(
+                redacted_url(self._url), "the witness answered with status 409, but without the size that it knows"
+            )
         return int(found[1])
 
     def _verified(self, note: SignedNote, body: bytes) -> Cosigned:
@@ -95,7 +100,8 @@ class WitnessClient:
             answered = parse_note(f"{note.text}\n".encode() + body)
             verified = verify_note(answered, [self._key])
         except NoteError as error:
-            raise HttpError(redacted_url(self._url), f"its answer is not its cosignature: {error}") from error
+            text = f"the answer is not a cosignature of the witness: {error}"
+            raise HttpError(redacted_url(self._url), text) from error
         own = tuple(
             each for each in answered.signatures if (each.name, each.key_id) == (self._key.name, self._key.key_id)
         )
@@ -104,7 +110,7 @@ class WitnessClient:
     def _refusal(self, status: int, body: bytes) -> HttpError | WitnessRefusalError:
         reason = printable(body.decode("utf-8", "replace").strip(), MAX_SHOWN) or "no reason"
         if status in (429, 500, 502, 503, 504):
-            return HttpError(redacted_url(self._url), f"it answered with status {status}: {reason}")
+            return HttpError(redacted_url(self._url), f"the witness answered with status {status}: {reason}")
         return WitnessRefusalError(
             f"the witness {self._key.name} refuses the checkpoint with status {status}: {reason}",
             is_fork=status in (409, 422),

@@ -80,7 +80,7 @@ class CosignatureCollector:
         without = sorted(policy.witnesses.keys() - policy.urls.keys())
         if without:
             raise TrustPolicyError(
-                f"the witness {without[0]!r} has no URL: add it to the end of its line in the policy"
+                f"the witness {without[0]!r} has no URL: add its URL to the end of its line in the witness policy"
             )
         self._tree = tree
         self._policy = policy
@@ -135,7 +135,10 @@ class CosignatureCollector:
         """The newest checkpoint that the quorum has signed. Raises :class:`NotCosignedError`."""
         complete = self._table.complete()
         if complete is None:
-            raise NotCosignedError("no checkpoint of this ledger has the quorum of witnesses yet")
+            raise NotCosignedError(
+                f"no checkpoint of the ledger {self._table.ledger} has the quorum of witnesses yet: ask them with "
+                f"`millstream anchor cosign --ledger {self._table.ledger}`"
+            )
         return complete.data
 
     def pending(self, checkpoint: bytes) -> int:

@@ -67,7 +67,7 @@ class CosignatureTable:
 
     def __init__(self, engine: sa.Engine, ledger: str) -> None:
         self._engine = engine
-        self._ledger = ledger
+        self.ledger = ledger
         make_tables(engine, metadata, [_cosigned, _witnesses])
 
     def complete(self) -> CosignedCheckpoint | None:
@@ -114,21 +114,21 @@ class CosignatureTable:
         """How the witnesses answered last, by name."""
         columns = [column for column in _witnesses.c if column.name != "ledger"]
         with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(*columns).where(_witnesses.c.ledger == self._ledger))
+            rows = connection.execute(sa.select(*columns).where(_witnesses.c.ledger == self.ledger))
             return {name: WitnessRecord(*values) for name, *values in rows}
 
     def put_witness(self, name: str, record: WitnessRecord) -> None:
         """Keep how the witness *name* answered."""
-        values = {**msgspec.structs.asdict(record), "ledger": self._ledger, "witness": name}
+        values = {**msgspec.structs.asdict(record), "ledger": self.ledger, "witness": name}
         with writing(self._engine) as connection:
             put_row(connection, _witnesses, values)
 
     def _row(self, connection: sa.Connection, *, complete: bool) -> CosignedCheckpoint | None:
         columns = [_cosigned.c[name] for name in CosignedCheckpoint.__struct_fields__]
         row = connection.execute(
-            sa.select(*columns).where(_cosigned.c.ledger == self._ledger, _cosigned.c.complete == complete)
+            sa.select(*columns).where(_cosigned.c.ledger == self.ledger, _cosigned.c.complete == complete)
         ).one_or_none()
         return None if row is None else CosignedCheckpoint(*row)
 
     def _put(self, connection: sa.Connection, row: CosignedCheckpoint, *, complete: bool) -> None:
-        put_row(connection, _cosigned, {**msgspec.structs.asdict(row), "ledger": self._ledger, "complete": complete})
+        put_row(connection, _cosigned, {**msgspec.structs.asdict(row), "ledger": self.ledger, "complete": complete})

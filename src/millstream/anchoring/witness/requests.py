@@ -37,15 +37,18 @@ def encode_request(request: AddCheckpoint) -> bytes:
 def parse_request(body: bytes) -> AddCheckpoint:
     """The request in *body*; the checkpoint is not parsed. Raises :class:`NoteError`."""
     if len(body) > MAX_REQUEST_BYTES:
-        raise NoteError(f"the request has more than {MAX_REQUEST_BYTES:,} bytes")
+        raise NoteError(f"the request has more than {MAX_REQUEST_BYTES:,} bytes, the limit")
     head, blank, checkpoint = body.partition(b"\n\n")
     first, *hashes = head.split(b"\n")
     old = _OLD.fullmatch(first)
     if old is None or not blank or int(old[1]) > MAX_TREE_SIZE:
-        raise NoteError("invalid request: write 'old SIZE', the consistency hashes, an empty line and a checkpoint")
+        raise NoteError(
+            "invalid request: expected the line 'old SIZE', one line for each consistency hash, an empty line and a "
+            "checkpoint"
+        )
     if len(hashes) > MAX_CONSISTENCY_HASHES:
         raise NoteError(f"the request has {len(hashes)} consistency hashes; the limit is {MAX_CONSISTENCY_HASHES}")
     path = tuple(decode_base64(line.decode("latin-1"), "a consistency hash") for line in hashes)
     if any(len(each) != 32 for each in path):
-        raise NoteError("a consistency hash must have 32 bytes")
+        raise NoteError("invalid request: each consistency hash must have 32 bytes")
     return AddCheckpoint(int(old[1]), path, checkpoint)

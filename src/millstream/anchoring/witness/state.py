@@ -15,8 +15,8 @@ from millstream.core.sql_rows import insert_new, put_row
 from millstream.core.sqlite_file import open_database
 
 _IF_DAMAGED = (
-    "restore it from the newest backup, and compare its sizes with those of the ledgers before you start the witness; "
-    "if there is none, retire the key of the witness and start with a new one (docs/how-to/witnesses.md)"
+    "restore the file from the newest backup, and compare its sizes with those of the ledgers before you start the "
+    "witness; if there is no backup, retire the key of the witness and start with a new key (docs/how-to/witnesses.md)"
 )
 
 metadata = sa.MetaData()

@@ -20,6 +20,7 @@ from millstream.anchoring.transparency.signed_note import (
 from millstream.anchoring.witness.requests import SIZE_MEDIA, AddCheckpoint, parse_request
 from millstream.anchoring.witness.state import ForkEvidence, WitnessedHead, WitnessState, WitnessTurn
 from millstream.anchoring.witness.witness_key import WitnessKey
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock
 
 _PLAIN = "text/plain; charset=utf-8"
@@ -64,13 +65,15 @@ class Witness:
             return _refused(400, str(error))
         keys = self._logs.get(checkpoint.origin)
         if keys is None:
-            return _refused(404, f"this witness does not know the ledger {checkpoint.origin[:80]!r}")
+            return _refused(404, f"this witness does not cosign the ledger {checkpoint.origin[:80]!r}")
         try:
             verify_note(note, keys)
         except NoteError as error:
             return _refused(403, str(error))
         if request.old > checkpoint.size:
-            return _refused(400, f"the old size {request.old} is larger than the checkpoint's, {checkpoint.size}")
+            return _refused(
+                400, f"the old size is {request.old:,}, larger than the size of the checkpoint, {checkpoint.size:,}"
+            )
         with self._state.exclusive() as turn:
             refusal = self._record(turn, request, checkpoint)
         return refusal or self._cosigned(note)
@@ -83,15 +86,17 @@ class Witness:
             return WitnessResponse(409, f"{size}\n".encode(), SIZE_MEDIA)
         if known and checkpoint.size == size:
             if request.path:
-                return _refused(422, "two trees of one size need no consistency hashes")
+                return _refused(422, "the checkpoint has the old size: give no consistency hashes")
             return None if checkpoint.root == root else self._forked(turn, request, known)
         try:
             verify_consistency(size, root, checkpoint.size, checkpoint.root, request.path)
             if checkpoint.size == 0 and checkpoint.root != EMPTY_ROOT:
-                raise MerklePathError("the root of an empty tree must be the hash of the empty string")
+                raise MerklePathError(
+                    "the root of the empty tree in the checkpoint must be the hash of the empty string"
+                )
         except MerklePathError as error:
             _log.warning(
-                "%s offered a checkpoint of size %d that is refused: %s", checkpoint.origin, checkpoint.size, error
+                "refused a checkpoint of the ledger %s with %d entries: %s", checkpoint.origin, checkpoint.size, error
             )
             return _refused(422, str(error))
         turn.record(
@@ -104,8 +109,12 @@ class Witness:
         turn.record_fork(
             ForkEvidence(known.origin, known.size, known.checkpoint, request.checkpoint, self._clock.now())
         )
-        _log.error("%s signed two different trees of %d entries: the ledger was forked", known.origin, known.size)
-        return _refused(409, f"the ledger has another root at size {known.size}: it was forked")
+        _log.error(
+            "the ledger %s was forked: its key signed two different trees of %d entries", known.origin, known.size
+        )
+        return _refused(
+            409, f"the ledger was forked: its key signed two different trees of {counted(known.size, 'entry')}"
+        )
 
     def _cosigned(self, note: SignedNote) -> WitnessResponse:
         signature = self._key.cosign(note.text, self._clock.now() // MICROSECONDS)

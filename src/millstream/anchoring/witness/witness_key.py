@@ -49,7 +49,7 @@ def create_key_file(path: Path, name: str | None = None) -> WitnessKey:
             os.fsync(opened.fileno())
         sync_folder(path.parent)
     except FileExistsError as error:
-        raise LedgerKeyError(f"{path} exists already, and a key is never overwritten: choose another file") from error
+        raise LedgerKeyError(f"{path} already exists, and a key is never overwritten: choose another file") from error
     except OSError as error:
         raise LedgerKeyError(f"cannot write the key of the witness to {path}: {error.strerror}") from error
     return key
@@ -70,5 +70,5 @@ def read_key_file(path: Path) -> WitnessKey:
     try:
         name, _, seed = parse_private_key(data.decode("utf-8", "replace").strip())
     except NoteError as error:
-        raise LedgerKeyError(f"{path} is not the key file of a witness ({error})") from None
+        raise LedgerKeyError(f"{path} is not the key file of a witness: {error}") from None
     return WitnessKey(name, seed)

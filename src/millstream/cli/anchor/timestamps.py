@@ -52,7 +52,11 @@ def timestamp(settings: Settings, *, ledger_name: LedgerName, as_json: bool) -> 
 
 @example("millstream anchor timestamps --json")
 @click.command()
-@click.option("--find", is_flag=True, help="First search content-addressed storage for them, after node.db was lost.")
+@click.option(
+    "--find",
+    is_flag=True,
+    help="First search content-addressed storage for the time stamps, after the node's database was lost.",
+)
 @ledger_option
 @json_option
 @data_options
@@ -60,8 +64,8 @@ def timestamps(settings: Settings, *, find: bool, ledger_name: LedgerName, as_js
     """List the time stamps of a ledger, and what was wrong when authorities were asked last.
 
     `document` is the stamped file and `token` the token of the authority, both in content-addressed storage: `openssl
-    ts -verify -token_in` reads them. With --json, times are microseconds since the epoch. --find is refused if node.db
-    has time stamps of the ledger.
+    ts -verify -token_in` reads them. With --json, times are microseconds since the epoch. --find is refused if the
+    node's database already lists time stamps of the ledger.
     """
     with Node.open(settings) as node:
         if find:

@@ -272,7 +272,7 @@ def _compare(anchors: Mapping[int, _Anchor], index: AnchorIndex, last: int) -> I
         ):
             yield ReplayFinding("index", f"the index disagrees with the content of anchor {number}", number)
     for number in sorted(known - set(range(1, last + 1))):
-        yield ReplayFinding("index", f"the index has an anchor {number} that is not in the ledger", number)
+        yield ReplayFinding("index", f"anchor {number} of the index is not in the ledger", number)
 
 
 def _compare_ledgers(entries: Sequence[LedgerEntry], peer: Ledger) -> Iterator[ReplayFinding]:
