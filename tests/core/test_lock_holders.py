@@ -43,7 +43,7 @@ def test_the_process_that_holds_a_lock_is_named_and_so_is_that_it_is_stopped(tmp
         child.kill()
         child.wait()
     assert find_lock_holders(files) == []
-    assert "see who has it open" in describe_lock_holders(*files)
+    assert "find the process with fuser" in describe_lock_holders(*files)
 
 
 def test_this_process_and_files_that_are_not_there_are_left_out(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ def test_later_places_win_and_are_named(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("[mill]\nworkers = 'many'", r"mill\.workers .*millstream\.toml"),
-        ("[mill]\nworker = 1", "worker"),
+        ("[mill]\nworker = 1", r"unknown setting mill\.worker \(.*millstream\.toml\); allowed: .*workers"),
+        ("[stores.a]\nurls = 'x'", r"unknown setting stores\.a\.urls \(.*; allowed: audited, most_bytes, url"),
         ("[batching]\nwindow = 'soon'", r"batching\.window \(.*millstream\.toml\): invalid duration 'soon'"),
         ("mill = 3", "mill"),
         ("[[", "not valid TOML"),

@@ -33,11 +33,11 @@ def _head(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: path.write_bytes(b"no database, but a letter to somebody" * 100), "is not a database of SQLite"),
-        (lambda path: path.write_bytes(b"short"), "is not a database of SQLite"),
+        (lambda path: path.write_bytes(b"no database, but a letter to somebody" * 100), "is not an SQLite database"),
+        (lambda path: path.write_bytes(b"short"), "is not an SQLite database"),
         (lambda path: _make(path, "bookmarks"), "of another program .* 'bookmarks'.*choose another folder"),
-        (_cut, "is truncated.*restore it from a backup"),
-        (_head, "is truncated.*restore it from a backup"),
+        (_cut, "is truncated.*restore the file from a backup"),
+        (_head, "is truncated.*restore the file from a backup"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(
@@ -59,8 +59,8 @@ def test_a_database_of_ours_an_empty_and_an_absent_one_are_taken(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "query", "statement", "said"),
     [
-        ("own.db", "?mode=ro&uri=true", "DELETE FROM mill_items", "cannot be written .*right to write it"),
-        ("folder", "", "SELECT 1", "cannot be opened .*right to read and write it"),
+        ("own.db", "?mode=ro&uri=true", "DELETE FROM mill_items", "cannot be written .*right to write the file"),
+        ("folder", "", "SELECT 1", "cannot be opened .*right to read and write the file"),
     ],
 )
 def test_errors_of_the_file_say_what_to_do(tmp_path: Path, name: str, query: str, statement: str, said: str) -> None:

@@ -148,9 +148,9 @@ def test_certificates_that_are_not_there_are_named(tmp_path):
     [
         ("http://host", "write mqtt://"),
         ("mqtt://", "write mqtt://"),
-        ("mqtt://host/topic", "give topics with --topic"),
+        ("mqtt://host/topic", "topics are a separate option"),
         ("mqtt://u:geheim@host:99999", "%XX"),
-        ("mqtt://u:geheim@host?pasword_file=x", "its query options can be"),
+        ("mqtt://u:geheim@host?pasword_file=x", "unknown options: pasword_file; allowed: password_file"),
         ("mqtt://u:geheim@host?tls_ca=x", "require mqtts"),
         ("mqtts://u:geheim@host?tls_key=x", "must be given together"),
         ("mqtt://u:geheim@host?password_file=x", "give either the password"),

@@ -215,7 +215,7 @@ def test_one_that_was_killed_at_its_work_is_said_so_and_replaced(
         StoreUnavailableError, match="processing 2 items of a local store was killed by SIGKILL: try again"
     ):
         kill_when_asked(processes, lambda: store.bulk.put("s", [new("a"), new("b")]))
-    assert caplog.messages == ["a process for small files was killed by SIGKILL; another does its work"]
+    assert caplog.messages == ["a child process for small files was killed by SIGKILL; another process does its work"]
     until(lambda: len(processes.pids) == 1)
     assert isinstance(store.bulk.put("s", [new("a")])[0], ItemInfo)
 

@@ -14,7 +14,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError
 from millstream.core.postgresql_refusals import is_refused_connection
 from millstream.core.retry import RetryPolicy
-from millstream.core.secrets import read_password
+from millstream.core.secrets import mask_password, read_password
 from millstream.core.sql import ANSWERS, SqlBusyError, SqlInputError
 from millstream.core.url_schemes import scheme_of
 
@@ -51,7 +51,7 @@ def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy =
     kind = _KINDS.get(place.drivername)
     if kind is None or not place.host or not _NAME.fullmatch(place.database or ""):
         raise SqlInputError(
-            "invalid database URL: write postgresql://user:password@host:port/name or "
+            f"invalid database URL {mask_password(url)[:200]!r}: use postgresql://user:password@host:port/name or "
             "mysql://user:password@host:port/name"
         )
     try:
@@ -69,7 +69,9 @@ def with_password(place: sa.URL) -> sa.URL:
     if file is None:
         return place
     if place.password or not isinstance(file, str):
-        raise SqlInputError("invalid database URL: give either the password or one password_file")
+        raise SqlInputError(
+            f"invalid URL of database {place.database!r} on {place.host}: give either the password or one password_file"
+        )
     try:
         return place.difference_update_query(["password_file"]).set(password=read_password(file))
     except (OSError, ValueError) as error:
@@ -117,8 +119,8 @@ def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> M
         )
     port = place.port or scheme_of(place.drivername + "://").port
     return SqlBusyError(
-        f"the database server {place.host}:{port} did not answer ({reason}): start it, or correct the URL in the "
-        "settings"
+        f"the database server {place.host}:{port} did not answer ({reason}): start the server, or correct the "
+        "URL in the settings"
     )
 
 

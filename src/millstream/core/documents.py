@@ -19,6 +19,7 @@ from millstream.core.sql import make_tables, writing
 
 metadata = sa.MetaData()
 
+_WAIT_OR_STOP = "wait until that process ends, or stop it"
 _LONGEST_WAIT = 31_536_000  # seconds: the most that MariaDB and MySQL take
 
 _documents = sa.Table(
@@ -89,7 +90,7 @@ class FileDocument:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise DocumentBusyError(f"another process is using {self}: wait for it, or stop it") from None
+                raise DocumentBusyError(f"another process is using {self}: {_WAIT_OR_STOP}") from None
             yield
 
 
@@ -133,7 +134,9 @@ class DatabaseDocument:
             query = sa.select(_documents.c.version).where(_documents.c.name == self._name).with_for_update()
             found = connection.scalar(query) or 0
             if found != self._version:
-                raise DocumentBusyError(f"another process has changed {self}: start again, and only one of the two")
+                raise DocumentBusyError(
+                    f"another process has changed {self}: stop one of the two processes, and start the other again"
+                )
             if found:
                 connection.execute(sa.update(_documents).where(_documents.c.name == self._name).values(new))
             else:
@@ -149,7 +152,7 @@ class DatabaseDocument:
                 connection.exec_driver_sql(f"SET SESSION wait_timeout = {_LONGEST_WAIT}")
             lock, release = _lock_of(connection, self._name)
             if not connection.scalar(lock):
-                raise DocumentBusyError(f"another process is using {self}: wait for it, or stop it")
+                raise DocumentBusyError(f"another process is using {self}: {_WAIT_OR_STOP}")
             try:
                 yield
             finally:

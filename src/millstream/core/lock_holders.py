@@ -52,7 +52,7 @@ def describe_lock_holders(*paths: Path) -> str:
             )
     if found:
         return f"{', '.join(map(str, found))} holds its lock: wait for it or end it, then try again"
-    return "another process holds its lock; see who has it open (fuser), then try again"
+    return "another process holds its lock: find the process with fuser, then try again"
 
 
 def _pid_of(line: str, inodes: set[int]) -> int:

@@ -119,7 +119,7 @@ def decode_line(line: bytes, *, written: bool = False) -> Message:
         fields: _Line[Any] = _written_decoder.decode(line) if written else _decoder.decode(line)
         body = _decode_value(fields.body, fields.body_base64, "body", "body")
         headers = tuple(map(_decode_header, fields.headers or ()))
-    except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MessageError(f"invalid message: {error}") from error
     event_time, received_at = _time("event_time", fields.event_time), _time("received_at", fields.received_at)
     _check_number("id", fields.id)
@@ -205,7 +205,10 @@ def _decode_value(
     if isinstance(text, str) and not isinstance(encoded, str):
         return text.encode("utf-8")
     if isinstance(encoded, str) and not isinstance(text, str):
-        return base64.b64decode(encoded, validate=True)
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except binascii.Error as error:
+            raise MessageError(f"invalid message: {members}_base64 of {what} is not base64: {error}") from error
     raise MessageError(
         f"invalid message: {what} needs exactly one of the members {members} (text) and {members}_base64 (base64)"
     )

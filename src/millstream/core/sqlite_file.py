@@ -15,15 +15,15 @@ from millstream.core.private_files import make_private_file
 _HEADER = 100
 _MAGIC = b"SQLite format 3\0"
 _DAMAGED = (
-    "restore it from a backup, or move it away together with its -wal and -shm and build it again "
-    '(docs/how-to/recover.md, "The node\'s database is lost")'
+    "restore the file from a backup, or move the file away together with its -wal and -shm files and rebuild the "
+    'database (docs/how-to/recover.md, "The node\'s database is lost")'
 )
 _REASONS = {
-    sqlite3.SQLITE_NOTADB: ("is not a database of SQLite", ""),
+    sqlite3.SQLITE_NOTADB: ("is not an SQLite database", ""),
     sqlite3.SQLITE_CORRUPT: ("is damaged", ""),
-    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "give this user the right to read and write it and its folder"),
-    sqlite3.SQLITE_READONLY: ("cannot be written", "give this user the right to write it and its folder"),
-    sqlite3.SQLITE_PERM: ("cannot be opened", "give this user the right to read and write it and its folder"),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "give this user the right to read and write the file and its folder"),
+    sqlite3.SQLITE_READONLY: ("cannot be written", "give this user the right to write the file and its folder"),
+    sqlite3.SQLITE_PERM: ("cannot be opened", "give this user the right to read and write the file and its folder"),
 }
 
 
@@ -85,7 +85,7 @@ def explained(path: Path, if_damaged: str = _DAMAGED) -> Iterator[None]:
             raise
         raise explanation from error
     except PermissionError as error:
-        raise DatabaseFileError(f"cannot read {path}: give this user the right to read and write it") from error
+        raise DatabaseFileError(f"cannot read {path}: give this user the right to read and write the file") from error
 
 
 def explain_errors(engine: sa.Engine, path: Path, *, if_damaged: str = _DAMAGED) -> None:

@@ -57,9 +57,9 @@ def parse_broker(url: str) -> BrokerAddress:
     except ValueError as error:
         raise _refusal("write special characters in user and password as %XX") from error
     if parts.scheme not in _SCHEMES or not parts.hostname or parts.path not in ("", "/") or parts.fragment:
-        raise _refusal("give topics with --topic, not in the URL")
-    if set(options) - set(_OPTIONS):
-        raise _refusal(f"its query options can be {', '.join(_OPTIONS)}")
+        raise _refusal("topics are a separate option, and not part of the URL")
+    if unknown := sorted(set(options) - set(_OPTIONS)):
+        raise _refusal(f"unknown options: {', '.join(unknown)}; allowed: {', '.join(_OPTIONS)}")
     tls = parts.scheme == "mqtts"
     if not tls and any(name.startswith("tls") for name in options):
         raise _refusal("TLS options require mqtts://")
@@ -84,4 +84,4 @@ def _password(parts: SplitResult, file: str | None) -> str:
 
 
 def _refusal(advice: str) -> IngestInputError:
-    return IngestInputError(f"invalid broker URL: write {_FORM}: {advice}")
+    return IngestInputError(f"invalid broker URL: write {_FORM}; {advice}")

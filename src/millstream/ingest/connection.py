@@ -72,7 +72,7 @@ class MqttConnection:
         except ssl.SSLCertVerificationError as error:
             raise BrokerRefusedError(
                 f"the certificate of {self._place.url} is not trusted ({error.verify_message}): "
-                "name its authority with ?tls_ca=FILE"
+                "add ?tls_ca=FILE with the certificate of its authority to the URL"
             ) from error
         except (OSError, ValueError) as error:
             raise BrokerUnavailableError(f"cannot reach {self._place.url}: {error}") from error
@@ -103,7 +103,7 @@ class MqttConnection:
             if code.value < qos:
                 raise BrokerRefusedError(
                     f"{self._place.url} grants QoS {code.value} for {topic!r}, not {qos}: use --qos "
-                    f"{code.value}, or allow more in the broker"
+                    f"{code.value}, or allow QoS {qos} in the broker"
                 )
 
     def poll(self, seconds: float, most: int) -> PollResult:

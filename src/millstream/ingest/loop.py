@@ -96,7 +96,7 @@ class MqttIngest:
         """The likely cause if the broker accepts a connection and closes it *held* seconds later."""
         if not 0 <= held < RECONNECT.longest:
             return ""
-        return f" (where this goes on, another client may bear our name, {self._receipts.client})"
+        return f" (if this repeats, check whether another client has the same client id, {self._receipts.client})"
 
     def turn(self) -> int:
         """Take what has come, store it, acknowledge it; returns how many messages that were."""
@@ -127,14 +127,15 @@ class MqttIngest:
             self._receipts.subscribed(wanted)
         self._metrics.gauge("ingest_connected", 1)
         self._metrics.count("ingest_connections_total")
-        self._say(f"connected as {self._receipts.client}, {'in the session of before' if kept else 'in a new session'}")
+        self._say(f"connected as {self._receipts.client}, {'in the previous session' if kept else 'in a new session'}")
 
     def _sort(self, arrivals: Sequence[ReceivedMessage]) -> _SortedMessages:
         found = _SortedMessages([], [])
         for arrival in arrivals:
             try:
-                if len(arrival.payload) > self._options.max_payload:
-                    raise MalformedError("size", f"{len(arrival.payload):,} bytes exceed --max-payload")
+                size, limit = len(arrival.payload), self._options.max_payload
+                if size > limit:
+                    raise MalformedError("size", f"{size:,} bytes exceed the limit of {limit:,} bytes (--max-payload)")
                 found.records.extend(marked(self._shape(arrival), arrival))
             except MalformedError as error:
                 found.rejects.extend(marked([_reject(arrival, error)], arrival))

@@ -145,6 +145,6 @@ def _read(document: Document) -> SessionRecord | None:
         return None if data is None else msgspec.json.decode(data, type=prepared(SessionRecord))
     except (OSError, msgspec.DecodeError) as error:
         raise ReceiptsError(
-            f"{document} is not a valid session record: {error}. To continue without it, move it away; "
+            f"{document} is not a valid session record: {error}. To continue without the record, move it away; "
             "unacknowledged messages may then be stored twice, and the client subscribes again"
         ) from error

@@ -32,7 +32,7 @@ class Selector(msgspec.Struct, frozen=True):
         """The JSON value of the member of the payload; None if it is absent."""
         value: bytes | msgspec.Raw = arrival.payload
         for name in self.path:
-            members = members_of(value, f"what holds {name!r}")
+            members = members_of(value, f"the parent of {name!r}")
             if name not in members:
                 return None
             value = members[name]

@@ -83,7 +83,7 @@ def _checked(name: str, raw: msgspec.Raw) -> bytes:
     text = bytes(raw)
     if is_number(raw):
         return text
-    values = members_of(raw, f"{name!r} is not a number, and") if text[:1] == b"{" else {}
+    values = members_of(raw, f"measurement {name!r}") if text[:1] == b"{" else {}
     if not values or not all(map(is_number, values.values())):
         raise MalformedError("value", f"measurement {name!r} is neither a number nor a group of numbers")
     return text

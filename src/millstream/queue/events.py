@@ -116,6 +116,6 @@ def read_event(message: Message) -> Event:
         return _decoder.decode(message.body)
     except msgspec.DecodeError as error:
         raise DamagedQueueError(
-            f"message {message.id} of the queue's log is not a queue event ({error}): check whether "
-            "another program writes to this log"
+            f"message {message.id} is not an event of a queue ({error}); check whether another program writes to this "
+            "log"
         ) from error

@@ -52,9 +52,11 @@ def recover_up_to_now(log: Log) -> tuple[QueueState, int, int]:
         except TrimmedError as error:
             if log.pointer(POINTER) == pointer:  # else the owner has taken a snapshot meanwhile: begin at that
                 raise DamagedQueueError(
-                    f"cannot read the queue, because a part of its last snapshot was trimmed: {error}; "
-                    "restore its log from a backup"
+                    f"cannot read the queue in log {log.name!r}, because a part of its last snapshot was trimmed: "
+                    f"{error}; restore the log from a backup"
                 ) from error
+        except DamagedQueueError as error:
+            raise _located(log, error) from error
 
 
 def catch_up(log: Log, state: QueueState, first_id: int, last_id: int) -> None:
@@ -62,7 +64,15 @@ def catch_up(log: Log, state: QueueState, first_id: int, last_id: int) -> None:
 
     Raises :class:`DamagedQueueError`, and :class:`TrimmedError` where some of them were trimmed from the log.
     """
-    _follow(state, _messages(log, first_id, last_id))
+    try:
+        _follow(state, _messages(log, first_id, last_id))
+    except DamagedQueueError as error:
+        raise _located(log, error) from error
+
+
+def _located(log: Log, error: DamagedQueueError) -> DamagedQueueError:
+    """*error* with the log in which the queue is."""
+    return DamagedQueueError(f"the queue in log {log.name!r} is damaged: {error}")
 
 
 def _messages(log: Log, first_id: int, last_id: int | None) -> Iterator[Message]:
@@ -86,9 +96,7 @@ def _restore(state: QueueState, messages: Iterator[Message]) -> None:
         message = next(messages, None)
         event = read_event(message) if message is not None and message.key != PUT else None
         if not isinstance(event, Snapshot) or event.part != expected:
-            raise DamagedQueueError(
-                f"part {expected} of the queue's last snapshot is missing: restore its log from a backup"
-            )
+            raise DamagedQueueError(f"part {expected} of its last snapshot is missing; restore the log from a backup")
         state.restore(event.tasks)
         parts, expected = event.parts, expected + 1
 

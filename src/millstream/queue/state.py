@@ -129,8 +129,8 @@ class QueueState:
             task = self._tasks.get(task_id)
             if task is None:
                 raise DamagedQueueError(
-                    f"message {message_id} of the queue's log refers to task {task_id}, which is "
-                    "finished or was never added: restore the log from a backup"
+                    f"message {message_id} refers to task {task_id}, which is finished or was never added; restore the "
+                    "log from a backup"
                 )
             self._apply(event, task, message_id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -131,8 +132,10 @@ def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
         raise _refusal(error.where, str(error), origins) from error
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
-        where = _named(path.rstrip("`").lstrip("."), values) or "the top level"
-        raise _refusal(where, f"{text[:1].lower()}{text[1:]}", origins) from error
+        where = _named(path.rstrip("`").lstrip("."), values)
+        if unknown := _UNKNOWN.fullmatch(text):
+            raise _unknown(where, unknown[1], origins) from error
+        raise _refusal(where or "the top level", f"{text[:1].lower()}{text[1:]}", origins) from error
     try:
         settings.batching.rules  # noqa: B018  (a node that cannot batch by its settings says so at once)
     except ConfigError as error:
@@ -143,6 +146,17 @@ def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
 def _refusal(where: str, text: str, origins: Mapping[str, str]) -> SettingsError:
     origin = f" ({origins[where]})" if where in origins else _from(origins, f"{where}.")
     return SettingsError(f"setting {where}{origin}: {text}")
+
+
+def _unknown(where: str, name: str, origins: Mapping[str, str]) -> SettingsError:
+    """The error of the setting *name* of the section *where*, which has no such setting."""
+    setting = f"{where}.{name}" if where else name
+    kind: Any = Settings
+    for part in where.split(".") if where else ():
+        kind = _hints(kind).get(part) if _is_struct(kind) else table_kind(kind)
+    allowed = f"; allowed: {', '.join(sorted(kind.__struct_fields__))}" if _is_struct(kind) else ""
+    origin = f" ({origins[setting]})" if setting in origins else _from(origins, f"{setting}.")
+    return SettingsError(f"unknown setting {setting}{origin}{allowed}")
 
 
 def _named(where: str, values: Any) -> str:
@@ -167,6 +181,7 @@ def _from(origins: Mapping[str, str], section: str) -> str:
     return f" ({', '.join(places)})" if places else ""
 
 
+_UNKNOWN = re.compile("Object contains unknown field `(.*)`")
 _AMOUNTS: Sequence[tuple[object, Callable[[Any], int]]] = ((Duration, parse_duration), (Size, parse_size))
 _hints = functools.cache(get_type_hints)
 

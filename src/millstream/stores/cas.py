@@ -183,7 +183,9 @@ class CasStore:
 
     def _refuse_properties(self, properties: Mapping[str, str] | None) -> None:
         if check_properties(properties):
-            raise StoreRefusedError(f"{self.url} is content-addressed and has no properties: put the item without them")
+            raise StoreRefusedError(
+                f"{self.url} is content-addressed and has no properties: put the item without properties"
+            )
 
 
 def _form(content_id: str) -> CidForm:
@@ -206,8 +208,8 @@ def _copy_named(source: BinaryIO, file: BinaryIO, content_id: str, form: CidForm
         digest.update(chunk)
     if hasher.cid() != content_id:
         raise ChecksumMismatchError(
-            f"the content for {content_id!r} has the CID {hasher.cid()!r}; nothing was stored: read it "
-            "again from an intact copy"
+            f"the content for {content_id!r} has the CID {hasher.cid()!r}; nothing was stored: put the "
+            "content of an intact copy"
         )
     return digest.hexdigest()
 

@@ -15,7 +15,7 @@ def check_promise(content_id: str, sha256: str, promised: str | None) -> None:
     if promised is not None and promised.lower() != sha256:
         raise ChecksumMismatchError(
             f"the content for {content_id!r} has SHA-256 {sha256}, not the expected {promised}; nothing "
-            "was stored: read it again from an intact copy"
+            "was stored: put the content of an intact copy"
         )
 
 
@@ -28,12 +28,12 @@ def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     for name, value in copied.items():
         if not name or not (_is_text(name) and _is_text(value)):
             raise StoreInputError(
-                f"invalid property name {name!r}: names and values must be UTF-8 text, and names not empty"
+                f"invalid property name {name!r}: names and values must be UTF-8 text, and names must not be empty"
             )
     size = sum(len(name.encode("utf-8")) + len(value.encode("utf-8")) for name, value in copied.items())
     if size > MAX_PROPERTY_BYTES:
         raise StoreInputError(
-            f"the properties have {size:,} bytes; the limit is {MAX_PROPERTY_BYTES:,}: shorten or remove some"
+            f"the properties have {size:,} bytes; the limit is {MAX_PROPERTY_BYTES:,} bytes: shorten or remove a few"
         )
     return copied
 
@@ -43,20 +43,22 @@ def check_acls(acls: Mapping[str, SpaceAccess]) -> dict[str, SpaceAccess]:
 
     Raises :class:`StoreInputError`.
     """
-    if not all(name and _is_text(name) and len(name.encode("utf-8")) <= 255 for name in acls):
-        raise StoreInputError("a name in an access list must have 1 to 255 bytes of UTF-8 text: correct the list")
+    for name in acls:
+        if not (name and _is_text(name) and len(name.encode("utf-8")) <= 255):
+            raise StoreInputError(f"invalid name {name[:100]!r} in an access list: use 1 to 255 bytes of UTF-8 text")
     if sum(len(name.encode("utf-8")) for name in acls) > MAX_ACL_BYTES:
         raise StoreInputError(f"the access list is larger than {MAX_ACL_BYTES:,} bytes: name groups, not their members")
-    try:
-        return {name: SpaceAccess(access) for name, access in acls.items()}
-    except ValueError as error:
-        raise StoreInputError(f"{error}: write {' or '.join(SpaceAccess)}") from error
+    for name, access in acls.items():
+        if access not in list(SpaceAccess):
+            allowed = " or ".join(SpaceAccess)
+            raise StoreInputError(f"invalid access {str(access)[:40]!r} for {name!r} in an access list: use {allowed}")
+    return {name: SpaceAccess(access) for name, access in acls.items()}
 
 
 def check_mimetype(mimetype: str) -> None:
     """Raise :class:`StoreInputError` where *mimetype* is empty, too long, or not printable text."""
     if not (0 < len(mimetype) <= 255 and mimetype.isprintable()):
-        raise StoreInputError(f"invalid mimetype {mimetype[:100]!r}: write one such as text/plain")
+        raise StoreInputError(f"invalid mimetype {mimetype[:100]!r}: use a type such as text/plain")
 
 
 def _is_text(value: object) -> bool:

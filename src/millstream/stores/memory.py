@@ -170,7 +170,7 @@ class MemoryStore:
             return self._spaces[check_space(space)]
         except KeyError:
             raise SpaceNotFoundError(
-                f"there is no space {space!r} in {self.url}; create it with `millstream store create`"
+                f"there is no space {space!r} in {self.url}; create the space with `millstream store create`"
             ) from None
 
     def _item(self, space: str, content_id: str) -> _StoredItem:

@@ -25,9 +25,9 @@ _MEANINGS: dict[int, type[StoreError]] = {
 _ADVICE = {
     errno.ENOSPC: "free some space on that disk",
     errno.EDQUOT: "raise the quota or free some space",
-    errno.EROFS: "the disk is mounted read-only",
-    errno.EACCES: "give this user the right to it",
-    errno.EPERM: "give this user the right to it",
+    errno.EROFS: "mount the disk writable",
+    errno.EACCES: "give this user access to that path",
+    errno.EPERM: "give this user access to that path",
 }
 
 

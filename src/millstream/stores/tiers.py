@@ -85,7 +85,7 @@ def open_tier(url: str) -> TierSpace:
     try:
         return TierSpace(open_provider(url, create=True))
     except StoreInputError as error:
-        raise LogInputError(f"cannot store the tier of a log: {error}") from error
+        raise LogInputError(f"invalid URL of a tier: {error}") from error
     except StoreError as error:
         raise _explained(url, error) from error
 

@@ -98,11 +98,11 @@ def test_reads_are_tried_again_a_few_times() -> None:
 
 def test_what_the_server_refuses_is_no_unknown_outcome() -> None:
     bucket, client = scripted(status("AccessDenied", 403))
-    with pytest.raises(StorageError, match="the user of these credentials lacks a right to it") as caught:
+    with pytest.raises(StorageError, match="grant the user of these credentials the right") as caught:
         bucket.create("a", b"x")
     assert not isinstance(caught.value, StorageUnavailableError)
     client.outcome = status("NoSuchBucket", 404)
-    with pytest.raises(StorageError, match="create it, or correct the URL"):
+    with pytest.raises(StorageError, match="create the bucket, or correct the URL"):
         bucket.create("a", b"x")
 
 

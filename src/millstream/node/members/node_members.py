@@ -22,8 +22,8 @@ from millstream.stores.audit.holders import Holders
 
 
 class NoMembersError(InputError):
-    """The tables of this node are in the file node.db, and one process serves it (millstream status): several need the
-    setting node.database."""
+    """This node has no members: its tables are in the file node.db, so only one process can serve the node (see
+    `millstream status`). To serve the node with several processes, set node.database."""
 
 
 class NodeMembers:

@@ -116,7 +116,7 @@ class RoleScheduler:
             if not may_pass(error):
                 self._failed(name, error)
             elif name not in self._waiting:  # the former owner has not given back yet what it had, such as a log
-                _log.warning("the role %s cannot begin yet: %s", name, error)
+                _log.warning("the role %s cannot start yet: %s", name, error)
             self._waiting.add(name)
         else:
             self._waiting.discard(name)
@@ -168,7 +168,7 @@ class RoleScheduler:
                 self._failed("", error)
                 return
             except Exception as error:  # the database comes back
-                _log.warning("could not see which roles this process is to have: %s", error)
+                _log.warning("could not determine the roles of this process: %s", error)
             with self._woken:
                 if not self._stopped:
                     clock.wait(self._woken, pause)

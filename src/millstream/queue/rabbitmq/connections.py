@@ -74,7 +74,7 @@ class BrokerHealth:
         """The broker has answered."""
         with self._lock:
             if self._failures:
-                _log.warning("the broker of queue %s is back", self._name)
+                _log.warning("the broker of queue %s answers again", self._name)
             self._failures = 0
 
 

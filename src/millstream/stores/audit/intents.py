@@ -77,6 +77,6 @@ def busy_error(store: str, space: str, content_id: str) -> AuditBusyError:
     """The error of an item, or of a space where *content_id* is empty, that another process is changing."""
     what = f"{content_id!r} in space {space!r}" if content_id else f"the space {space!r}"
     return AuditBusyError(
-        f"another process is changing {what} of store {store!r}: try again, or if it crashed on "
-        "another machine, run `millstream mill audit --recover`"
+        f"another process is changing {what} of store {store!r}: try again; if that process "
+        "crashed on another machine, run `millstream mill audit --recover`"
     )

@@ -64,7 +64,9 @@ class AuditedStore(StoreWrapper):
     def delete_space(self, space: str) -> None:
         with self._changing(AuditAction.DELETE_SPACE, space) as (event, seen):
             if not self.store.has_space(space):
-                raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}")
+                raise SpaceNotFoundError(
+                    f"there is no space {space!r} in {self.url}; `millstream store list` lists the spaces"
+                )
             intent = self.outbox.begin(event, had_space=True, seen=seen)
             self._change(intent, lambda _: self.store.delete_space(space))
 
@@ -252,8 +254,8 @@ class AuditedStore(StoreWrapper):
         if not self.store.spaces():
             raise StoreUnavailableError(
                 f"cannot determine whether {event.action.value} of {event.content_id!r} happened, "
-                f"because {self.url} lists no spaces: {absence_question(self.url)} If it is a new "
-                "store, create the space again with `millstream store create`"
+                f"because {self.url} lists no spaces: {absence_question(self.url)} If the store "
+                "is new, create the space again with `millstream store create`"
             )
 
     def _look_before(self, space: str, content_id: str, *, required: bool = False) -> ItemInfo | None:

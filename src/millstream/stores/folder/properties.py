@@ -35,7 +35,10 @@ def read_kind(properties: Mapping[str, str]) -> EntryKind:
     """The kind of entry as which an item with *properties* is restored. Raises :class:`StoreInputError`."""
     name = properties.get(KIND, EntryKind.FILE)
     if name not in (EntryKind.FILE, EntryKind.SYMLINK, EntryKind.FOLDER):
-        raise StoreInputError(f"cannot restore an entry whose property {KIND!r} is {name!r}: this kind is unknown")
+        raise StoreInputError(
+            f"cannot restore an entry whose property {KIND!r} is {name!r}: the property must be "
+            f"{EntryKind.FILE}, {EntryKind.SYMLINK} or {EntryKind.FOLDER}"
+        )
     return EntryKind(name)
 
 

@@ -99,7 +99,7 @@ def _path_of(info: ItemInfo) -> tuple[list[str], str, EntryKind]:
     kind = read_kind(info.properties)
     if path is None or path.endswith(b"/") != (kind == EntryKind.FOLDER):
         raise StoreInputError(
-            f"cannot restore a {kind} with id {info.content_id!r} into a folder: restore it to a store instead"
+            f"cannot restore a {kind} with id {info.content_id!r} into a folder: restore the item to a store instead"
         )
     *above, name = [os.fsdecode(one) for one in path.removesuffix(b"/").split(b"/")]
     return above, name, kind

@@ -226,7 +226,7 @@ class LocalBulk:
                 if not stat.S_ISREG(status.st_mode):
                     problem = "is not a regular file"
                 elif status.st_size > SMALL:
-                    problem = f"has {status.st_size:,} bytes; the limit of a bulk read is {SMALL:,}"
+                    problem = f"has {status.st_size:,} bytes; the limit of a bulk read is {SMALL:,} bytes"
                 else:
                     return _Target(folder, name), status, _read_whole(handle, status.st_size)
             finally:
@@ -240,7 +240,10 @@ class LocalBulk:
             return data
         where, status = self._find(folders, space, content_id)
         if status.st_size > SMALL:
-            raise StoreError(f"{content_id!r} has {status.st_size:,} bytes; the limit of a bulk read is {SMALL:,}")
+            raise StoreError(
+                f"{content_id!r} in the space {space!r} of {folders.root} has {status.st_size:,} bytes; the limit of a "
+                f"bulk read is {SMALL:,} bytes"
+            )
         handle = os.open(where.name, _READING, dir_fd=where.folder)
         try:
             return _read_whole(handle, status.st_size)
@@ -259,7 +262,7 @@ class LocalBulk:
                 return _Target(folder, name), status
         if folders.get((encode_name(space),)) is None:
             raise SpaceNotFoundError(
-                f"there is no space {space!r} in {folders.root}; create it with `millstream store create`"
+                f"there is no space {space!r} in {folders.root}; create the space with `millstream store create`"
             )
         raise ItemNotFoundError(f"there is no {content_id!r} in the space {space!r} of {folders.root}")
 
@@ -329,7 +332,10 @@ class LocalBulk:
         for path, name in free:
             with contextlib.suppress(NotADirectoryError):
                 return _Target(folders.make(path, existing=1), name)
-        raise StoreError(f"cannot write {content_id!r}: a file that is not a content item has its path; move that file")
+        raise StoreError(
+            f"cannot write {content_id!r} to the space {space!r} of {self._root}: the file at its path is not a "
+            "content item; move that file away"
+        )
 
     def _obstructed(self, space: str, content_id: str, where: _Target, error: OSError) -> StoreError:
         """Forget the description of an item that could not be put in its place; why it could not."""

@@ -274,7 +274,7 @@ class LocalStore:
     def _require_space(self, space: str) -> None:
         if not self.has_space(space):
             raise SpaceNotFoundError(
-                f"there is no space {space!r} in {self._url}; create it with `millstream store create`"
+                f"there is no space {space!r} in {self._url}; create the space with `millstream store create`"
             )
 
     def _no_item(self, space: str, content_id: str) -> Exception:

@@ -121,8 +121,8 @@ class BulkProcesses(ClosesOnExit):
         self._alive -= 1
         self._losses += 1
         self._changed.notify_all()
-        more = "; no more of them are started" if self._losses == MAX_LOSSES else ""
-        _log.warning("a process for small files %s; another does its work%s", child.ending(), more)
+        more = "; no further child process is started" if self._losses == MAX_LOSSES else ""
+        _log.warning("a child process for small files %s; another process does its work%s", child.ending(), more)
 
     def _keep(self) -> None:
         """Start children, and others for those that are lost; end them.
@@ -133,7 +133,7 @@ class BulkProcesses(ClosesOnExit):
             try:
                 child = BulkChild()
             except Exception as error:  # no caller may wait for this thread in vain
-                _log.warning("small files are done without more processes of their own: %s", error)
+                _log.warning("cannot start further child processes for small files: %s", error)
                 self._losses = MAX_LOSSES
                 continue
             with self._changed:

@@ -79,7 +79,10 @@ def _split_exclude(parts: SplitResult) -> tuple[list[tuple[str, str]], tuple[str
     exclude = tuple(value for name, value in pairs if name == "exclude" and value)
     options = [(name, value) for name, value in pairs if name != "exclude" or not value]
     if exclude and not any(name == "space" for name, _ in options):
-        raise StoreInputError(f"{_shown(parts)!r}: exclude requires space=NAME, for a bucket that other programs write")
+        raise StoreInputError(
+            f"invalid S3 URL {_shown(parts)!r}: exclude is for buckets that other programs write, and also requires "
+            "space=NAME"
+        )
     return options, exclude
 
 
@@ -87,10 +90,12 @@ def _options(parts: SplitResult, pairs: Iterable[tuple[str, str]]) -> dict[str, 
     options: dict[str, str] = {}
     for name, value in pairs:
         if name not in _OPTIONS or not value or name in options:
-            raise StoreInputError(f"{_shown(parts)!r}: option {name!r} is unknown, empty or given twice; {_FORM}")
+            raise StoreInputError(
+                f"invalid S3 URL {_shown(parts)!r}: option {name!r} is unknown, empty or given twice; {_FORM}"
+            )
         options[name] = value
     if "profile" in options and "credentials" in options:
-        raise StoreInputError(f"{_shown(parts)!r} has both profile and credentials: remove one of them")
+        raise StoreInputError(f"invalid S3 URL {_shown(parts)!r}: remove either profile or credentials")
     _check_endpoint(parts, options.get("endpoint"))
     return options
 
@@ -100,7 +105,9 @@ def _check_endpoint(parts: SplitResult, endpoint: str | None) -> None:
         return
     there = urlsplit(endpoint)
     if there.scheme not in ("http", "https") or not there.hostname or "@" in there.netloc or there.query:
-        raise StoreInputError(f"{_shown(parts)!r}: the endpoint must be a plain URL such as https://host:8080")
+        raise StoreInputError(
+            f"invalid S3 URL {_shown(parts)!r}: the endpoint must be a plain URL such as https://host:8080"
+        )
 
 
 def _shown(parts: SplitResult) -> str:

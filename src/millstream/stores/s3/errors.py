@@ -76,12 +76,12 @@ _TRANSIENT = {
 }
 
 _ADVICE = {
-    "403": "the credentials, or the rights of their user, do not suffice",
-    "AccessDenied": "the user of these credentials lacks a right to it",
+    "403": "check the credentials, and the rights of their user",
+    "AccessDenied": "grant the user of these credentials the right to this operation",
     "InvalidAccessKeyId": "check which credentials are used",
-    "SignatureDoesNotMatch": "the secret does not belong to the access key",
-    "NoSuchBucket": "create it, or correct the URL",
-    "NotImplemented": "this server cannot do that",
+    "SignatureDoesNotMatch": "check the secret key, which does not belong to the access key",
+    "NoSuchBucket": "create the bucket, or correct the URL",
+    "NotImplemented": "this server does not support the operation",
 }
 
 
@@ -96,7 +96,7 @@ def translated(doing: str) -> Iterator[None]:
     except boto.ClientError as error:
         raise _meaning(doing, error.response) from error
     except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
-        advice = "name a profile, or credentials, in the store's URL"
+        advice = "add profile=NAME or credentials=NAME to the store's URL"
         raise StoreCredentialsError(f"{doing} failed: {error}; {advice}") from error
     except (boto.ParamValidationError, boto.InvalidRegionError, boto.NoRegionError) as error:
         raise StoreInputError(f"{doing} failed: {error}") from error

@@ -45,7 +45,7 @@ class S3LogBucket:
         client: S3Client | None = None,
     ) -> None:
         if address.space is not None:
-            raise LogInputError("the URL of a log store has no option 'space': remove it")
+            raise LogInputError("invalid log store URL: remove the option 'space'")
         self._address = address
         self._clock = clock or SystemClock()
         self._calls = S3Calls(address, retries, self._clock, client)

@@ -282,7 +282,7 @@ class S3Store:
 
     def _no_space(self, space: str) -> SpaceNotFoundError:
         return SpaceNotFoundError(
-            f"there is no space {space!r} in {self._address}; create it with `millstream store create`"
+            f"there is no space {space!r} in {self._address}; create the space with `millstream store create`"
         )
 
     def _exists(self, space: str, upload: Upload) -> AlreadyExistsError:
