@@ -50,8 +50,8 @@ def require_finished(engine: sa.Engine) -> None:
     """Raise :class:`UnfinishedMoveError` where a move into the database of *engine* has not come to its end."""
     if (move := _read_move(engine)) is not None and not move.is_finished:
         raise UnfinishedMoveError(
-            "the move of the node's tables into this database has not finished: set node.database to where the tables "
-            "were and run `millstream node move` again, which resumes it"
+            "the move of the node's tables into this database has not finished: set node.database to the database "
+            "that has the tables, and run `millstream node move` again, which resumes the move"
         )
 
 

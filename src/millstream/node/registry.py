@@ -99,8 +99,8 @@ class RegistryPart:
         settings, clock = self._context.settings.registry, self._context.clock
         if self.ledger.last_number:
             raise FollowError(
-                "this node has anchored operations of its own and cannot follow another ledger: follow it "
-                "on another node (--data)"
+                "this node has anchored operations of its own and cannot follow another ledger: use "
+                "another node (--data) to follow that ledger"
             )
         return LedgerFollower(
             RegistryDatabase(self._databases.at(settings.database), clock),

@@ -210,8 +210,8 @@ class Outbox:
         kinds = {str(column): str(kind) for column, kind in rows}
         if not kinds:
             raise OutboxError(
-                f"table {self.table.name} does not exist in {self._source.url}: create it with "
-                "`millstream log relay --create-table`"
+                f"table {self.table.name} does not exist in {self._source.url}: create the table with "
+                f"`millstream log relay SOURCE_URL --table {self.table.name} --create-table`"
             )
         named = [column for purpose, column in self.table.optional.items() if self.table.is_named(purpose)]
         needed = [self.table.id, self.table.body, *named, *filter(None, [self.table.mark])]

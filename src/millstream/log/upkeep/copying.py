@@ -36,7 +36,7 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
     if target.bodies_only and not (source.bodies_only or bodies_only):
         raise LogInputError(
             f"copying to {target.name!r} would lose source, key, headers and times, because the target "
-            "stores only bodies: confirm with `--bodies` to copy only the bodies"
+            "stores only bodies: use --bodies to copy only the bodies"
         )
     with target.writer() as writer:
         first, last = writer.last_id + 1, source.last_id

@@ -68,5 +68,5 @@ def clock_problem(last_seen: int, now: int, max_age: int) -> str | None:
     days = (now - last_seen) / MICROSECONDS / 86_400
     return (
         f"the clock is {days:.1f} days after the last check of ages, more than half of the maximum age: nothing was "
-        "trimmed by age. If the clock is right, confirm it once (`millstream log trim --accept-clock`)"
+        "trimmed by age. If the clock is right, run `millstream log trim NAME --accept-clock` once"
     )

@@ -98,7 +98,7 @@ class Membership:
                 self.table.leave(member.id, lost=True)
                 ended.append(member.id)
         for name in ended:
-            _log.warning("the member %s of the node is lost: others take its roles over", name)
+            _log.warning("the member %s of the node is lost: other members take over its roles", name)
         return ended
 
     def require_alone(self) -> None:
@@ -112,8 +112,8 @@ class Membership:
                 if member.seen != seen.setdefault(member.id, member.seen):
                     raise NeedsQueueBrokerError(
                         f"process {member.details.pid} on {member.details.host} serves this node ({member.id}), and "
-                        "its work queues lie in logs, which one process can use: set queue.broker (amqp://… or "
-                        "rocketmq://…) for all processes of the node"
+                        "the work queues are stored in logs, which only one process can use: set queue.broker "
+                        "(amqp://… or rocketmq://…) for all processes of the node"
                     )
             _log.info("waiting for %s, which may have ended", counted(len(others), "member"))
             self.table.clock.sleep(self.table.seconds / RENEWALS)

@@ -104,7 +104,9 @@ class FolderStore(ReadOnlySource):
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             file.close()
-            raise ItemChangedError(f"{content_id!r} in {self.url} was replaced while it was opened: read it again")
+            raise ItemChangedError(
+                f"{content_id!r} in {self.url} was replaced while it was opened: read the item again"
+            )
         return io.BufferedReader(_WatchedReader(file, f"{content_id!r} in {self.url}", start, length))
 
     def hash_versions(self, versions: Sequence[Version]) -> Sequence[str | None]:
@@ -200,7 +202,7 @@ class _WatchedReader(RangeReader):
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         count = super().readinto(buffer)
         if count == 0 and _state(self._watched) != self._before:
-            raise ItemChangedError(f"{self._shown} changed while it was read: read it again")
+            raise ItemChangedError(f"{self._shown} changed while it was read: read the item again")
         return count
 
 

@@ -317,7 +317,7 @@ def _remove_folders(space: Path) -> None:
             _remove_folder(Path(folder))
     except RecursionError as error:
         raise SpaceNotEmptyError(
-            f"{space} contains folders nested deeper than a store creates: move them out of the store"
+            f"{space} contains folders nested deeper than a store creates: move these folders out of the store"
         ) from error
 
 
@@ -328,4 +328,6 @@ def _remove_folder(folder: Path) -> None:
         if error.errno != errno.ENOTEMPTY:
             raise
         left = min(path.name for path in folder.iterdir())
-        raise SpaceNotEmptyError(f"{folder} contains {left!r}, which is not a content item: move it away") from error
+        raise SpaceNotEmptyError(
+            f"{folder} contains {left!r}, which is not a content item: move {left!r} away"
+        ) from error

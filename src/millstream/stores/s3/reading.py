@@ -95,5 +95,5 @@ class _ObjectReader(io.RawIOBase):
         except EmptyRangeError:
             return
         except ConditionFailedError as error:
-            raise ItemChangedError(f"{self._key!r} was replaced while it was read: read it again") from error
+            raise ItemChangedError(f"{self._key!r} was replaced while it was read: read the object again") from error
         self._body, self._etag, self.response = response["Body"], response.get("ETag"), response
