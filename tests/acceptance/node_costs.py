@@ -39,7 +39,7 @@ from millstream.messaging.client import Producer, PushConsumer, Received
 from millstream.mill.manifest_table import manifest_table
 from millstream.node import Node
 from millstream.testing.dids import DidOwner
-from millstream.testing.rabbitmq import free_ports
+from millstream.testing.ports import free_ports
 
 MESSAGES, SENDS, OPERATIONS, ITEMS = 1_000_000, 60_000, 20_000, 3_000
 _ENVIRONMENT = {

@@ -46,7 +46,7 @@ from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing import services
-from millstream.testing.rabbitmq import free_ports
+from millstream.testing.ports import free_ports
 from millstream.testing.s3 import S3Server
 
 Client = TypeVar("Client", Producer, PushConsumer)

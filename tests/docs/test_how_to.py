@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +19,7 @@ from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import load_settings
+from millstream.testing.ports import free_ports
 from millstream.testing.s3 import S3Server
 from millstream.testing.swift import ENVIRONMENT
 from support.published_ledger import served
@@ -103,9 +103,7 @@ def test_an_operator_shares_work_over_rabbitmq(folder: Path, mariadb: str, rabbi
 
 
 def test_an_operator_runs_a_broker(folder: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     follow_page(HOW_TO / "rocketmq.md", folder, {"127.0.0.1:8081": f"127.0.0.1:{port}"})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import subprocess
 
@@ -14,6 +13,7 @@ from millstream.ingest.connection import MqttConnection
 from millstream.ingest.options import SubscribeOptions
 from millstream.testing import services
 from millstream.testing.mosquitto import Mosquitto
+from millstream.testing.ports import free_ports
 from suite.missing import started
 from support.mqtt import publish
 
@@ -22,12 +22,6 @@ from .conftest import Harness
 SECRET = "pass/word #1"
 QUOTED = "pass%2Fword%20%231"
 OPTIONS = SubscribeOptions(topics=("a/b",), timeout=5)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def make_certificate(folder):
@@ -45,7 +39,7 @@ def guarded(tmp_path_factory):
     """A broker with a listener that wants a password, and one that wants TLS and a client's certificate as well."""
     folder = tmp_path_factory.mktemp("guarded")
     certificate, key = make_certificate(folder)
-    ports = free_port(), free_port()
+    ports = free_ports(2)
     lines = [
         f"listener {ports[0]} 127.0.0.1",
         "allow_anonymous false",

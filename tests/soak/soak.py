@@ -15,7 +15,6 @@ import math
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from millstream.core.passwords import hash_password
 from millstream.mill.policies.policy import policy_file
 from millstream.node import Node
 from millstream.settings import load_settings
+from millstream.testing.ports import free_ports
 from support.busy_settings import BUSY_SETTINGS
 
 SHARE = 0.6
@@ -89,7 +89,7 @@ def opened(folder: Path) -> Iterator[Node]:
 @contextlib.contextmanager
 def served(folder: Path, log: Path) -> Iterator[tuple[subprocess.Popen[str], Mapping[str, str]]]:
     """``millstream serve`` on *folder*, and the addresses of its broker, registry and console."""
-    ports = [_free_port() for _ in range(3)]
+    ports = free_ports(3)
     names = dict(zip(("broker", "registry", "console"), (f"127.0.0.1:{port}" for port in ports), strict=True))
     command = [sys.executable, "-m", "millstream", "serve", "--data", str(folder), "--no-broker-tls"]
     command += ["--broker", names["broker"], "--console", names["console"]]
@@ -112,11 +112,6 @@ def served(folder: Path, log: Path) -> Iterator[tuple[subprocess.Popen[str], Map
             process.stdout.close()
             if code:
                 raise RuntimeError(f"the node ended with {code}: {log.read_text('utf-8')[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 async def soak(folder: Path, seconds: float, output: Path, *, measure_seconds: float = 60.0) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from typing import Self
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.testing.parent_watchdog import ParentWatchdog
+from millstream.testing.ports import free_ports
 from millstream.testing.programs import LocalServerError, find_program
 
 START_SECONDS = 120.0
@@ -38,7 +39,7 @@ class ApacheRocketMQ:
         self._clock = clock or SystemClock()
         self._running: list[subprocess.Popen[bytes]] = []
         self._keepers: list[ParentWatchdog] = []
-        self._name_port, self._port, self._remoting_port, self._broker_port = _free_ports()
+        self._name_port, self._port, self._remoting_port, self._broker_port = free_ports(4)
 
     @property
     def place(self) -> str:
@@ -176,14 +177,3 @@ def _answers(port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _free_ports() -> tuple[int, int, int, int]:
-    """Ports for name server, gRPC, remoting and broker; the broker takes those below and above its own as well."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(4):
-            listener = stack.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            found.append(listener.getsockname()[1])
-    return found[0], found[1], found[2], found[3]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from millstream.testing.parent_watchdog import ParentWatchdog
-from millstream.testing.rabbitmq import free_ports
+from millstream.testing.ports import free_ports
 from millstream.testing.services import Server, private
 from millstream.testing.spark import OWN_DISKS, OWN_NETWORKS
 from millstream.testing.waiting import until

@@ -5,12 +5,12 @@ It listens on loopback alone, with a port mapper of its own, and keeps everythin
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from millstream.testing.ports import free_ports
 
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 GREETING = b"AMQP\x00\x00\x09\x01"
@@ -35,15 +35,6 @@ def environment(folder: Path, port: int) -> dict[str, str]:
         "ERL_EPMD_ADDRESS": "127.0.0.1",
         "ERL_EPMD_PORT": str(finding),
     }
-
-
-def free_ports(count: int) -> list[int]:
-    """*count* different ports of loopback that nobody uses at the moment."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def lay_out(folder: Path) -> None:

@@ -29,6 +29,7 @@ from millstream.log.backends.mysql.server import CONFIGURATION
 from millstream.testing import rabbitmq
 from millstream.testing.mosquitto import Mosquitto
 from millstream.testing.parent_watchdog import ParentWatchdog
+from millstream.testing.ports import free_ports
 from millstream.testing.postgresql import PostgreSQL
 from millstream.testing.programs import LocalServerError, LocalServerMissingError, find_program, run_program
 from millstream.testing.spark import Spark
@@ -269,7 +270,7 @@ class Server:
         self._service = service
         self.folder = folder
         self._clock = clock
-        self._port = _free_port()
+        (self._port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: ParentWatchdog | None = None
         self._throw_away = str(folder) if throw_away else ""
@@ -347,13 +348,6 @@ def _children(pid: int) -> list[int]:
 def _runs(pid: int) -> bool:
     """Whether *pid* is alive: dead ones may wait for somebody to notice."""
     return find_process(pid) is not None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _kept(name: str) -> Path:

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from millstream.testing.ports import free_ports
 from millstream.testing.programs import LocalServerMissingError
-from millstream.testing.rabbitmq import free_ports
 from millstream.testing.separate_hosts import Switch, check_namespaces, pass_on
 
 HOSTS = 3

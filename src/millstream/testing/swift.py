@@ -6,13 +6,13 @@ told to end. Rings have one replica on one device, users come from the configura
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from millstream.testing.ports import free_ports
 
 CREDENTIALS = "MILLSTREAM_TEST_S3"
 """What the names of the environment variables begin with in which the credentials are."""
@@ -86,7 +86,7 @@ def lay_out(folder: Path) -> None:
     (folder / DEVICE).mkdir()
     (folder / "swift.conf").write_text(_SWIFT, "utf-8")
     values = {"folder": folder, "user": getpass.getuser(), "workers": 0}
-    for kind, port in zip(_BACKENDS, _free_ports(len(_BACKENDS)), strict=True):
+    for kind, port in zip(_BACKENDS, free_ports(len(_BACKENDS)), strict=True):
         _write_ring(folder, kind, port)
         text = _COMMON.format(port=port, **values) + _BACKEND.format(kind=kind)
         (folder / f"{kind}-server.conf").write_text(text, "utf-8")
@@ -130,14 +130,6 @@ def _write_ring(folder: Path, kind: str, port: int) -> None:
     builder.add_dev({**place, "replication_ip": "127.0.0.1", "replication_port": port, "meta": ""})
     builder.rebalance()
     builder.get_ring().save(str(folder / f"{kind}.ring.gz"))
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 if __name__ == "__main__":

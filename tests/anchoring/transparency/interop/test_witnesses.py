@@ -28,6 +28,7 @@ from millstream.anchoring.transparency.signed_note import (
 )
 from millstream.anchoring.transparency.tlog_proof import verify_tlog_proof
 from millstream.anchoring.witness import WitnessClient
+from millstream.testing.ports import free_ports
 from millstream.testing.waiting import until
 from support.cosigned_node import CosignedNode
 from support.witness_process import WitnessProcess
@@ -53,9 +54,7 @@ def litewitness(program: Path, folder: Path, log: VerifierKey) -> Iterator[tuple
         shown = subprocess.run(
             ["ssh-keygen", "-lf", str(folder / "key.pub")], check=True, capture_output=True, text=True
         )
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        address = f"127.0.0.1:{free_ports(1)[0]}"
         options = ["-name", "example.net/lite", "-db", str(database), "-ssh-agent", str(agent), "-listen", address]
         with (folder / "log").open("wb") as lines:
             server = subprocess.Popen([str(program), *options, "-key", shown.stdout.split()[1]], stderr=lines)
