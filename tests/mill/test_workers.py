@@ -18,7 +18,7 @@ from millstream.mill.task_processor import ProcessorRegistry, TaskResult
 from millstream.mill.tasks import BitCheck
 from millstream.mill.workers.manager import RESERVE, WorkerManager, WorkerSettings
 from millstream.mill.workers.result_sink import ResultSink
-from millstream.mill.workers.task_leaser import TAKE
+from millstream.mill.workers.task_leaser import TAKE, TaskLeaser
 from millstream.mill.workers.task_settler import WorkTally
 from millstream.node.mill import worker_settings
 from millstream.queue import LogWorkQueue
@@ -198,6 +198,25 @@ def test_an_idle_manager_waits_one_minute_and_then_twice_as_long_up_to_eight(wor
     holder.append(manager(world, Scripted()))
     holder[0].run()
     assert waits == [60, 120, 240, 480, 480]
+
+
+def test_groups_grow_while_they_are_quick_and_shrink_when_they_are_slow(world: Any) -> None:
+    queue = world.queue("low")
+    queue.put([task(str(n)) for n in range(1_000)])
+    leaser = TaskLeaser([queue], ProcessorRegistry({}), world.clock, visibility=60, fairness=0)
+    sizes = []
+    for together, seconds in (
+        (True, 0.1),
+        (True, 2.0),
+        (True, 3.0),
+        (True, 8.1),
+        (True, 1.0),
+        (False, 0.1),
+        (True, 99.0),
+    ):
+        leaser.resize_groups(queue, together=together, seconds=seconds)
+        sizes.append(leaser.group_size(queue))
+    assert sizes == [40, 160, 160, 40, 160, 10, 10]
 
 
 def test_workers_of_a_queue_that_other_processes_fill_look_at_it_every_few_seconds(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ class WorkerManager:
 
     def _process_group(self, pool: ThreadPoolExecutor, jobs: Sequence[LeasedTask]) -> None:
         """Do *jobs* together; those with which that does not go are done alone."""
-        running = [job for job in jobs if job.take()]
+        running, began = [job for job in jobs if job.take()], self._clock.monotonic()
         try:
             results = self._registry.process_group([decode_task(job.lease.body) for job in running])
         except Exception as error:
@@ -207,7 +207,8 @@ class WorkerManager:
             else:
                 job.result = result
                 done.append(job)
-        self._leaser.resize_groups(jobs[0].queue, grow=len(done) == len(jobs))
+        seconds = self._clock.monotonic() - began
+        self._leaser.resize_groups(jobs[0].queue, together=len(done) == len(jobs), seconds=seconds)
         self._finished(done)
         for job in alone:
             with contextlib.suppress(RuntimeError):  # the manager has failed meanwhile, and given everything back

@@ -18,6 +18,10 @@ TOGETHER = 640
 GROWTH = 4
 """How much larger the next group may be when all tasks of one were done together."""
 
+QUICK = 2.0
+"""Seconds: a group that takes longer is not followed by a larger one, and after four times as long the next is smaller.
+Other workers have something to do then, and results are recorded soon."""
+
 
 class TaskLeaser:
     """Leases tasks of *queues*, the first of them first, for *visibility* seconds, extended at half time.
@@ -51,7 +55,7 @@ class TaskLeaser:
         """
         for queue in self._order():
             extend_at = self._clock.monotonic() + self._visibility / 2
-            leases = queue.lease(self._together.get(queue, TAKE), visibility=self._visibility)
+            leases = queue.lease(self.group_size(queue), visibility=self._visibility)
             if leases:
                 jobs = [LeasedTask(queue, lease, extend_at, grouped=self._is_grouped(lease)) for lease in leases]
                 if not all(job.grouped for job in jobs):
@@ -59,9 +63,23 @@ class TaskLeaser:
                 return jobs
         return []
 
-    def resize_groups(self, queue: WorkQueue, *, grow: bool) -> None:
-        """Let the next groups of *queue* be larger, or a take again."""
-        self._together[queue] = min(GROWTH * self._together.get(queue, TAKE), TOGETHER) if grow else TAKE
+    def group_size(self, queue: WorkQueue) -> int:
+        """How many tasks of *queue* are taken at a time."""
+        return self._together.get(queue, TAKE)
+
+    def resize_groups(self, queue: WorkQueue, *, together: bool, seconds: float) -> None:
+        """Let the next groups of *queue* be larger or smaller, after one that took *seconds*.
+
+        *together* says whether all its tasks were done together; otherwise the next group is a take again.
+        """
+        size = self.group_size(queue)
+        if not together:
+            size = TAKE
+        elif seconds <= QUICK:
+            size = min(GROWTH * size, TOGETHER)
+        elif seconds > GROWTH * QUICK:
+            size = max(size // GROWTH, TAKE)
+        self._together[queue] = size
 
     def extend(self, jobs: Sequence[LeasedTask]) -> list[LeasedTask]:
         """Extend the leases of those of *jobs* that are due; those whose lease is lost."""
