@@ -188,7 +188,7 @@ def test_what_is_saved_is_warned_of_at_once_beside_the_policies_of_others(
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["me", "you"]
     (data / "policies" / "me-duplication-policy.json").write_text("{")
     assert run(["mill", "policy", "save", "you", str(back), "--data", str(data)]) == 0
-    assert "no policy is in force, since that of another account is none: me-dupl" in capsys.readouterr().err
+    assert "no policy is in force, because that of another account is invalid: me-dupl" in capsys.readouterr().err
 
 
 def test_a_broken_policy_ends_with_the_exit_code_of_bad_input(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
