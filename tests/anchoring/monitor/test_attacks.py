@@ -43,9 +43,9 @@ FOUND_BY: Mapping[str, Mapping[str, str]] = {
     "the ledger is truncated": {
         "verify --ledger-head": "pinned ledger head .* is not among the proof's entries 2 to 2",
         "witness": "has cosigned a tree of 3 entries, but the checkpoint has only 2",
-        "monitor": "rollback: the ledger has 2 entries, but had 3 before: the ledger was truncated or restored",
+        "monitor": "rollback: the ledger .* has 2 entries, but had 3 before: the ledger was truncated or restored",
     },
-    "the ledger is forked for one client": {
+    "one client gets a fork of the ledger": {
         "verify --policy": "too few witnesses signed the checkpoint",
         "monitor --compare": "fork: .*signed two trees of 4 entries with different roots",
     },
@@ -58,7 +58,7 @@ FOUND_BY: Mapping[str, Mapping[str, str]] = {
     "an old checkpoint is replayed": {
         "verify --ledger-head": "pinned ledger head .* is not among the proof's entries 2 to 2",
         "witness": "has cosigned a tree of 3 entries, but the checkpoint has only 2",
-        "monitor": "rollback: the ledger has 2 entries, but had 3 before: an old checkpoint is served again",
+        "monitor": "rollback: the ledger .* has 2 entries, but had 3 before: an old checkpoint is served again",
     },
     "the key is replaced": {
         "verify --key": "signed by .*, but not by the trusted key",
@@ -69,7 +69,7 @@ FOUND_BY: Mapping[str, Mapping[str, str]] = {
     "an anchor is backdated": {
         "monitor": "time: entry 4 is backdated: it has the time .*, but was not yet published at",
     },
-    "a backup is restored and continued": {
+    "an old backup is restored and gets new entries": {
         "verify --policy": "too few witnesses signed the checkpoint",
         "verify --ledger-head": "pinned ledger head .* is not among the proof's entries 2 to 4",
         "witness": "status 422: the tree of 4 leaves does not begin with the tree of 3 leaves",
@@ -279,12 +279,12 @@ def restore_a_backup(scene: Scene) -> Attack:
 ATTACKS: Mapping[str, Callable[[Scene], Attack]] = {
     "an old entry is rewritten": rewrite_an_old_entry,
     "the ledger is truncated": truncate,
-    "the ledger is forked for one client": fork_for_one_client,
+    "one client gets a fork of the ledger": fork_for_one_client,
     "two different heads of the same size are signed": sign_two_heads,
     "an old checkpoint is replayed": replay_an_old_checkpoint,
     "the key is replaced": swap_the_key,
     "an anchor is backdated": date_back,
-    "a backup is restored and continued": restore_a_backup,
+    "an old backup is restored and gets new entries": restore_a_backup,
 }
 
 

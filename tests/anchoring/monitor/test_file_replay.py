@@ -110,7 +110,7 @@ def test_an_anchor_that_claims_other_batches_than_its_files_have_stays_reported(
     for _ in range(2):
         report = watch.look()
         assert [(finding.kind, finding.number) for finding in report.findings] == [("anchor", 2), ("anchor", 3)]
-        assert "counts 2 batches, but its manifest counts 1" in report.findings[0].message
+        assert "states 2 batches, but its manifest states 1" in report.findings[0].message
         assert "is already anchored" in report.findings[1].message or "anchor 1" in report.findings[1].message
         assert report.replayed == 3
 
