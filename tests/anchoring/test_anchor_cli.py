@@ -147,7 +147,7 @@ def test_a_proof_made_on_the_command_line_verifies_with_the_published_key(
     ("options", "code", "reason"),
     [
         (["--key", "nonsense"], 2, "is invalid: expected"),
-        (["--key", STRANGER], 1, "you trust example.com/foo"),
+        (["--key", STRANGER], 1, "in the policy are of example.com/foo"),
         (["--key", "empty"], 2, "contains no key"),
         (["--policy", "empty"], 2, "no quorum line"),
         (["--policy", "none"], 2, "names no ledger"),
@@ -175,7 +175,7 @@ def test_a_key_is_never_taken_for_the_name_of_a_file(
     for name in (STRANGER, damaged):
         Path(name).write_text(f"{key}\n")
     answer = run_command("verify", str(proof), "--data", str(data), "--key", STRANGER)
-    assert (answer.code, "you trust example.com/foo" in answer.err) == (1, True)
+    assert (answer.code, "in the policy are of example.com/foo" in answer.err) == (1, True)
     assert run_command("verify", str(proof), "--data", str(data), "--key", damaged).code == 2
     assert run_command("verify", str(proof), "--data", str(data), "--key", f" {key}\n").code == 0
 
@@ -188,7 +188,7 @@ def test_a_line_of_a_key_file_ends_with_a_newline_and_with_nothing_else(
     for sign in "\u2028\u2029\x85\x0b\x0c\x1c\r":
         file.write_text(f"# of the archive{sign}{key}\n{STRANGER}\n", newline="")
         answer = run_command("verify", str(proof), "--data", str(data), "--key", str(file))
-        assert (answer.code, "you trust example.com/foo" in answer.err) == (1, True)
+        assert (answer.code, "in the policy are of example.com/foo" in answer.err) == (1, True)
     file.write_text(f"# Windows\r\n{key}\r\n", newline="")
     assert run_command("verify", str(proof), "--data", str(data), "--key", str(file)).code == 0
     file.write_text(f"{key}\n" + "#" * (64 << 10))
