@@ -262,7 +262,7 @@ def test_where_they_are_killed_again_and_again_it_goes_without_them(
     for _ in range(child_pool.MAX_LOSSES):
         kill_when_asked(processes, lambda: store.bulk.infos("s", ["a"]))
     assert isinstance(store.bulk.put("s", [new("a")])[0], ItemInfo) and processes.pids == []
-    assert "no more of them are started" in caplog.records[-1].getMessage()
+    assert "no further child process is started" in caplog.records[-1].getMessage()
 
 
 def test_where_none_can_be_started_it_goes_without_them(
@@ -278,7 +278,7 @@ def test_where_none_can_be_started_it_goes_without_them(
             until(lambda: bool(caplog.records))
             assert isinstance(store.bulk.infos("s", ["a"])[0], StoreError)
         (record,) = caplog.records
-        assert "without more processes of their own" in record.getMessage()
+        assert "cannot start further child processes" in record.getMessage()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
