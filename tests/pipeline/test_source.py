@@ -166,7 +166,7 @@ def test_there_are_never_too_many_partitions() -> None:
         ({"store": "memory://", "log": "x", "to": "-1"}, "to"),
         ({"store": "memory://", "log": "x", "columns": "id,nothing"}, "nothing"),
         ({"store": "memory://", "log": "x", "columns": ""}, "columns"),
-        ({"store": "memory://", "log": "x", "columns": "id,id"}, "names id more than once"),
+        ({"store": "memory://", "log": "x", "columns": "id,id"}, "id is named more than once"),
         ({"store": "memory://", "log": "x", "colums": "id"}, "unknown option 'colums': did you mean 'columns'"),
         (
             {"store": "memory://", "log": "x", "before": "1"},
