@@ -25,7 +25,7 @@ from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.rest.app_context import AppContext
 from millstream.settings import BatchingSettings, Settings, StoreSettings
-from millstream.status.node_metrics import status_metrics
+from millstream.status.metrics import status_metrics
 from millstream.stores import StoreUnavailableError
 
 

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from millstream.batching.adaptive import AdaptiveBatcher
 from millstream.batching.batch_config import BatchConfig
 from millstream.batching.batch_log import output_messages, output_rows
-from millstream.batching.batching_metrics import record_closed, record_delays, record_open
 from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_columns import COLUMNS, event_columns, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
+from millstream.batching.metrics import record_closed, record_delays, record_open
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.ticks import Ticker

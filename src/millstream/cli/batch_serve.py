@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from millstream.anchoring.feed import AnchorSchedule
-from millstream.batching.batching_metrics import delay_quantiles
+from millstream.batching.metrics import delay_quantiles
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.anchor.feed import print_handed

@@ -35,7 +35,7 @@ from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
 from millstream.rest.views.system import look_at_health
 from millstream.settings.console import Role
-from millstream.status.node_metrics import status_metrics
+from millstream.status.metrics import status_metrics
 
 MOST_BODY = 20 << 20
 

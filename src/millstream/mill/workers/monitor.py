@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 
 from millstream.core.clock import Clock
-from millstream.core.metric_collection.prometheus import CONTENT_TYPE, MetricFamily, counter, gauge, prometheus_text
+from millstream.core.metric_collection.prometheus import CONTENT_TYPE, prometheus_text
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import NoticeError, NoticeReceiver
+from millstream.mill.workers.metrics import QueueMetrics, queue_metrics
 from millstream.mill.workers.scaling import DEFAULT_SCALING, QueueScaling, recommended
-from millstream.queue.protocol import Depth, WorkQueue
+from millstream.queue.protocol import WorkQueue
 
 _log = logging.getLogger(__name__)
 
@@ -28,15 +29,6 @@ class UndeliveredAlarm(msgspec.Struct, frozen=True):
     alarm: Alarm
     since: int
     why: str
-
-
-class QueueMetrics(msgspec.Struct, frozen=True):
-    """The last state of the monitor: the depth of each queue, the workers each should have, alarms that were not
-    told."""
-
-    depths: Mapping[str, Depth] = {}
-    desired: Mapping[str, int] = {}
-    untold: int = 0
 
 
 class QueueMonitor:
@@ -132,19 +124,6 @@ class QueueMonitor:
             else:
                 self._untold = {other: one for other, one in self._untold.items() if other != key}
         return failed
-
-
-def queue_metrics(figures: QueueMetrics) -> Iterator[MetricFamily]:
-    """The figures as metrics."""
-    states = ("ready", "leased", "delayed", "dead")
-    tasks = [
-        ({"queue": name, "state": state}, getattr(depth, state))
-        for name, depth in figures.depths.items()
-        for state in states
-    ]
-    yield gauge("queue_tasks", "", tasks)
-    yield gauge("desired_workers", "", [({"queue": name}, count) for name, count in figures.desired.items()])
-    yield counter("alarms_untold", "", figures.untold)
 
 
 def serve_metrics(figures: Callable[[], QueueMetrics], host: str, port: int) -> ThreadingHTTPServer:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.batching import Rulebook
-from millstream.batching.batching_metrics import delay_quantiles
+from millstream.batching.metrics import delay_quantiles
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.batching.ticks import Ticker

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching.batch_log import OUTPUT_SCHEMA, output_messages
-from millstream.batching.batching_metrics import record_open
+from millstream.batching.metrics import record_open
 from millstream.core.clock import Clock
 from millstream.core.decoding import prepared
 from millstream.core.metric_collection.collector import MetricsCollector, MetricsSnapshot

@@ -12,10 +12,10 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from millstream.batching import Rulebook
 from millstream.batching.batch_log import OUTPUT_SCHEMA, output_rows
-from millstream.batching.batching_metrics import record_closed, record_delays
 from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.column_engines import ClosedTables
 from millstream.batching.message_columns import split_out_of_range
+from millstream.batching.metrics import record_closed, record_delays
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.pipeline.errors import PipelineError
@@ -46,7 +46,7 @@ CLOSED_SCHEMA = pa.schema(
 )
 """One row a shard and trigger: the ids of the trigger, when the shard will have more, and an Arrow IPC stream of
 ``OUTPUT_SCHEMA`` with what the trigger closed and refused. Then how much that is, how many sources are open, and what
-the shard's collector holds, as MessagePack (``batching/batching_metrics.py``)."""
+the shard's collector holds, as MessagePack (``batching/metrics.py``)."""
 
 
 class ShardBatchProcessor(StatefulProcessor):
