@@ -91,7 +91,7 @@ def test_the_header_reads_as_documented() -> None:
     ],
 )
 def test_messages_that_are_not_those_of_the_batch_are_refused(handed: list[Message]) -> None:
-    with pytest.raises(BatchFormatError, match="do not match the 2 messages of batch"):
+    with pytest.raises(BatchFormatError, match="are not the 2 messages that batch"):
         encode_batch(batch_of([message(1), message(2)]), handed)
 
 

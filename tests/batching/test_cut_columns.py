@@ -150,11 +150,14 @@ def test_no_events_give_no_batches():
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda table: table.drop_columns(["key"]), "no column key"),
-        (lambda table: table.append_column("id", table["id"]), "no column id"),
-        (lambda table: table.set_column(3, "event_time", pa.array([1.5])), "column event_time .*: cast it to int64"),
+        (lambda table: table.drop_columns(["key"]), "exactly one column key"),
+        (lambda table: table.append_column("id", table["id"]), "exactly one column id"),
+        (
+            lambda table: table.set_column(3, "event_time", pa.array([1.5])),
+            "column event_time .*: cast the column to int64",
+        ),
         (lambda table: table.set_column(3, "event_time", pa.array([None], pa.int64())), "event_time .* without nulls"),
-        (lambda table: table.set_column(3, "event_time", pa.array([FARTHEST])), "coarser tick"),
+        (lambda table: table.set_column(3, "event_time", pa.array([FARTHEST])), "larger tick"),
     ],
 )
 def test_columns_of_another_shape_are_refused_by_name(change, what):
@@ -163,7 +166,7 @@ def test_columns_of_another_shape_are_refused_by_name(change, what):
 
 
 def test_the_faithful_mode_has_no_columns():
-    with pytest.raises(ConfigError, match="only be batched in mode order-free"):
+    with pytest.raises(ConfigError, match="batched only in mode order-free"):
         cut_columns(table_of([]), BatchConfig(50, 20, mode="faithful"))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import re
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,21 @@ def test_messages_are_found_by_id_and_by_time(served: Served) -> None:
     assert json.loads(whole["body"])["unit"] == "°F"
     assert served.ask("GET", f"{API}/logs/weather/messages/999999")[0] == 404
     assert served.ask("GET", f"{API}/logs/nothing/messages")[0] == 404
+
+
+def test_a_message_of_a_damaged_block_is_not_said_to_be_absent(copied: Callable[[], Path]) -> None:
+    folder = copied()
+    with contextlib.closing(sqlite3.connect(folder / "log.db")) as database, database:
+        (table,) = database.execute(
+            "SELECT name FROM sqlite_master WHERE name LIKE 'blocks_%' ORDER BY name"
+        ).fetchone()
+        first_id = database.execute(f"SELECT min(first_id) FROM {table}").fetchone()[0]
+        database.execute(f"UPDATE {table} SET data = zeroblob(length(data))")
+    with serving(folder) as served:
+        names = [row["log"] for row in served.ask("GET", f"{API}/logs")[1]["items"]]
+        answers = [served.ask("GET", f"{API}/logs/{name}/messages/{first_id}") for name in names]
+    damaged = [found["message"] for status, found, _ in answers if status not in (200, 404)]
+    assert len(damaged) == 1 and "damaged" in damaged[0], [(status, found) for status, found, _ in answers]
 
 
 def test_totals_and_metrics_follow_the_kinds_that_the_store_keeps(copied: Callable[[], Path]) -> None:

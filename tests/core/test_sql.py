@@ -216,6 +216,7 @@ def test_each_row_gets_its_own_value_and_all_the_same_change(books: sa.Connectio
     assert found[998] == ("read", 9_980) and found[999] == ("new", None) and found[2_000] == ("kept", None)
 
 
+@pytest.mark.served
 def test_each_kind_of_value_is_stored_as_it_was_given(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     kinds = {
         "number": sa.BigInteger,
@@ -247,6 +248,7 @@ def test_each_kind_of_value_is_stored_as_it_was_given(request: pytest.FixtureReq
         engine.dispose()
 
 
+@pytest.mark.served
 def test_a_text_with_nul_is_stored_in_postgresql_with_the_replacement_character(postgresql: str) -> None:
     engine = open_server(postgresql + "rows")
     with writing(engine) as connection:

@@ -158,6 +158,6 @@ def test_a_policy_is_withdrawn_by_command(tmp_path: Path, capsys: pytest.Capture
     assert run(["mill", "policy", "save", "acme", str(tmp_path / "policy.json"), *data]) == 0
     assert run(["mill", "policy", "withdraw", "acme", "--if-match", "none", *data]) == 4
     assert run(["mill", "policy", "withdraw", "acme", *data]) == 0
-    assert "off the list" in capsys.readouterr().out
+    assert "policy withdrawn" in capsys.readouterr().out
     assert run(["mill", "policy", "show", *data]) == 0
     assert capsys.readouterr().out == ""

@@ -99,7 +99,7 @@ def test_a_log_that_is_shorter_than_what_was_read_is_another_log(
     log_url: str, untidy: Untidy, write_log: WriteLog
 ) -> None:
     write_log(log_url, "untidy", untidy(5, 20))
-    with pytest.raises(PipelineInputError, match="it was replaced"):
+    with pytest.raises(PipelineInputError, match="the log was replaced"):
         reader(log_url).latestOffset({"id": 1000}, ReadAllAvailable())
 
 
@@ -164,7 +164,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert read_progress(tmp_path) == (0, 0)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("v1\n{}\nnonsense")
-    with pytest.raises(PipelineError, match=r"cannot read .*offsets/0: "):
+    with pytest.raises(PipelineError, match=r"cannot read .*offsets/0 \(its last line"):
         read_progress(tmp_path)
 
 

@@ -299,7 +299,7 @@ def test_a_request_that_ends_in_the_middle_is_told_so(api: Api) -> None:
             connection.send_no_more()
             found = connection.answer()
             assert_error(found, 400, "bad_request")
-            assert "ended" in found.body["message"]
+            assert "incomplete" in found.body["message"]
 
 
 def test_a_client_that_sends_no_more_after_its_request_is_answered(api: Api) -> None:

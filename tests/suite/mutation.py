@@ -111,8 +111,8 @@ def _place(mutant: Mutant) -> str:
 
 
 def _change(mutant: Mutant) -> str:
-    changed = mutant.old if mutant.old == mutant.before else f"{mutant.old} in {mutant.before}"
-    return f"`{changed}` → `{mutant.new}`"
+    change = f"`{mutant.old}` → `{mutant.new}`"
+    return change if mutant.old == mutant.before else f"{change} in `{mutant.before}`"
 
 
 def _said(result: Result | None) -> str:

@@ -180,7 +180,7 @@ def _in_batch_order(batch: EventBatch, messages: Sequence[Message]) -> Sequence[
     by_id = {message.id: message for message in messages}
     if len(by_id) != len(messages) or len(messages) != len(batch.events) or by_id.keys() != set(batch.events):
         raise BatchFormatError(
-            f"the {len(messages):,} messages given are not the {len(batch.events):,} messages that batch "
+            f"the given messages ({len(messages):,}) are not the {len(batch.events):,} messages that batch "
             f"{batch.batch!r} lists"
         )
     return [by_id[number] for number in batch.events]

@@ -84,16 +84,20 @@ def _by_sources(count: int, sources: int, clock: Clock) -> Comparison:
         title=counted(sources, "source"),
         unit="events/s",
         conditions=(
-            f"{count:,} events with digests of 64 digits, on one core. Record by record: {CHUNK:,} events per call, in "
-            f"order of receipt; the clock advances between calls. Steps of columns: Arrow tables of {STEP:,} events, "
-            "in order of receipt. Both name each batch by its SHA-256. History: one table with all events; batches "
-            "get no names."
+            f"{count:,} events with digests of 64 digits, on one core. The first row is the algorithm of thin-edge.io "
+            "(--mode faithful), whose batches depend on the order of arrival; the other rows are Millstream's "
+            f"(--mode order-free), so their batches differ. Record by record: {CHUNK:,} events per call, in order of "
+            f"receipt; the clock advances between calls. Columnar: Arrow tables of {STEP:,} events, in order of "
+            "receipt. In both, the id of a batch is its SHA-256. Whole log: one table with all events, without batch "
+            "ids."
         ),
         contenders=[
-            Contender("faithful replay, record by record", functools.partial(_feed, "faithful", events, clock)),
+            Contender(
+                "thin-edge.io's algorithm, record by record", functools.partial(_feed, "faithful", events, clock)
+            ),
             Contender("order-free, record by record", functools.partial(_feed, "order-free", events, clock)),
-            Contender("order-free, steps of columns", functools.partial(_steps, table, clock)),
-            Contender("order-free, history", functools.partial(_cut, table, clock)),
+            Contender("order-free, columnar", functools.partial(_steps, table, clock)),
+            Contender("order-free, whole log", functools.partial(_cut, table, clock)),
         ],
     )
 

@@ -73,7 +73,7 @@ class GapConformance:
             writer.append([b"a", b"b"])
         log.trim(3)
         assert (list(log.read()), log.info().count, log.first_id, log.verify().ok) == ([], 0, 3, True)
-        with pytest.raises(LogInputError, match="ends at id 2"):
+        with pytest.raises(LogInputError, match="choose 1 to 3"):
             log.trim(4)
         again = open_logs().log(LogSpec(NAME))
         with again.writer() as writer:

@@ -102,7 +102,7 @@ def test_a_published_file_that_is_missing_is_found(signed: SignedFolder) -> None
             continue
         whole = path.read_bytes()
         path.unlink()
-        with pytest.raises(LedgerError, match="is missing: remove everything"):
+        with pytest.raises(LedgerError, match="is missing: remove all published files"):
             signed.tree.verify()
         path.write_bytes(whole)
     signed.tree.verify()

@@ -52,7 +52,7 @@ def test_a_log_in_a_bucket_is_appended_to_read_verified_trimmed_and_copied(
 
 
 def test_the_url_of_a_bucket_is_read_strictly() -> None:
-    with pytest.raises(LogInputError, match="because the bucket decides it"):
+    with pytest.raises(LogInputError, match="which are always durable"):
         open_log_store("s3://bucket/logs", durability="os")
     with pytest.raises(LogInputError, match="is unknown, empty or given twice"):
         open_log_store("s3://bucket/logs?durability=os")

@@ -285,7 +285,7 @@ def test_the_newest_and_the_young_stay_in_the_bucket_of_the_log(bucket: MemoryBu
 
 
 def test_the_rules_of_compaction_are_checked() -> None:
-    with pytest.raises(LogInputError, match="at least 10 commits, not 5"):
+    with pytest.raises(LogInputError, match="at least 10, not 5"):
         Compaction(commits=5)
 
 

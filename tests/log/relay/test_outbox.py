@@ -229,7 +229,7 @@ def test_a_log_that_is_ahead_of_its_outbox_takes_nothing_for_what_it_has(
     insert(application, b"2")
     relay_all(source, log)
     assert bodies(log) == [b"1", b"2"]
-    assert "restored from a copy" in caplog.text
+    assert "restored from a backup" in caplog.text
 
 
 # Transactions that end in another order than they began

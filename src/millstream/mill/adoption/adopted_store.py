@@ -238,7 +238,8 @@ def adopted_store(store: Store) -> AdoptedStore:
     found = find_adopted_store(store)
     if found is None:
         raise StoreInputError(
-            f"cannot adopt items of {store.url}, because this store records its own checksums: adopt only "
-            "folders and buckets that other programs write"
+            f"{store.url} is not configured as a source that other programs write, so it has no recorded listing: "
+            "name single items instead, or configure the store as folder:///PATH?space=NAME or "
+            "s3://BUCKET/PREFIX?space=NAME"
         )
     return found

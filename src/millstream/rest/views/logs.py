@@ -168,10 +168,11 @@ def message(app: AppContext, request: ApiRequest[MessageQuery, Any]) -> WholeMes
     """Show a message with its complete body and its headers."""
     number, found = request.query.id, app.log(request.query.log)
     first_id, last_id = found.first_id, found.last_id
-    for batch in found.read(number, number, gaps="all") if number <= last_id else ():
+    for batch in found.read(number, number, gaps="trimmed") if number <= last_id else ():
         for each in batch:
             return _whole(found.name, each)
-    raise MessageNotFoundError(f"log {found.name} has no message {number}: its ids are {first_id:,} to {last_id:,}")
+    has = f"its ids are {first_id:,} to {last_id:,}" if first_id <= last_id else "the log is empty"
+    raise MessageNotFoundError(f"log {found.name} has no message {number}: {has}")
 
 
 @endpoints.post("/logs/{log}/messages", LogQuery, NewMessage)

@@ -73,14 +73,14 @@ def parse_database(url: str, kind: type[AddressT]) -> AddressT:
     if unknown := sorted(set(options) - set(kind.options)):
         raise _refusal(url, kind, f"; unknown options: {', '.join(unknown)}; allowed: {', '.join(kind.options)}")
     fields = {"host": parts.hostname, "port": port, "user": unquote(parts.username), "database": database, **options}
-    password = _password(url, kind, parts, options.get("password_file"))
+    password = _password(url, parts, options.get("password_file"))
     try:
         return msgspec.convert({**fields, "password": password}, prepared(kind))
     except msgspec.ValidationError as error:
         raise _refusal(url, kind, f"; {error}") from error
 
 
-def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: str | None) -> str:
+def _password(url: str, parts: SplitResult, file: str | None) -> str:
     password = unquote(parts.password or "")
     if password == HIDDEN:
         raise LogInputError(
@@ -90,7 +90,10 @@ def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: s
     if file is None:
         return password
     if password:
-        raise _refusal(url, kind, " with either a password or a password_file, not both")
+        raise LogInputError(
+            f"invalid database URL {mask_password(url)[:200]!r}: it has both a password and a password_file; remove "
+            "one of them"
+        )
     try:
         return read_password(file)
     except (OSError, ValueError) as error:
@@ -99,4 +102,4 @@ def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: s
 
 def _refusal(url: str, kind: type[DatabaseAddress], advice: str) -> LogInputError:
     form = f"{kind.scheme}://user:password@host:port/database"
-    return LogInputError(f"invalid log store URL {mask_password(url)[:200]!r}: use {form}{advice}")
+    return LogInputError(f"invalid database URL {mask_password(url)[:200]!r}: use {form}{advice}")
