@@ -151,7 +151,7 @@ def test_a_url_opens_the_same_file_again(tmp_path: Path, monkeypatch: pytest.Mon
     "url", ["", "sqlite://", "sqlite:///", "sqlite://host/x", "memory://x", "mysql://h/d", "log.db", "sqlite:///a\0b"]
 )
 def test_a_url_of_no_known_form_is_refused(url: str) -> None:
-    with pytest.raises(LogInputError, match=f"invalid log store URL {re.escape(repr(url))}: use "):
+    with pytest.raises(LogInputError, match=f"invalid (log store|database) URL {re.escape(repr(url))}: use "):
         open_store(url)
 
 

@@ -152,7 +152,9 @@ class LogLedger:
             entry = decode_entry(body)
         except LedgerError as error:
             if is_entry(body):
-                raise
+                raise LedgerError(
+                    f"message {message_id} of log {self._log.name!r}: {error}; restore the log from a backup"
+                ) from error
             raise LedgerError(
                 f"message {message_id} of log {self._log.name!r} is not a ledger entry: exclude messages of other "
                 "writers with `millstream anchor ledger --repair` (for the other ledgers, add --ledger registry or "

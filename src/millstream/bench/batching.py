@@ -106,8 +106,8 @@ def _by_length(lengths: Sequence[int], clock: Clock) -> Comparison:
     return Comparison(
         title="Growing number of events",
         unit="events/s",
-        conditions=f"Steps of {STEP:,} events from 1,000 sources, with batch names. Events are generated during the "
-        "run.",
+        conditions=f"Columnar: {STEP:,} events per call, from 1,000 sources, with batch ids. Events are generated "
+        "during the run.",
         contenders=[Contender(f"{count:,} events", functools.partial(_lazy_steps, count, clock)) for count in lengths],
     )
 
@@ -116,13 +116,13 @@ def _memory(count: int) -> Comparison:
     table = fleet(count, 1000)
     contenders: list[tuple[str, Callable[[], Batcher | ColumnBatcher]]] = [
         ("record by record", functools.partial(_open_records, table)),
-        ("steps of columns", functools.partial(_open_columns, table)),
+        ("columnar", functools.partial(_open_columns, table)),
     ]
     return Comparison(
         title=f"{count:,} open events",
         unit="bytes/event",
-        conditions="The memory that a batcher of 1,000 sources holds (in Python and Arrow), and the size of its "
-        "snapshot.",
+        conditions="Memory (Python and Arrow) of a batcher with 1,000 sources while this many events wait in open "
+        "batches, and the size of its snapshot.",
         contenders=[Contender(name, functools.partial(_measure, count, hold)) for name, hold in contenders],
     )
 

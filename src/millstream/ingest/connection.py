@@ -36,6 +36,7 @@ _MOST = 1 << 16  # messages that may come before the answer to a request
 _HEAD_BYTES = 70_000  # the most that a packet holds besides its payload: a topic of 64 KiB, and properties
 _CLOSE_SECONDS = 5.0
 _TAKEN_OVER = 0x8E
+_EXPIRED, _OTHER_HOST = 10, {62, 64}  # X509_V_ERR_CERT_HAS_EXPIRED, …_HOSTNAME_MISMATCH, …_IP_ADDRESS_MISMATCH
 _BUSY = {0x88, 0x89, 0x97, 0x9F}  # server unavailable, busy, over quota, too many connections: try again
 
 
@@ -70,10 +71,7 @@ class MqttConnection:
         try:
             self._paho.reconnect()
         except ssl.SSLCertVerificationError as error:
-            raise BrokerRefusedError(
-                f"the certificate of {self._place.url} is not trusted ({error.verify_message}): "
-                "add ?tls_ca=FILE with the certificate of its authority to the URL"
-            ) from error
+            raise BrokerRefusedError(_certificate_refused(self._place.url, error)) from error
         except (OSError, ValueError) as error:
             raise BrokerUnavailableError(f"cannot reach {self._place.url}: {error}") from error
         self._await("CONNECT", lambda: self._paho.welcome is not None)
@@ -343,3 +341,14 @@ def _tls_context(place: BrokerAddress) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise IngestInputError(f"cannot use the certificates of {place.url}: {error}") from error
     return context
+
+
+def _certificate_refused(url: str, error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code == _EXPIRED:
+        return f"the certificate of {url} has expired: renew it on the broker"
+    if error.verify_code in _OTHER_HOST:
+        return f"the certificate of {url} is not valid for this host: use a host name that the certificate contains"
+    return (
+        f"the certificate of {url} is not trusted ({error.verify_message}): add ?tls_ca=FILE to the URL; FILE contains "
+        "the certificate of the CA that signed it"
+    )

@@ -143,8 +143,10 @@ def _read(document: Document) -> SessionRecord | None:
     try:
         data = document.read()
         return None if data is None else msgspec.json.decode(data, type=prepared(SessionRecord))
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
+        raise ReceiptsError(f"cannot read {document}: {error}") from error
+    except msgspec.DecodeError as error:
         raise ReceiptsError(
-            f"{document} is not a valid session record: {error}. To continue without the record, move it away; "
-            "unacknowledged messages may then be stored twice, and the client subscribes again"
+            f"{document} is not a valid session record: {error}. Move the file away (in a database: delete the row) "
+            "and restart the ingest: the client then subscribes again, and unacknowledged messages may be stored twice"
         ) from error

@@ -290,8 +290,8 @@ class Log:
         self._refuse_users("moved")
         if self.bodies_only:
             raise LogInputError(
-                f"cannot move messages of log {self.name!r} to a tier: it is stored as rows, not as "
-                "blocks; copy the log to a store of another kind"
+                f"cannot move messages of log {self.name!r} to a tier: its store has layout=nerve, which has no "
+                "blocks; copy the log to a store without layout=nerve (`millstream log copy`)"
             )
         url = self._backend.objects(policy.url).url
         write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=url))

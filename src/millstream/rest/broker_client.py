@@ -12,6 +12,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from millstream.core.errors import InputError
+from millstream.core.secrets import mask_password
 from millstream.messaging.broker.admin import AdminCall, AdminCallError
 from millstream.messaging.errors import UnreachableError
 from millstream.rest.access_control import is_loopback
@@ -37,7 +38,14 @@ class BrokerClient(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            raise InputError(f"--url: invalid URL {self.url!r}: write http://127.0.0.1:8460 or https://node.example")
+            found = mask_password(self.url)
+            if parts.username:
+                raise InputError(
+                    f"--url: {found!r} contains a user name: remove it, and use --user and --password-file"
+                )
+            raise InputError(
+                f"--url: invalid URL {found!r}: expected http://HOST:PORT or https://HOST, without a query"
+            )
         if self.user and parts.scheme == "http" and not is_loopback(parts.hostname):
             raise InputError(f"--url {self.url!r}: passwords are sent to other hosts only over https: use https://")
 

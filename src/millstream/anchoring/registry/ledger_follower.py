@@ -25,6 +25,11 @@ from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.core.amounts import counted
 from millstream.core.errors import MillstreamError
 
+_RESTORE = (
+    "restore the ledger from a backup that has these entries or, if another operator runs the ledger, compare it with "
+    "the copy of another reader"
+)
+
 SAVE_SECONDS = 5.0
 """Minimum seconds between two saves of the progress."""
 
@@ -157,7 +162,7 @@ class LedgerFollower:
         if self._reached < position:
             raise LedgerError(
                 f"the ledger {self._ledger.name} ends at entry {self._reached:,}, but entry {position:,} was observed "
-                "before: the ledger was truncated or replaced"
+                f"before: the ledger was truncated or replaced; {_RESTORE}"
             )
         self._ledger.settled()
 
@@ -225,7 +230,7 @@ class LedgerFollower:
                     break
         return (
             f"entry {number:,} of the ledger {self._ledger.name} does not continue the entries that were observed, "
-            f"up to entry {position:,}: the ledger was rewritten or replaced"
+            f"up to entry {position:,}: the ledger was rewritten or replaced; {_RESTORE}"
         )
 
     def _save(self, error: str | None) -> None:

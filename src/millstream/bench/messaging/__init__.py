@@ -33,6 +33,12 @@ _COUNTS = {"quick": (100, 1_000), "small": (4_000, 60_000), "full": (20_000, 1_0
 
 Run = Callable[[MessagingTask], Measurement]
 
+_ALTERNATELY = (
+    "One acknowledgement per message. The consumer receives and acknowledges alternately: `received/s` counts only the "
+    "time of receive calls, `acknowledged/s` only that of acknowledgements. `p50 ms` and `p99 ms` are times of a "
+    "receive call."
+)
+
 
 class MessagingPeers(Protocol):
     """The peers in each comparison, with this many messages."""
@@ -86,7 +92,7 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
             [_contender("our client, our broker", ours, send_batches_ours, batched), *peers.send_batches(batched)],
         )  # fmt: skip
         yield Comparison(
-            "Receiving, with single acknowledgements", "received/s", f"One acknowledgement per message. {body}",
+            "Receiving, with single acknowledgements", "received/s", f"{_ALTERNATELY} {body}",
             [
                 _contender("our client, our broker", ours, receive_gathered_ours, singly),
                 _contender("our client without batching, our broker", ours, receive_singly_ours, singly),
