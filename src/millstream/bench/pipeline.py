@@ -137,7 +137,7 @@ class PipelineRuns:
         self._name = name
         self._spark, self.folder, self._clock = spark, folder, clock
         self._cores = where
-        self._where = f"{where}. The smallest size ran once before."
+        self._where = f"{where}. The smallest size ran once before the measurement, as a warm-up."
         self._url = f"sqlite:///{folder / 'log.db'}"
         self._turns = itertools.count()
 

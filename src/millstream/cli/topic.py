@@ -206,7 +206,10 @@ def _ask(
     if endpoint:
         return call_broker(parse_address(endpoint), call, request, options)
     if settings.log_url.startswith("memory:"):
-        raise InputError("a memory: store is lost when this command ends: name a store on a disk")
+        raise InputError(
+            "the log store memory: is lost when this command ends: name the running broker with --broker HOST:PORT, or "
+            "set log.store to a durable store"
+        )
     if not settings.log.store:
         make_private_folder(settings.folder)
     try:

@@ -60,7 +60,10 @@ def make_file_location(root: str, paths: Sequence[tuple[str, ...]]) -> FileLocat
         if not _is_folder(folder, path[-1]):
             return FileLocation(path, folder, None)
         os.close(folder)
-    raise NotADirectoryError(f"{'/'.join(paths[-1])} exists as a file that is not a content item: move that file away")
+    raise NotADirectoryError(
+        f"cannot create {root}/{'/'.join(paths[-1])}: a folder has this name, or a parent of the path is not a folder: "
+        "move the obstacle away"
+    )
 
 
 def _look_at(root: str, path: tuple[str, ...]) -> FileLocation | None:

@@ -22,7 +22,7 @@ def package_command(target: Path) -> None:
     from millstream.pipeline.package_zip import write_package
 
     if target.suffix != ".zip":
-        raise InputError(f"invalid file name {target}: Python imports only from an archive whose name ends in .zip")
+        raise InputError(f"invalid file name {target}: use a name that ends in .zip, which Spark adds to Python's path")
     try:
         count = write_package(target)
     except OSError as error:
