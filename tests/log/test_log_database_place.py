@@ -101,7 +101,7 @@ def test_an_account_with_a_password_gets_in_and_a_wrong_password_is_not_shown(
         assert "s3cret" not in str(caught.value)
         with pytest.raises(LogInputError, match="is masked"):
             open_store(store.url)
-    with pytest.raises(StorageError, match="check user and password") as denied:
+    with pytest.raises(StorageError, match="check the user and the password") as denied:
         open_store(f"{scheme}://mill:wr0ng@{rest}")
     assert "wr0ng" not in "".join(map(str, (denied.value, denied.value.__cause__)))
 

@@ -254,7 +254,7 @@ def test_a_missing_bucket_is_no_missing_item(swift: S3Server) -> None:
     address = f"s3://nowhere?endpoint={swift.address.endpoint}&credentials={CREDENTIALS}"
     store = open_provider(address)
     for ask in (store.spaces, lambda: store.info("space", "item"), lambda: store.put("space", "a", io.BytesIO(b""))):
-        with pytest.raises(StoreError, match="create it") as caught:
+        with pytest.raises(StoreError, match="create the bucket") as caught:
             ask()
         assert not isinstance(caught.value, ItemNotFoundError)
 
