@@ -1,12 +1,13 @@
 """The processor time of a message, an operation and a task when one, two or three processes serve a node.
 
-``PYTHONPATH=tests/acceptance:tests python node_costs.py FOLDER DATABASE NODES,… SHARE`` starts for each number of
-NODES, such as ``1,2,3,3,2,1``, servers and processes of their own as ``several_nodes.py`` does, and gives them four
-kinds of work, each at once and as fast as they take it: messages appended to a log, messages sent to a topic and
-received from it, operations on identifiers over HTTP at all members in turn, and items put that are copied and checked.
-SHARE makes less of all of it. What the processes take until the work is done, less what as many take in the same time
-when there is nothing to do, is divided by the number of units. The client's and the servers' time is left out.
-A line of JSON is printed for each run, and last the medians and their ratios to those with one process.
+``PYTHONPATH=tests/acceptance:tests python node_costs.py FOLDER DATABASE NODES,… SHARE [KIND…]`` starts for each
+number of NODES, such as ``1,2,3,3,2,1``, servers and processes of their own as ``several_nodes.py`` does, and gives
+them five kinds of work, each at once and as fast as they take it: messages appended to a log (``log``), messages sent
+to a topic and received from it (``topic``), operations on identifiers over HTTP at all members in turn
+(``operations``), and items that are copied (``copies``) and checked (``checks``). SHARE makes less of all of it; KINDs
+choose some of it. The processor time of the processes until the work is done, less that of as many idle processes in
+the same time, is divided by the number of units. The time of clients and servers is not counted. A line of JSON is
+printed for each run, and last the medians and their ratios to those with one process.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import io
 import json
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -44,12 +45,13 @@ from millstream.testing.ports import free_ports
 MESSAGES, SENDS, OPERATIONS, ITEMS = 1_000_000, 60_000, 20_000, 3_000
 _ENVIRONMENT = {
     "MILLSTREAM_SERVE__REGISTRY": "true",
+    "MILLSTREAM_BATCHING__MAX_COUNT": "1000",
     "MILLSTREAM_SERVE__PRODUCERS": "false",  # the program puts the tasks itself
     "MILLSTREAM_MILL__PRODUCE__BITS_FREQUENCY": "1s",
     "MILLSTREAM_MILL__PRODUCE__DUPLICATION_FREQUENCY": "1s",
 }
 _QUIET = 20.0
-_APPEND = 1_000
+_APPEND = _SOURCES = 1_000
 _TASKS_FIRST = 12
 _AT_ONCE = 64
 
@@ -118,13 +120,13 @@ class Work:
         self.messages, self.sends, self.operations, self.items = counts
 
     def append(self) -> None:
-        """Append messages of five sources, a hundred a second of their own time."""
-        now = self._cluster.clock.now()
+        """Append messages of a thousand sources, as they happen."""
+        clock = self._cluster.clock
         with self._node.logs.store.log(LogSpec(LOG)).writer("costs") as writer:
             for start in range(0, self.messages, _APPEND):
                 numbers = range(start, min(start + _APPEND, self.messages))
-                first = now - 10_000 * self.messages
-                writer.append([Message(b"m%d" % n, f"k{n % 4}", f"s{n % 5}", first + 10_000 * n) for n in numbers])
+                now = clock.now()
+                writer.append([Message(b"m%d" % n, f"k{n % 4}", f"s{n % _SOURCES}", now) for n in numbers])
 
     def is_batched(self, log: str) -> bool:
         """Whether every message of *log* is batched and every batch anchored."""
@@ -200,28 +202,38 @@ class Work:
             return connection.scalar(query) or 0
 
 
-def measure(folder: Path, database: str, nodes: int, share: float) -> Mapping[str, float | Cost]:
-    """What each kind of work costs with so many *nodes*."""
+def measure(
+    folder: Path, database: str, nodes: int, share: float, kinds: Collection[str]
+) -> Mapping[str, float | Cost]:
+    """What each of *kinds* of work costs with so many *nodes*; of all kinds where none is given."""
     with contextlib.ExitStack() as stack:
         cluster = Cluster(folder, database, 0, stack, nodes)
         members = Members(cluster, nodes)
-        work = Work(cluster, stack.enter_context(cluster.opened("load")), share)
+        node = stack.enter_context(cluster.opened("load"))
+        work = Work(cluster, node, share)
         requests = [canonical_json(DidOwner(f"o{number}").create.request) for number in range(work.operations)]
+        offered: Mapping[str, tuple[int, Callable[[], object], Callable[[], bool]]] = {
+            "log": (work.messages, work.append, lambda: work.is_batched(LOG)),
+            "topic": (work.sends, work.send, lambda: work.is_batched(TOPIC)),
+            "operations": (work.operations, lambda: work.post(requests, members.http), work.are_observed),
+            "copies": (work.items, work.put, work.are_copied),
+            "checks": (2 * work.items, work.check, work.are_checked),
+        }
+        costs = {kind: members.cost(*one) for kind, one in offered.items() if not kinds or kind in kinds}
+        totals = node.anchoring.journal.totals()
         return {
             "idle": round(members.idle, 3),
-            "message of a log": members.cost(work.messages, work.append, lambda: work.is_batched(LOG)),
-            "message of a topic": members.cost(work.sends, work.send, lambda: work.is_batched(TOPIC)),
-            "operation": members.cost(work.operations, lambda: work.post(requests, members.http), work.are_observed),
-            "copy": members.cost(work.items, work.put, work.are_copied),
-            "check": members.cost(2 * work.items, work.check, work.are_checked),
+            "batches": totals.observed,
+            "rejected batches": totals.rejected,
+            **costs,
         }
 
 
-def main(folder: str, database: str, nodes: str, share: str) -> None:
+def main(folder: str, database: str, nodes: str, share: str, *kinds: str) -> None:
     """Measure, and print the figures and their ratios."""
     found = dict[int, list[Mapping[str, float | Cost]]]()
     for turn, count in enumerate(map(int, nodes.split(","))):
-        figures = measure(Path(folder) / str(turn), database, count, float(share))
+        figures = measure(Path(folder) / str(turn), database, count, float(share), kinds)
         found.setdefault(count, []).append(figures)
         print(json.dumps({"nodes": count, **figures}), flush=True)
     for kind in found[min(found)][0]:
