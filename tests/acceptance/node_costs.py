@@ -239,7 +239,7 @@ def main(folder: str, database: str, nodes: str, share: str, *kinds: str) -> Non
     for kind in found[min(found)][0]:
         medians = {count: statistics.median(_time(one[kind]) for one in runs) for count, runs in sorted(found.items())}
         first = medians[min(medians)]
-        print(kind, {count: (median, round(median / first, 2)) for count, median in medians.items()})
+        print(kind, {count: (median, round(median / first, 2) if first else None) for count, median in medians.items()})
 
 
 def _time(figure: float | Cost) -> float:
