@@ -175,17 +175,16 @@ def insert_rows(
     statement: a statement a row would cost a trip to the server, and with SQLite a fight for the interpreter against
     every other thread.
     """
-    names = ", ".join(map(connection.dialect.identifier_preparer.quote, columns))
-    if connection.dialect.name == "postgresql":
-        given = _JsonRows(table, columns)
-        text = f"INSERT INTO {table.name} ({names}) SELECT {given.columns} FROM {given.rows} {_clause(conflict)}"  # noqa: S608
-        chunks = _statements(table, columns, rows, conflict, _JSON_ROWS)
-        return sum(connection.exec_driver_sql(text, (given.encode(chunk),)).rowcount for chunk in chunks)
     if _is_sqlite(connection):
         columns, rows = _with_values(columns, rows)
-        names = ", ".join(map(connection.dialect.identifier_preparer.quote, columns))
+    names = ", ".join(map(connection.dialect.identifier_preparer.quote, columns))
+    into = f"INSERT INTO {table.name} ({names})"
+    if connection.dialect.name == "postgresql":
+        given = _JsonRows(table, columns)
+        text = f"{into} SELECT {', '.join(given.columns)} FROM {given.rows} {_clause(conflict)}"  # noqa: S608
+        chunks = _statements(table, columns, rows, conflict, _JSON_ROWS)
+        return sum(connection.exec_driver_sql(text, (given.encode(chunk),)).rowcount for chunk in chunks)
     row = f"({', '.join([_mark(connection)] * len(columns))})"
-    into = f"INSERT INTO {table.name} ({names}) VALUES"
     if _is_sqlite(connection):
         return sum(_insert(connection, into, row, chunk, _clause(conflict)) for chunk in _parts(rows, _ROWS))
     return sum(
@@ -195,7 +194,7 @@ def insert_rows(
 
 
 def _insert(connection: sa.Connection, into: str, row: str, rows: Sequence[Sequence[Any]], clause: str) -> int:
-    text = f"{into} {', '.join([row] * len(rows))} {clause}"
+    text = f"{into} VALUES {', '.join([row] * len(rows))} {clause}"
     return connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(rows))).rowcount
 
 
@@ -228,9 +227,9 @@ class _JsonRows:
         )
         self.rows = f"json_to_recordset(%s::json) AS given ({typed})"
         """An element of a ``FROM`` clause."""
-        self.columns = ", ".join(
+        self.columns = [
             f"{name}::json" if kind == "JSON" else name for name, kind in zip(self._names, kinds, strict=True)
-        )
+        ]
         """The columns of ``given``, with the types of those of the table."""
 
     def encode(self, rows: Sequence[Sequence[Any]]) -> str:
@@ -343,7 +342,7 @@ def update_rows(
     where = "".join([f" AND {name} = {mark}" for name in only] + [f" AND {name} <> {mark}" for name in never])
     if connection.dialect.name == "postgresql":
         given = _JsonRows(key.table, [key.name, column.name])
-        name, value = given.columns.split(", ")
+        name, value = given.columns
         change_text = f"UPDATE {key.table.name} SET {column.name} = {value}{same}"  # noqa: S608
         text = f"{change_text} FROM {given.rows} WHERE {key.name} = {name}{where}"
         values = (*change.values(), given.encode(list(dict(pairs).items())), *only.values(), *never.values())

@@ -127,13 +127,8 @@ class DidRegistry(ClosesOnExit):
         notice_lost = self.settings.queue.monitor_interval if self._broker else 0.0
         while self.queue.claim(10_000, older_than=notice_lost) == 10_000:
             pass
-        head = self.ledger.head()
-        if (
-            head is not None
-            and self._has_new(head)
-            and not self.store.is_cut_by_other(head.anchor_string, self.instance)
-        ):
-            self.observer.observe()  # another registry writes to the same ledger
+        if self._is_left_to_observe():
+            self.observer.observe()
         self.writer.cut()
 
     def close(self) -> None:
