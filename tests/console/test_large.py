@@ -87,8 +87,12 @@ def test_pages_answer_and_memory_is_held(crowds: Mapping[str, tuple[Crowd, Path]
         assert max(medians.values()) < MEDIAN_SECONDS
 
 
+_ANSWERS = 4
+
+
 def work_of(crowd: Crowd, folder: Path) -> dict[str, tuple[int, int]]:
-    """By path: calls of functions, and tens of steps of SQLite, of one answer that is not the first."""
+    """By path: calls of functions, and tens of steps of SQLite, of the answer that took least: one of the others may
+    count totals for all pages."""
     settings, _ = load_settings({"data": str(folder)})
     with Node.open(settings) as node:
         console = Console(AppContext(node))
@@ -98,7 +102,7 @@ def work_of(crowd: Crowd, folder: Path) -> dict[str, tuple[int, int]]:
             look()
         console.app.poller.start()
         try:
-            return {path: _work(console.asgi_app, path) for path in paths(crowd) for _ in range(2)}
+            return {path: min(_work(console.asgi_app, path) for _ in range(_ANSWERS)) for path in paths(crowd)}
         finally:
             console.app.poller.stop()
 
