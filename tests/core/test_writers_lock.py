@@ -59,7 +59,7 @@ def test_a_process_that_is_stopped_within_its_turn_keeps_the_others_waiting_for_
     end_idle_transactions(stopped, 0.5)
     for engine in (stopped, other):
         lock_writers(engine)
-    with pytest.raises(sa.exc.DBAPIError), writing(stopped) as connection:
+    with pytest.raises(sa.exc.OperationalError), writing(stopped) as connection:
         with writing(other):
             pass
         connection.execute(sa.select(1))

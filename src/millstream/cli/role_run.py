@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+import sqlalchemy as sa
+
 from millstream.core.errors import MillstreamError
 from millstream.node.members.role_scheduler import may_pass
 
@@ -72,7 +74,7 @@ class RoleRun:
         try:
             with self.fence():
                 self._stack.close()
-        except MillstreamError as error:
+        except (MillstreamError, sa.exc.OperationalError) as error:
             if not self._is_owned:
                 raise
             _log.warning("%s has ended with an error: %s", self.name, error)

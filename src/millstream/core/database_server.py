@@ -134,7 +134,18 @@ def _engine(kind: _ServerKind, place: sa.URL, isolation_level: Any = "READ COMMI
         connect_args=dict(kind.connecting),
     )
     sa.event.listen(engine, "connect", lambda connection, _record: kind.adapt(connection))
+    sa.event.listen(engine, "handle_error", _lost_connection)
     return engine
+
+
+def _lost_connection(context: sa.engine.ExceptionContext) -> sa.exc.OperationalError | None:
+    """Each error by which a connection is lost as one class. psycopg calls those of a transaction that the server ended
+    because it was idle for too long internal errors."""
+    error = context.sqlalchemy_exception
+    if not context.is_disconnect or error is None or isinstance(error, sa.exc.OperationalError):
+        return None
+    assert isinstance(error, sa.exc.StatementError) and isinstance(error.orig, Exception)
+    return sa.exc.OperationalError(error.statement, error.params, error.orig, connection_invalidated=True)
 
 
 def _make_in_mysql(place: sa.URL) -> None:
