@@ -16,7 +16,7 @@ from suite.sizes import SIZE
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "verdict.md"
 BEGIN, END = "<!-- fault table -->\n", "<!-- end of the fault table -->\n"
-COLUMNS = ("fault", "caused by", "kind", "words", "overview (s)", "metrics (s)", "status (s)", "gone (s)")
+COLUMNS = ("fault", "caused by", "kind", "message", "overview (s)", "metrics (s)", "status (s)", "gone (s)")
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 
 

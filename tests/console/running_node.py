@@ -374,7 +374,7 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
         "a worker killed": ("`kill -9` of a process that has leased a task", _worker_killed),
         "a second process that serves the folder": ("a second `millstream serve`", _served_twice),
         "a log that another process writes": (
-            "a second process that holds the log of a topic, and a message that is sent",
+            "a second process that holds the log of a topic; then a message is sent",
             _written_elsewhere,
         ),
     }
@@ -391,14 +391,14 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
         | by_members
         | {"a disk that fills", "an alarm that is not delivered", "messages not batched"}
     )
-    late = ("the clock, ", "the injected clock", "a batch", "a batch service")
+    late = ("moving the clock", "a batch", "ending the batch service")
     found = []
     for fault, (caused, kind, words, _) in documented.items():
         if fault not in elsewhere:
             how, cause = own.get(fault, (caused, FAULTS[fault]))
             found.append(Row(fault, how, kind.strip("`"), words, cause))
     found.sort(key=lambda row: row.caused.startswith(late))  # these let hours pass
-    filled, full = "a file that fills it, in a mount namespace", "the disk of the {} has .* free"
+    filled, full = "a file that fills the disk, in a mount namespace", "the disk of the {} has .* free"
     fill = "head -c 200M /dev/zero > {} 2>/dev/null || true"
     unmount, mount = "umount NODE/stores/two", "mount --bind NODE/../disk/two NODE/stores/two"
     read_only, writable = (f"mount -o remount,bind,{mode} NODE/stores/two" for mode in ("ro", "rw"))
@@ -415,8 +415,8 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
             _inside(fill.format("NODE/../disk/filler"), "rm NODE/../disk/filler"), "mounts"),
         Row("the disk of the node full", filled, "disk", full.format("data folder"),
             _inside(fill.format("NODE/filler"), "rm NODE/filler"), "mounts"),
-        Row("a disk that fills", "a file of 12 MB in a mount namespace, 20 minutes later by the clock", "disk-filling",
-            r"the disk .* \(data folder, .*\) is full in \d", _disk_filling, "mounts"),
+        Row("a disk that fills", "moving the clock by 20 minutes, and a file of 12 MB in a mount namespace",
+            "disk-filling", r"the disk .* \(data folder, .*\) is full in \d", _disk_filling, "mounts"),
         Row("a witness that does not answer", "`kill -9` of its process, then an anchor", "cosignatures-missing",
             documented["a witness that does not answer"][2], _witness_killed, "witnessed"),
         Row("a ledger that was forked", documented["a ledger that was forked"][0], "ledger-forked",

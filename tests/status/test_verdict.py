@@ -72,7 +72,7 @@ def desk(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 def test_the_page_lists_every_fault_and_every_kind_of_issue() -> None:
     assert list(TABLE) == list(FAULTS)
-    documented = {row[0].strip("`"): row[1:] for row in rows("Kinds of issues")}
+    documented = {name.strip("`"): [severity, meaning] for name, severity, _, meaning in rows("Kinds of issues")}
     assert documented == {name: [kind.severity, kind.meaning] for name, kind in KINDS.items()}
 
 
