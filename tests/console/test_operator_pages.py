@@ -122,7 +122,7 @@ def test_a_finding_shows_its_code_and_what_to_do(asked: AskedInProcess, tmp_path
     pages = ("/integrity/findings", "/integrity/item?space=s&content_id=a", "/integrity/space?store=two&space=s")
     for page in pages:
         text = asked.page(page)
-        assert "B3 checksum-mismatch" in text and "What to do: repair it in the console" in text, page
+        assert "B3 checksum-mismatch" in text and "What to do: repair the item in the console" in text, page
     assert 'href="/integrity?text=s"' in asked.page(pages[1]) and 'href="/integrity?store=two"' in asked.page(pages[2])
 
 

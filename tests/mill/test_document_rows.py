@@ -223,7 +223,7 @@ def test_row_10_an_object_that_was_changed_past_the_audit_is_recorded_once_a_per
     mill.settle()
     assert (mill.world.manifest.get("1", "s", "alone").sha256, mill.last_event("alone").sha256) == (mill.sum, mill.sum)
     (cause,) = mill.causes()
-    assert "B9 manifest" in cause and "or record these (`millstream mill accept`)" in cause
+    assert "B9 manifest" in cause and "or record the present content (`millstream mill accept`)" in cause
     mill.accept("1", "alone")
     mill.settle()
     assert mill.last_event("alone").sha256 != mill.sum

@@ -15,9 +15,9 @@ MANUAL = Path(__file__).parents[2] / "docs" / "mill.md"
 
 
 def test_the_manual_has_every_outcome_with_its_remedy() -> None:
-    table = MANUAL.read_text("utf-8").partition("| code | what to do |\n")[2].partition("\n\n")[0]
-    rows = [line.strip("|").split(" | ") for line in table.splitlines()[1:]]
-    assert {code.strip(): todo.strip() for code, todo in rows} == {row.code: row.todo for row in OUTCOMES.values()}
+    table = MANUAL.read_text("utf-8").partition("| code | meaning | what to do |\n")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[1:]]
+    assert rows == [[row.code, row.meaning.partition(":")[0], row.todo] for row in OUTCOMES.values()]
 
 
 def test_every_result_that_is_a_failure_or_an_error_has_a_remedy() -> None:

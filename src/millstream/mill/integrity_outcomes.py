@@ -58,14 +58,16 @@ class RowText(msgspec.Struct, frozen=True):
     todo: str = ""
 
 
-_RESTORE = "restore the recorded ones (`millstream mill repair`, or `store put`)"
-_FORGET = "run `millstream protect` and say that it was deleted (`millstream mill forget STORE SPACE --vanished`)"
-_WAYS_OUT = f"{_RESTORE}, or record these (`millstream mill accept`)"
+_RESTORE = "restore the recorded content (`millstream mill repair`, or `store put`)"
+_FORGET = "run `millstream protect` and record its deletion (`millstream mill forget STORE SPACE --vanished`)"
+_WAYS_OUT = f"{_RESTORE}, or record the present content (`millstream mill accept`)"
 
-_REPAIR = "repair it in the console, or with `millstream mill repair`; without a good copy, restore it from a backup"
-_DECIDE = "compare the copies, then restore the right one (`millstream mill repair`) or record this one "
-_DECIDE += "(`millstream mill accept`)"
-_RUN = "nothing: it is recorded at the next check; if not, see the log of the process"
+_REPAIR = (
+    "repair the item in the console, or with `millstream mill repair`; without a good copy, restore it from a backup"
+)
+_DECIDE = "compare the copies, then restore the right content (`millstream mill repair`) or record the present "
+_DECIDE += "content (`millstream mill accept`)"
+_RUN = "nothing: the next check corrects the records; if it does not, read the log of the process"
 
 ROWS: Mapping[str, RowText] = {
     CheckRow.INTACT: RowText("intact", "bytes, provider and manifest agree", 1),
@@ -76,10 +78,10 @@ ROWS: Mapping[str, RowText] = {
     CheckRow.VANISHED_MEANWHILE: RowText(
         "vanished",
         "the object vanished while it was checked",
-        todo="check again (`millstream mill check`); if it is missing, repair it",
+        todo="check again (`millstream mill check`); if the item is missing, repair it",
     ),
     CheckRow.UNREADABLE: RowText(
-        "unreadable", "the bytes could not be read", todo=f"look for errors of the disk; then {_REPAIR}"
+        "unreadable", "the bytes could not be read", todo=f"look for disk errors; then {_REPAIR}"
     ),
     CheckRow.STORE_DIFFERS_AT_FIRST: RowText(
         "store-checksum", "the provider's checksum differs from bytes and manifest", 3
@@ -95,23 +97,25 @@ ROWS: Mapping[str, RowText] = {
     ),
     CheckRow.MANIFEST_DIFFERS_AT_FIRST: RowText("manifest", "the manifest differs from the provider's checksum", 4),
     CheckRow.MANIFEST_DIFFERS: RowText(
-        "manifest", f"the provider holds other bytes than the manifest says: {_WAYS_OUT}", 10, todo=_DECIDE
+        "manifest", f"the store has other content than the manifest records: {_WAYS_OUT}", 10, todo=_DECIDE
     ),
     CheckRow.ALL_DIFFER: RowText("neither", f"bytes, provider and manifest all differ: {_RESTORE}", todo=_REPAIR),
-    CheckRow.FRESH: RowText("fresh", "changed less than a day ago: the manifest may not know yet"),
-    CheckRow.UNRECORDED_AT_FIRST: RowText("unrecorded", "the manifest does not know this object", 9),
-    CheckRow.UNRECORDED: RowText("unrecorded", "the manifest does not know this object", 9, todo=_RUN),
+    CheckRow.FRESH: RowText("fresh", "changed less than a day ago: the manifest may not be updated yet"),
+    CheckRow.UNRECORDED_AT_FIRST: RowText("unrecorded", "the manifest does not list this object", 9),
+    CheckRow.UNRECORDED: RowText("unrecorded", "the manifest does not list this object", 9, todo=_RUN),
     CheckRow.UNRECORDED_DIFFERS: RowText(
-        "neither", "the manifest does not know it, and its bytes do not match the provider's checksum", todo=_DECIDE
+        "neither",
+        "the manifest does not list this object, and its bytes do not match the provider's checksum",
+        todo=_DECIDE,
     ),
     CheckRow.MISSING_AT_FIRST: RowText("missing", "listed in the manifest but missing from the store", 8),
     CheckRow.MISSING: RowText("missing", "listed in the manifest but missing from the store", 8, todo=_REPAIR),
     CheckRow.NO_CHECKSUM: RowText(
         "no-checksum",
         "the provider keeps no checksum of this object",
-        todo="check again; if the bytes differ from the manifest, repair it",
+        todo="check again; if the bytes differ from the manifest, repair the item",
     ),
-    CheckRow.GONE: RowText("gone", "neither the store nor the manifest has it", 11),
+    CheckRow.GONE: RowText("gone", "neither the store nor the manifest has the object", 11),
     CheckRow.DELETED: RowText("gone", "deleted, as recorded", 11),
     CheckRow.UNREACHABLE: RowText(
         "unreachable",
@@ -121,21 +125,21 @@ ROWS: Mapping[str, RowText] = {
     CheckRow.UNDELETED: RowText(
         "undeleted",
         "deleted in the manifest and still in the store",
-        todo="delete it there, or let `millstream mill duplicate` delete the copy",
+        todo="delete the item in that store, or let `millstream mill duplicate` delete the copy",
     ),
     CheckRow.CONTRADICTED: RowText(
-        "contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this one", todo=_DECIDE
+        "contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this object", todo=_DECIDE
     ),
     CheckRow.CHANGED: RowText("changed", "changed since it was adopted: the next `millstream protect` adopts it"),
     CheckRow.DAMAGED_RECORD: RowText(
         "damaged-record",
-        "the record beside the object (sidecar, metadata) is damaged: `millstream mill repair`",
+        "the record beside the object (sidecar, metadata) is damaged: run `millstream mill repair`",
         todo=_REPAIR,
     ),
     CheckRow.SHARED_FILE: RowText(
         "shared-file",
         "a hard link to the file of another store: damage to one is damage to both",
-        todo="repair it: it is written again as a file of its own",
+        todo="repair the item (`millstream mill repair`): the copy gets a file of its own",
     ),
     CheckRow.PROPERTIES_DIFFER: RowText(
         "properties",
@@ -145,7 +149,7 @@ ROWS: Mapping[str, RowText] = {
     CheckRow.VANISHED: RowText(
         "vanished",
         f"vanished from the source since it was adopted: put it back, or {_FORGET}",
-        todo="put it back at the source, or record that it was deleted "
+        todo="put the item back at the source, or record its deletion "
         "(`millstream mill forget STORE SPACE --vanished`)",
     ),
     CheckRow.LEFT_OUT: RowText("left-out", "left out of what is protected (`--exclude`); its copies are kept"),
@@ -153,7 +157,7 @@ ROWS: Mapping[str, RowText] = {
         "manifest", "the manifest differs from bytes, provider and audit log", 5, todo=_RUN
     ),
     CheckRow.AUDIT_DIFFERS: RowText("audit", "the audit log differs from bytes, provider and manifest", 6, todo=_RUN),
-    CheckRow.UNAUDITED: RowText("audit", "the audit log does not know this object", 7, todo=_RUN),
+    CheckRow.UNAUDITED: RowText("audit", "the audit log has no event of this object", 7, todo=_RUN),
 }
 """Every row by its number: B as in the reference table, A where the audit log stands alone (document rows 5–7).
 

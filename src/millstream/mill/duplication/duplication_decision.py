@@ -113,7 +113,9 @@ _RECORD_DELETION = (
 )
 
 FAILURES: Mapping[str, DuplicationFailure] = {
-    DuplicationRow.NO_SPACE_NAMED: DuplicationFailure("the task names no space", "discard the task: it cannot be done"),
+    DuplicationRow.NO_SPACE_NAMED: DuplicationFailure(
+        "the task names no space", "discard the task: it can never succeed"
+    ),
     DuplicationRow.SPACE_UNREACHABLE: _SILENT,
     DuplicationRow.NO_CHECKSUM: _NO_CHECKSUM,
     DuplicationRow.NO_CHECKSUM_ABSENT: _NO_CHECKSUM,
@@ -126,7 +128,7 @@ FAILURES: Mapping[str, DuplicationFailure] = {
     DuplicationRow.UNREACHABLE: _SILENT,
     DuplicationRow.UNAUDITED: DuplicationFailure(
         "the item was changed at the source without the node: the audit log has another checksum",
-        "find out who changed the source; put the right content (`millstream store put`), then redrive the task",
+        "find out who changed the source; put the right content there (`millstream store put`), then redrive the task",
     ),
 }
 """The reason why a task fails, by the row of the table."""
