@@ -182,7 +182,7 @@ def retried(stage: Stage) -> None:
 
 
 def ordered_failures(stage: Stage) -> None:
-    """P4: a message of a group is delivered only after the previous one is handled or dead."""
+    """A message of a group is delivered only after the previous one is handled or dead."""
     topic = stage.topic("FIFO")
     stage.produce(topic)
     for number in range(5):
