@@ -13,18 +13,18 @@ from millstream.core.clock import SystemClock
 
 CLOCK = SystemClock()
 
-_NO_PUSH = Fault("It has no push consumer.", "Unsupported")
-_NO_RECALL = Fault("It cannot recall a message.", "Unsupported")
+_NO_PUSH = Fault("The client has no push consumer.", "Unsupported")
+_NO_RECALL = Fault("The client cannot recall a message.", "Unsupported")
 
 _ONE_STREAM = r"\[\] == \['orphan'\]"
 _GO = {
     "restarted": Fault(
-        "It reopens its stream only five minutes after a restart of the broker; until then transactions cannot be "
-        "checked.",
+        "The client reopens its stream only five minutes after a restart of the broker; until then transactions "
+        "cannot be checked.",
         _ONE_STREAM,
     ),
     "recalled": _NO_RECALL,
-    "settled": Fault("It ignores the answer to an acknowledgement.", "it should have failed"),
+    "settled": Fault("The client ignores the answer to an acknowledgement.", "it should have failed"),
 }
 _GO_512 = {
     **{flow: fault for flow, fault in _GO.items() if flow != "restarted"},
@@ -32,23 +32,23 @@ _GO_512 = {
 }
 _PYTHON = {
     "ordered_failures": Fault(
-        "It keeps the order and the number of attempts, but its listener always sees the first attempt.",
+        "The client keeps the order and the number of attempts, but its listener always sees the first attempt.",
         r"\[1, 1, 1, 1\] == \[1, 2, 3\]",
     ),
-    "signed": Fault("It reports a refusal as a failure to fetch the topic.", "failed to fetch topic"),
+    "signed": Fault("The client reports a refusal as a failure to fetch the topic.", "failed to fetch topic"),
 }
 _NODE = {
-    "largest": Fault("It cannot receive more than gRPC's default of 4 MiB.", "RESOURCE_EXHAUSTED"),
+    "largest": Fault("The client cannot receive more than gRPC's default of 4 MiB.", "RESOURCE_EXHAUSTED"),
 }
 _RUST = {
     **dict.fromkeys(("push", "retried", "ordered_failures"), _NO_PUSH),
     "recalled": _NO_RECALL,
     "restarted": Fault(
-        "It does not reopen its stream after a restart of the broker, so transactions cannot be checked.",
+        "The client does not reopen its stream after a restart of the broker, so transactions cannot be checked.",
         _ONE_STREAM,
     ),
-    "largest": Fault("It cannot receive more than gRPC's default of 4 MiB.", "message length too large"),
-    "hidden": Fault("It cannot change an invisible duration.", "Unsupported"),
+    "largest": Fault("The client cannot receive more than gRPC's default of 4 MiB.", "message length too large"),
+    "hidden": Fault("The client cannot change an invisible duration.", "Unsupported"),
 }
 
 CLIENTS = (

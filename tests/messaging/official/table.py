@@ -53,7 +53,7 @@ def render(cells: Sequence[Cell]) -> str:
     clients = [client.name for client in CLIENTS]
     flows = list(dict.fromkeys((cell.flow, cell.about) for cell in found.values()))
     notes: dict[str, int] = {}
-    lines = [f"| | {' | '.join(clients)} |", f"|---|{'---|' * len(clients)}"]
+    lines = [f"| behaviour | {' | '.join(clients)} |", f"|---|{'---|' * len(clients)}"]
     for flow, about in flows:
         row = [_cell(found.get((flow, client)), notes) for client in clients]
         lines.append(f"| {about.strip().rstrip('.')} | {' | '.join(row)} |")
