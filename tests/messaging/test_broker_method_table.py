@@ -15,7 +15,6 @@ from millstream.messaging.broker.handlers.method_table import (
     StreamCall,
     UnaryCall,
 )
-from millstream.messaging.broker.security.required_permissions import REQUIRED_PERMISSIONS
 from millstream.messaging.protocol.descriptor_methods import methods
 
 
@@ -49,10 +48,3 @@ def test_a_batch_entry_has_the_types_of_its_method(name: str) -> None:
     annotations = inspect.get_annotations(call.handler)
     assert annotations["return"] == call.method.answer.__name__
     assert any(str(each).removeprefix("v2.") == call.method.request.__name__ for each in annotations.values())
-
-
-def test_every_method_names_the_permission_that_it_needs() -> None:
-    paths = {call.method.path for call in BATCH_CALLS.values()}
-    missing = (set(methods()) | paths) - set(REQUIRED_PERMISSIONS)
-    assert not missing, f"add {missing} to REQUIRED_PERMISSIONS in broker/security/required_permissions.py"
-    assert set(REQUIRED_PERMISSIONS) == set(methods()) | paths

@@ -13,8 +13,8 @@ class BatchingSettings(Section, frozen=True):
     """How messages become batches (see ``millstream batch --help``). Without ``leap`` it equals ``max_delay``.
 
     A batch has at most ``max_count`` messages and ``max_bytes`` bytes of message bodies (default: no limit). Set
-    ``max_count`` before the first batch if a source sends more than 10,000 messages in a window: a batch of about 14,000
-    messages, or fewer with long keys, exceeds ``anchoring.file_bytes``, and is then not anchored but rejected.
+    ``max_count`` before the first batch if a source sends more than 10,000 messages in a window: a batch of about
+    14,000 messages, or fewer with long keys, exceeds ``anchoring.file_bytes``, and is then not anchored but rejected.
 
     ``late`` sets how late messages are handled; ``side`` and ``amend`` need ``grace``. Each table of ``override`` has
     ``source`` or ``key`` or both, and the rules that differ for them.

@@ -1,4 +1,4 @@
-"""Which handler serves which method: one table for each way in which a method is called."""
+"""The handler of each method and the permission that it needs: one table for each way in which a method is called."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ import msgspec
 
 from millstream.messaging.broker.handlers.broker_service import BrokerService
 from millstream.messaging.broker.handlers.call_context import CallContext
+from millstream.messaging.broker.security.required_permissions import (
+    CONSUME,
+    CONSUME_QUEUE,
+    PUBLISH,
+    USE_GROUP,
+    RequiredPermission,
+    batch_group_of,
+    batch_topic_of,
+    message_topics_of,
+    queue_topic_of,
+    topic_of,
+)
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, SEND, BatchMethod
 
@@ -22,6 +34,7 @@ class UnaryCall(msgspec.Struct, Generic[Request, Response], frozen=True):
     request: type[Request]
     response: type[Response]
     handler: Callable[[BrokerService, Request, CallContext], Awaitable[Response]]
+    needs: RequiredPermission
 
 
 class StreamCall(msgspec.Struct, Generic[Request, Response], frozen=True):
@@ -30,6 +43,7 @@ class StreamCall(msgspec.Struct, Generic[Request, Response], frozen=True):
     request: type[Request]
     response: type[Response]
     handler: Callable[[BrokerService, Request, CallContext], AsyncIterator[Response]]
+    needs: RequiredPermission
 
 
 class BatchCall(msgspec.Struct, Generic[Request, Response], frozen=True):
@@ -37,52 +51,87 @@ class BatchCall(msgspec.Struct, Generic[Request, Response], frozen=True):
 
     method: BatchMethod
     handler: Callable[[BrokerService, Request, CallContext], Awaitable[Response]]
+    needs: RequiredPermission
 
 
 UNARY_CALLS: Final[Mapping[str, UnaryCall[Any, Any]]] = {
-    "QueryRoute": UnaryCall(v2.QueryRouteRequest, v2.QueryRouteResponse, BrokerService.query_route),
-    "Heartbeat": UnaryCall(v2.HeartbeatRequest, v2.HeartbeatResponse, BrokerService.heartbeat),
-    "SendMessage": UnaryCall(v2.SendMessageRequest, v2.SendMessageResponse, BrokerService.send_message),
-    "QueryAssignment": UnaryCall(v2.QueryAssignmentRequest, v2.QueryAssignmentResponse, BrokerService.query_assignment),
-    "AckMessage": UnaryCall(v2.AckMessageRequest, v2.AckMessageResponse, BrokerService.ack_message),
+    "QueryRoute": UnaryCall(
+        v2.QueryRouteRequest, v2.QueryRouteResponse, BrokerService.query_route, RequiredPermission("either", topic_of)
+    ),
+    "Heartbeat": UnaryCall(v2.HeartbeatRequest, v2.HeartbeatResponse, BrokerService.heartbeat, USE_GROUP),
+    "SendMessage": UnaryCall(
+        v2.SendMessageRequest,
+        v2.SendMessageResponse,
+        BrokerService.send_message,
+        RequiredPermission("publish", message_topics_of),
+    ),
+    "QueryAssignment": UnaryCall(
+        v2.QueryAssignmentRequest, v2.QueryAssignmentResponse, BrokerService.query_assignment, CONSUME
+    ),
+    "AckMessage": UnaryCall(v2.AckMessageRequest, v2.AckMessageResponse, BrokerService.ack_message, CONSUME),
     "ForwardMessageToDeadLetterQueue": UnaryCall(
         v2.ForwardMessageToDeadLetterQueueRequest,
         v2.ForwardMessageToDeadLetterQueueResponse,
         BrokerService.forward_message_to_dead_letter_queue,
+        CONSUME,
     ),
-    "UpdateOffset": UnaryCall(v2.UpdateOffsetRequest, v2.UpdateOffsetResponse, BrokerService.update_offset),
-    "GetOffset": UnaryCall(v2.GetOffsetRequest, v2.GetOffsetResponse, BrokerService.get_offset),
-    "QueryOffset": UnaryCall(v2.QueryOffsetRequest, v2.QueryOffsetResponse, BrokerService.query_offset),
-    "EndTransaction": UnaryCall(v2.EndTransactionRequest, v2.EndTransactionResponse, BrokerService.end_transaction),
+    "UpdateOffset": UnaryCall(
+        v2.UpdateOffsetRequest, v2.UpdateOffsetResponse, BrokerService.update_offset, CONSUME_QUEUE
+    ),
+    "GetOffset": UnaryCall(v2.GetOffsetRequest, v2.GetOffsetResponse, BrokerService.get_offset, CONSUME_QUEUE),
+    "QueryOffset": UnaryCall(
+        v2.QueryOffsetRequest,
+        v2.QueryOffsetResponse,
+        BrokerService.query_offset,
+        RequiredPermission("subscribe", queue_topic_of),
+    ),
+    "EndTransaction": UnaryCall(
+        v2.EndTransactionRequest, v2.EndTransactionResponse, BrokerService.end_transaction, PUBLISH
+    ),
     "NotifyClientTermination": UnaryCall(
         v2.NotifyClientTerminationRequest,
         v2.NotifyClientTerminationResponse,
         BrokerService.notify_client_termination,
+        USE_GROUP,
     ),
     "ChangeInvisibleDuration": UnaryCall(
         v2.ChangeInvisibleDurationRequest,
         v2.ChangeInvisibleDurationResponse,
         BrokerService.change_invisible_duration,
+        CONSUME,
     ),
-    "RecallMessage": UnaryCall(v2.RecallMessageRequest, v2.RecallMessageResponse, BrokerService.recall_message),
+    "RecallMessage": UnaryCall(
+        v2.RecallMessageRequest, v2.RecallMessageResponse, BrokerService.recall_message, PUBLISH
+    ),
 }
 """Methods with one request and one response."""
 
 STREAM_CALLS: Final[Mapping[str, StreamCall[Any, Any]]] = {
-    "ReceiveMessage": StreamCall(v2.ReceiveMessageRequest, v2.ReceiveMessageResponse, BrokerService.receive_message),
-    "PullMessage": StreamCall(v2.PullMessageRequest, v2.PullMessageResponse, BrokerService.pull_message),
+    "ReceiveMessage": StreamCall(
+        v2.ReceiveMessageRequest, v2.ReceiveMessageResponse, BrokerService.receive_message, CONSUME_QUEUE
+    ),
+    "PullMessage": StreamCall(v2.PullMessageRequest, v2.PullMessageResponse, BrokerService.pull_message, CONSUME_QUEUE),
 }
 """Methods with one request and a stream of responses."""
 
 TELEMETRY: Final = "Telemetry"
 """The one method with a stream in each direction; see :mod:`millstream.messaging.broker.handlers.telemetry`."""
 
-UNSUPPORTED: Final = frozenset({"SyncLiteSubscription"})
-"""Methods that this broker answers with the status UNSUPPORTED."""
+UNSUPPORTED: Final[Mapping[str, RequiredPermission]] = {"SyncLiteSubscription": CONSUME}
+"""Methods that this broker answers with the status UNSUPPORTED, and the permission that they would need."""
 
 BATCH_CALLS: Final[Mapping[str, BatchCall[Any, Any]]] = {
-    SEND.name: BatchCall(SEND, BrokerService.send_batch),
-    RECEIVE.name: BatchCall(RECEIVE, BrokerService.receive_batch),
-    ACK.name: BatchCall(ACK, BrokerService.ack_batch),
+    SEND.name: BatchCall(SEND, BrokerService.send_batch, RequiredPermission("publish", batch_topic_of)),
+    RECEIVE.name: BatchCall(RECEIVE, BrokerService.receive_batch, CONSUME_QUEUE),
+    ACK.name: BatchCall(ACK, BrokerService.ack_batch, RequiredPermission("subscribe", batch_topic_of, batch_group_of)),
 }
 """The methods of the batch service, for Millstream's own clients."""
+
+REQUIRED_PERMISSIONS: Final[Mapping[str, RequiredPermission]] = {
+    **{name: call.needs for name, call in UNARY_CALLS.items()},
+    **{name: call.needs for name, call in STREAM_CALLS.items()},
+    **{call.method.path: call.needs for call in BATCH_CALLS.values()},
+    TELEMETRY: RequiredPermission("none"),  # what a client declares is checked as it comes: check_settings
+    **UNSUPPORTED,
+}
+"""The permission that each method needs: methods of the protocol by name, those of the batch service by path."""

@@ -1,4 +1,4 @@
-"""Which permission each method of the protocol needs: one table, looked at before any method is called."""
+"""The permissions that calls need, and the checks of them before any method is called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.security.access_keys import CallerPermissions
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, SEND, AckBatchRequest, SendBatchRequest
+from millstream.messaging.protocol.batch_calls import AckBatchRequest, SendBatchRequest
 
 Permission = Literal["publish", "subscribe", "either", "none"]
 
@@ -24,60 +24,51 @@ class RequiredPermission(msgspec.Struct, frozen=True):
     groups: Callable[[Any], Iterable[v2.Resource]] = lambda _request: ()
 
 
-def _topic(request: Any) -> Iterable[v2.Resource]:
+def topic_of(request: Any) -> Iterable[v2.Resource]:
+    """The topic that *request* names."""
     return (request.topic,)
 
 
-def _queue(request: Any) -> Iterable[v2.Resource]:
+def queue_topic_of(request: Any) -> Iterable[v2.Resource]:
+    """The topic of the queue that *request* names."""
     return (request.message_queue.topic,)
 
 
-def _messages(request: Any) -> Iterable[v2.Resource]:
+def message_topics_of(request: Any) -> Iterable[v2.Resource]:
+    """The topics of the messages in *request*."""
     return (message.topic for message in request.messages)
 
 
-def _group(request: Any) -> Iterable[v2.Resource]:
+def group_of(request: Any) -> Iterable[v2.Resource]:
+    """The consumer group that *request* names, if any."""
     return (request.group,) if request.HasField("group") else ()
 
 
-def _batch_topic(batch: SendBatchRequest | AckBatchRequest) -> Iterable[v2.Resource]:
+def batch_topic_of(batch: SendBatchRequest | AckBatchRequest) -> Iterable[v2.Resource]:
+    """The topic of *batch*."""
     return (v2.Resource(name=batch.topic, resource_namespace=batch.namespace),)
 
 
-def _batch_group(batch: AckBatchRequest) -> Iterable[v2.Resource]:
+def batch_group_of(batch: AckBatchRequest) -> Iterable[v2.Resource]:
+    """The consumer group of *batch*."""
     return (v2.Resource(name=batch.group, resource_namespace=batch.namespace),)
 
 
-REQUIRED_PERMISSIONS: Final = {
-    "QueryRoute": RequiredPermission("either", _topic),
-    "Heartbeat": RequiredPermission("none", groups=_group),
-    "SendMessage": RequiredPermission("publish", _messages),
-    "QueryAssignment": RequiredPermission("subscribe", _topic, _group),
-    "ReceiveMessage": RequiredPermission("subscribe", _queue, _group),
-    "AckMessage": RequiredPermission("subscribe", _topic, _group),
-    "ForwardMessageToDeadLetterQueue": RequiredPermission("subscribe", _topic, _group),
-    "PullMessage": RequiredPermission("subscribe", _queue, _group),
-    "UpdateOffset": RequiredPermission("subscribe", _queue, _group),
-    "GetOffset": RequiredPermission("subscribe", _queue, _group),
-    "QueryOffset": RequiredPermission("subscribe", _queue),
-    "EndTransaction": RequiredPermission("publish", _topic),
-    "Telemetry": RequiredPermission("none"),  # what a client declares is examined as it comes: check_settings
-    "NotifyClientTermination": RequiredPermission("none", groups=_group),
-    "ChangeInvisibleDuration": RequiredPermission("subscribe", _topic, _group),
-    "RecallMessage": RequiredPermission("publish", _topic),
-    "SyncLiteSubscription": RequiredPermission("subscribe", _topic, _group),
-    SEND.path: RequiredPermission("publish", _batch_topic),
-    RECEIVE.path: RequiredPermission("subscribe", _queue, _group),
-    ACK.path: RequiredPermission("subscribe", _batch_topic, _batch_group),
-}
-"""The permissions that each method needs. A method without a row is refused if access control is on."""
+CONSUME: Final = RequiredPermission("subscribe", topic_of, group_of)
+"""For a request that names a topic and, at most, one consumer group."""
+
+CONSUME_QUEUE: Final = RequiredPermission("subscribe", queue_topic_of, group_of)
+"""For a request that names a queue and, at most, one consumer group."""
+
+PUBLISH: Final = RequiredPermission("publish", topic_of)
+"""For a request of a producer that names a topic."""
+
+USE_GROUP: Final = RequiredPermission("none", groups=group_of)
+"""For a request that names at most one consumer group, and no topic."""
 
 
-def check_call(method: str, request: Any, access: CallerPermissions, namespace: str) -> None:
-    """Raise FORBIDDEN unless *access* suffices for the *method* with this *request* in *namespace*."""
-    need = REQUIRED_PERMISSIONS.get(method)
-    if need is None:
-        raise _refusal(access, f"call {method}")
+def check_call(need: RequiredPermission, request: Any, access: CallerPermissions, namespace: str) -> None:
+    """Raise FORBIDDEN unless *access* suffices for a method that has this *need*, with *request* in *namespace*."""
     for name in {full_name(topic, namespace) for topic in need.topics(request)}:
         _check_topic(name, need.permission, access)
     for group in need.groups(request):

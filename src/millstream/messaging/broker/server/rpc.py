@@ -13,6 +13,7 @@ from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse
 from millstream.messaging.broker.handlers.call_context import CallContext
 from millstream.messaging.broker.handlers.method_table import (
     BATCH_CALLS,
+    REQUIRED_PERMISSIONS,
     STREAM_CALLS,
     TELEMETRY,
     UNARY_CALLS,
@@ -71,7 +72,7 @@ def check_caller(
         raise StatusError(v2.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
     if access is not UNRESTRICTED:
         client_id = f"{access.name}/{client_id}"  # no client speaks for a client of another key
-        check_call(method, request, access, namespace)
+        check_call(REQUIRED_PERMISSIONS[method], request, access, namespace)
     return client_id, namespace, access
 
 
