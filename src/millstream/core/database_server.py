@@ -16,6 +16,7 @@ from millstream.core.postgresql_refusals import is_refused_connection
 from millstream.core.retry import RetryPolicy
 from millstream.core.secrets import mask_password, read_password
 from millstream.core.sql import ANSWERS, SqlBusyError, SqlInputError
+from millstream.core.sql_rows import without_nul
 from millstream.core.url_schemes import scheme_of
 
 _POOL = 20
@@ -190,12 +191,11 @@ def _create_in_postgresql(place: sa.URL) -> None:
 
 
 def _adapt_postgresql(connection: Any) -> None:
-    """PostgreSQL keeps no NUL in a text, so one is sent as U+FFFD: no name has either, and a description may."""
     from psycopg.types.string import StrDumper
 
     class TextDumper(StrDumper):
         def dump(self, obj: str) -> Any:
-            return super().dump(obj.replace("\0", "\ufffd"))
+            return super().dump(without_nul(obj))
 
     connection.adapters.register_dumper(str, TextDumper)
 

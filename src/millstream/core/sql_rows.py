@@ -233,7 +233,7 @@ class _JsonRows:
         """The columns of ``given``, with the types of those of the table."""
 
     def encode(self, rows: Sequence[Sequence[Any]]) -> str:
-        """The parameter for *rows*. PostgreSQL keeps no NUL in a text, so one is sent as U+FFFD."""
+        """The parameter for *rows*, with texts as :func:`without_nul` gives them."""
         if self._changes:
             rows = list(map(list, rows))
             for row in cast(list[list[Any]], rows):
@@ -242,15 +242,18 @@ class _JsonRows:
                         row[place] = change(row[place])
         text = self._encoded(rows)
         if b"\\u0000" in text:
-            text = self._encoded([[_without_nul(value) for value in row] for row in rows])
+            text = self._encoded(
+                [[without_nul(value) if isinstance(value, str) else value for value in row] for row in rows]
+            )
         return text.decode()
 
     def _encoded(self, rows: Sequence[Sequence[Any]]) -> bytes:
         return msgspec.json.encode([dict(zip(self._names, row, strict=True)) for row in rows])
 
 
-def _without_nul(value: Any) -> Any:
-    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+def without_nul(text: str) -> str:
+    """*text* as PostgreSQL takes it: with U+FFFD for NUL, which no name has, but a description may."""
+    return text.replace("\0", "\ufffd")
 
 
 def _hex(value: bytes) -> str:
