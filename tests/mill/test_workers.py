@@ -200,23 +200,24 @@ def test_an_idle_manager_waits_one_minute_and_then_twice_as_long_up_to_eight(wor
     assert waits == [60, 120, 240, 480, 480]
 
 
-def test_groups_grow_while_they_are_quick_and_shrink_when_they_are_slow(world: Any) -> None:
+def test_groups_take_about_four_seconds(world: Any) -> None:
     queue = world.queue("low")
     queue.put([task(str(n)) for n in range(1_000)])
     leaser = TaskLeaser([queue], ProcessorRegistry({}), world.clock, visibility=60, fairness=0)
     sizes = []
-    for together, seconds in (
-        (True, 0.1),
-        (True, 2.0),
-        (True, 3.0),
-        (True, 8.1),
-        (True, 1.0),
-        (False, 0.1),
-        (True, 99.0),
+    for count, together, seconds in (
+        (10, True, 0.1),
+        (40, True, 2.0),
+        (80, True, 5.0),
+        (5, True, 0.1),
+        (64, True, 0.0),
+        (256, True, 99.0),
+        (10, True, 0.5),
+        (10, False, 0.1),
     ):
-        leaser.resize_groups(queue, together=together, seconds=seconds)
+        leaser.resize_groups(queue, count, together=together, seconds=seconds)
         sizes.append(leaser.group_size(queue))
-    assert sizes == [40, 160, 160, 40, 160, 10, 10]
+    assert sizes == [40, 80, 64, 64, 256, 10, 40, 10]
 
 
 def test_workers_of_a_queue_that_other_processes_fill_look_at_it_every_few_seconds(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class WorkerManager:
                 job.result = result
                 done.append(job)
         seconds = self._clock.monotonic() - began
-        self._leaser.resize_groups(jobs[0].queue, together=len(done) == len(jobs), seconds=seconds)
+        self._leaser.resize_groups(jobs[0].queue, len(jobs), together=len(done) == len(jobs), seconds=seconds)
         self._finished(done)
         for job in alone:
             with contextlib.suppress(RuntimeError):  # the manager has failed meanwhile, and given everything back

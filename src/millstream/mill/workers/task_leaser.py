@@ -16,11 +16,11 @@ TOGETHER = 640
 """The most tasks that one thread does together; with more of them syncs and transactions cost hardly less a task."""
 
 GROWTH = 4
-"""How much larger the next group may be when all tasks of one were done together."""
+"""How many times larger the next group may be when all tasks of one were done together."""
 
-QUICK = 2.0
-"""Seconds: a group that takes longer is not followed by a larger one, and after four times as long the next is smaller.
-Other workers have something to do then, and results are recorded soon."""
+GROUP_SECONDS = 4.0
+"""How long a group should take: its lease, queries and transactions cost little for each task then, other workers have
+something to do, and results are recorded soon."""
 
 
 class TaskLeaser:
@@ -67,19 +67,18 @@ class TaskLeaser:
         """How many tasks of *queue* are taken at a time."""
         return self._together.get(queue, TAKE)
 
-    def resize_groups(self, queue: WorkQueue, *, together: bool, seconds: float) -> None:
-        """Let the next groups of *queue* be larger or smaller, after one that took *seconds*.
+    def resize_groups(self, queue: WorkQueue, count: int, *, together: bool, seconds: float) -> None:
+        """Let the next groups of *queue* be larger or smaller, after one of *count* tasks that took *seconds*.
 
-        *together* says whether all its tasks were done together; otherwise the next group is a take again.
+        *together* says whether all its tasks were done together; otherwise the next group is a take again. A group for
+        which there were too few tasks changes nothing.
         """
         size = self.group_size(queue)
         if not together:
-            size = TAKE
-        elif seconds <= QUICK:
-            size = min(GROWTH * size, TOGETHER)
-        elif seconds > GROWTH * QUICK:
-            size = max(size // GROWTH, TAKE)
-        self._together[queue] = size
+            self._together[queue] = TAKE
+        elif count >= size:
+            factor = min(GROWTH, GROUP_SECONDS / seconds) if seconds > 0 else GROWTH
+            self._together[queue] = min(max(round(factor * count), TAKE), TOGETHER)
 
     def extend(self, jobs: Sequence[LeasedTask]) -> list[LeasedTask]:
         """Extend the leases of those of *jobs* that are due; those whose lease is lost."""
