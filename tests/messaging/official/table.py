@@ -18,8 +18,11 @@ EXCHANGES = DOCUMENT.with_name("explanation") / "client-faults.md"
 LINES = 6
 PROOFS = """# Faults of official clients
 
-Faults of official RocketMQ clients, with traces, in the order of the [table](../messaging.md#official-clients).
-Each heading names a client and its fault; the text in italics is the behaviour that the test expects.
+Faults of official RocketMQ clients, in the order of the [table of tests](../messaging.md#official-clients). Each heading
+names the language, the version and the fault of a client. The text in italics is the behaviour that the test expects.
+
+The traces show the last messages between client and broker, with the seconds since the start of the broker. Long lines are
+cut (`…`).
 `make test-clients` writes this page.
 """
 BEGIN, END = "<!-- clients: written by make test-clients -->\n", "<!-- end of clients -->\n"
@@ -67,10 +70,11 @@ def render_exchanges(cells: Sequence[Cell]) -> str:
     parts = [PROOFS]
     for cell in found.values():
         fault = cell.text[:1].lower() + cell.text[1:].rstrip(".")
-        parts += [f"## {cell.client}: {fault}", "", f"The test of *{cell.about.strip()}* failed with", "", "```text"]
+        expected = f"Expected behaviour: *{cell.about.strip()}* The test failed with this error:"
+        parts += [f"## {cell.client}: {fault}", "", expected, "", "```text"]
         parts += [cell.seen[:600].rstrip(), "```", ""]
         if cell.exchange:
-            parts += ["The last messages, `>` to the broker and `<` from it:", "", "```text"]
+            parts += ["The last messages (`>` to the broker, `<` from the broker):", "", "```text"]
             parts += [*cell.exchange[-LINES:], "```", ""]
     return "\n".join(parts)
 
