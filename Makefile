@@ -28,7 +28,7 @@ test: $(VENV)/.tests ## Run the default tier, and the smoke tests of the other t
 	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=quick $(PYTEST) -m "default or smoke" $(ARGS)
 
-test-all: $(VENV)/.tests ## Run all tiers at the size ci (30 minutes)
+test-all: $(VENV)/.tests ## Run all tiers at the size ci (35 minutes)
 	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=ci $(PYTEST) $(ARGS)
 
