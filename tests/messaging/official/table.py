@@ -18,12 +18,11 @@ EXCHANGES = DOCUMENT.with_name("explanation") / "client-faults.md"
 LINES = 6
 PROOFS = """# Faults of official clients
 
-Faults of official RocketMQ clients, in the order of the [table of tests](../messaging.md#official-clients). Each heading
-names the language, the version and the fault of a client. The text in italics is the behaviour that the test expects.
+Faults of official RocketMQ clients, in the order of the [table of tests](../messaging.md#official-clients). Each
+heading names the language, the version and the fault of a client. The text in italics is the expected behaviour.
 
-The traces show the last messages between client and broker, with the seconds since the start of the broker. Long lines are
-cut (`…`).
-`make test-clients` writes this page.
+The traces show the last messages between client and broker, with the seconds since the start of the broker. Long
+lines are cut (`…`). `make test-clients` writes this page.
 """
 BEGIN, END = "<!-- clients: written by make test-clients -->\n", "<!-- end of clients -->\n"
 
