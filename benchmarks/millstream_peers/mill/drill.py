@@ -293,7 +293,7 @@ def _sha256(store: Any, content_id: str) -> str | None:
 
 def table(outcomes: Sequence[DrillResult]) -> str:
     """What came out, as a table in Markdown: a row a fault, a column a tool."""
-    heads = ["fault", "where", *(outcome.tool for outcome in outcomes)]
+    heads = ["fault", "damaged place", *(outcome.tool for outcome in outcomes)]
     rows = [heads, ["---"] * len(heads)]
     for fault in FAULTS:
         cells = (_cell(outcome.results.get(fault)) for outcome in outcomes)
@@ -353,9 +353,9 @@ def main() -> None:
 def _write(path: Path, outcomes: Sequence[DrillResult], sizes: Collection[int]) -> None:
     """Put the table into the document at *path*."""
     said = (
-        f"Each tool kept copies of {len(sizes):,} good files of 0 to {max(sizes):,} bytes, {sum(sizes):,} bytes in "
-        f"all, and for each row of files of {', '.join(f'{size:,}' for size in FULL)} bytes, as far as these can have "
-        "that fault.\n"
+        f"Each tool copied {len(sizes):,} files that were not damaged, of 0 to {max(sizes):,} bytes ({sum(sizes):,} "
+        f"bytes in all). For each row, it also copied a file of each of the sizes {', '.join(f'{size:,}' for size in FULL)} "
+        "bytes that can have this fault.\n"
     )
     before, _, rest = path.read_text("utf-8").partition(BEGIN)
     after = rest.partition(END)[2]

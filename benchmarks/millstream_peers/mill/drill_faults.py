@@ -80,14 +80,14 @@ _KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "parts": ("bit flipped in a multipart object", (BUCKET,)),
     "outdated": ("old version put back with its sidecar or metadata", _ALL),
     "forged": ("other bytes with matching sidecar or metadata and a new time", _ALL),
-    "twice": ("the same forgery in two places", _PAIRS),
+    "twice": ("the same forged content in two places", _PAIRS),
     "unrecorded": ("bit flipped, manifest row deleted", _ALL),
     "unknown": ("bit flipped, all rows of the item deleted", _ALL),
     "garbled": ("sidecar or metadata overwritten with garbage", _ALL),
     "folder": ("replaced by a folder", _FOLDERS),
     "symlink": ("replaced by a symbolic link out of the store", _FOLDERS),
     "fifo": ("replaced by a pipe", _FOLDERS),
-    "linked": ("its folder replaced by a symbolic link out of the store", _FOLDERS),
+    "linked": ("folder of the file replaced by a symbolic link out of the store", _FOLDERS),
 }
 _ALSO_EMPTY = frozenset(
     ("deleted", "recoated", "outdated", "forged", "twice", "garbled", "folder", "symlink", "fifo", "linked")
