@@ -92,10 +92,12 @@ def check_covered(mutants: Iterable[Mutant], cover: Cover) -> None:
 def table(planned: Plan, known: Results, cover: Cover) -> list[str]:
     """The results in Markdown."""
     rows = [_row(mutant, known, len(cover.tests.get(mutant.id, ()))) for mutant in planned.mutants]
+    packages = ["package", "mutants", "found by fast tests", "%", "found by all tests", "%"]
     return [
         *_markdown(["mutant", "line", "kind", "change", "tests", "fast", "all", "s"], rows),
-        "", *_markdown(["package", "mutants", "killed fast", "%", "killed", "%"], list(_totals(planned, known))),
-        "", f"Seed {planned.seed}. Goals: {GOALS[FAST]} % fast, {GOALS[ALL]} % in all.", *_equivalents(planned),
+        "", *_markdown(packages, list(_totals(planned, known))),
+        "", f"Seed {planned.seed}. Goals: {GOALS[FAST]} % by fast tests, {GOALS[ALL]} % by all tests.",
+        *_equivalents(planned),
     ]  # fmt: skip
 
 
@@ -131,7 +133,7 @@ def _totals(planned: Plan, known: Results) -> Iterator[list[str]]:
 
 def _equivalents(planned: Plan) -> list[str]:
     rows = [[left.mutant.id, _place(left.mutant), _change(left.mutant), left.reason] for left in planned.equivalents]
-    return ["", *_markdown(["equivalent", "line", "change", "reason"], rows)] if rows else []
+    return ["", *_markdown(["mutant", "line", "change", "why it is equivalent"], rows)] if rows else []
 
 
 def _markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -354,8 +354,8 @@ def _write(path: Path, outcomes: Sequence[DrillResult], sizes: Collection[int]) 
     """Put the table into the document at *path*."""
     said = (
         f"Each tool copied {len(sizes):,} files that were not damaged, of 0 to {max(sizes):,} bytes ({sum(sizes):,} "
-        f"bytes in all). For each row, it also copied a file of each of the sizes {', '.join(f'{size:,}' for size in FULL)} "
-        "bytes that can have this fault.\n"
+        "bytes in all). For each row, it also copied a file of each of the sizes "
+        f"{', '.join(f'{size:,}' for size in FULL)} bytes that can have this fault.\n"
     )
     before, _, rest = path.read_text("utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
