@@ -38,11 +38,11 @@ def main() -> None:
     """Measure in a temporary folder, and print."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for title, sizes, count in (
-            ("bytes a record", _of_records(folder), MESSAGES),
-            ("bytes an object", _of_objects(folder), ITEMS),
+        for title, unit, sizes, count in (
+            ("bytes per message", "messages", _of_records(folder), MESSAGES),
+            ("bytes per object", "objects", _of_objects(folder), ITEMS),
         ):
-            print(f"| what | {title} | at 10⁹ |\n|---|---:|---:|")
+            print(f"| data | {title} | for 10⁹ {unit} |\n|---|---:|---:|")
             for what, size in sizes:
                 print(f"| {what} | {size / count:,.0f} | {size / count:,.0f} GB |", flush=True)
             print()
@@ -60,10 +60,14 @@ def _of_records(folder: Path) -> Iterator[tuple[str, int]]:
             job = run_batch(spark, node.folder / "jobs", node.settings.log_url, "in", rules)
             config = msgspec.to_builtins(rules)
             anchor_history(job, "in", node.anchoring.batch_writer, config, spark=spark, cas=node.anchoring.cas_url)
-        yield "shuffled: shares to shards, batches into their order, plans of cuts", _shuffled(events)
+        yield (
+            "shuffles: messages to the tasks that batch them, batches for sorting, plans of anchors",
+            _shuffled(events),
+        )
         yield "output of `pipeline batch` (Parquet, with the message lines)", _held(job.data)
+    per_batch = MESSAGES / job.record.counts["batches"]
     yield (
-        f"batch files and manifests (plain JSON lines; {MESSAGES / job.record.counts['batches']:.1f} messages a batch)",
+        f"batch files and manifests (plain JSON lines; {per_batch:.1f} messages per batch)",
         _held(folder / "node" / "cas"),
     )
     yield (
@@ -82,10 +86,13 @@ def _of_objects(folder: Path) -> Iterator[tuple[str, int]]:
         sweep = run_integrity(spark, folder / "jobs", "now", stores, manifest.rows())
         judged = run_report(spark, folder / "jobs", sweep)
     engine.dispose()
-    yield "listing (Parquet; ids alike compress well)", _held(listed.data)
+    yield "listing (Parquet, which compresses similar ids well)", _held(listed.data)
     yield "manifest row (SQLite)", path.stat().st_size
-    yield "shuffled by a listing and a sweep", _shuffled(events)
-    yield "facts of a sweep (Parquet)", _held(sweep.facts)
+    yield (
+        "shuffles of a listing and a sweep: listing, manifest (the expected checksums), their join, groups of items",
+        _shuffled(events),
+    )
+    yield "input of a sweep: the listed and recorded size, time and checksum of each item (Parquet)", _held(sweep.facts)
     yield "results of a sweep (Parquet)", _held(judged.data)
 
 
