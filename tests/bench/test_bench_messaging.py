@@ -17,7 +17,7 @@ from millstream.bench.runner import measure
 def test_every_comparison_gives_figures_of_every_contender(tmp_path: Path) -> None:
     for comparison in comparisons("quick", tmp_path):
         result = measure(comparison, 1, lambda _: None)
-        assert result.rows[0].contender == "our client, our broker"
+        assert result.rows[0].contender == "Millstream's client and broker"
         for row in result.rows:
             assert row.median > 0
             assert row.figures["server CPU µs/message"] >= 0

@@ -72,7 +72,9 @@ class Peers:
     def _official(self, what: str, count: int) -> list[Contender]:
         if importlib.util.find_spec("rocketmq") is None:
             return []
-        return [Contender("official Python client, our broker", lambda: run_official(self._ours.of(count), what))]
+        return [
+            Contender("RocketMQ's Python client, Millstream's broker", lambda: run_official(self._ours.of(count), what))
+        ]
 
 
 def open_peers(stack: contextlib.ExitStack, folder: Path, ours: MessagingTask) -> Peers:

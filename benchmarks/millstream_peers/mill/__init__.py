@@ -42,7 +42,7 @@ def sweeps(tree: FileTree, source: Path, copies: Path) -> PeerContenders:
         contenders.append(Contender(_MINIMAL, lambda: time_bytes(tree, sweep)))
     return PeerContenders(
         contenders,
-        "sha256sum only prints sums. rclone check --download compares two copies; the bytes of both count. ",
+        "sha256sum only prints checksums. rclone check --download compares two copies, and the bytes of both count. ",
     )
 
 
@@ -60,7 +60,7 @@ def adoptions(tree: FileTree, source: Path, folder: Path) -> PeerContenders:
             Contender(f"find, sha256sum, xargs -P{PARALLEL}", lambda: time_bytes(tree, hash_all)),
             Contender(_MINIMAL, floor),
         ],
-        "sha256sum only prints sums. ",
+        "sha256sum only prints checksums. ",
     )
 
 

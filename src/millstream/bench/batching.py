@@ -84,12 +84,12 @@ def _by_sources(count: int, sources: int, clock: Clock) -> Comparison:
         title=counted(sources, "source"),
         unit="events/s",
         conditions=(
-            f"{count:,} events with digests of 64 digits, on one core. The first row is the algorithm of thin-edge.io "
-            "(--mode faithful), whose batches depend on the order of arrival; the other rows are Millstream's "
-            f"(--mode order-free), so their batches differ. Record by record: {CHUNK:,} events per call, in order of "
-            f"receipt; the clock advances between calls. Columnar: Arrow tables of {STEP:,} events, in order of "
-            "receipt. In both, the id of a batch is its SHA-256. Whole log: one table with all events, without batch "
-            "ids."
+            f"One core batches {count:,} events with digests of 64 digits. The first row is the algorithm of "
+            "thin-edge.io (--mode faithful), whose batches depend on the order of arrival. The other rows are "
+            "Millstream's algorithm (--mode order-free), so their batches differ. *Record by record*: each call gets "
+            f"{CHUNK:,} events in order of receipt, and the clock advances between calls. *Columnar*: each call gets "
+            f"an Arrow table of {STEP:,} events in order of receipt. In both cases, the id of a batch is its SHA-256. "
+            "*Whole log*: one call gets one table with all events, and no batch ids are computed."
         ),
         contenders=[
             Contender(
@@ -106,8 +106,8 @@ def _by_length(lengths: Sequence[int], clock: Clock) -> Comparison:
     return Comparison(
         title="Growing number of events",
         unit="events/s",
-        conditions=f"Columnar: {STEP:,} events per call, from 1,000 sources, with batch ids. Events are generated "
-        "during the run.",
+        conditions=f"Columnar batching with batch ids; each call gets {STEP:,} events from 1,000 sources. The events "
+        "are generated during the run.",
         contenders=[Contender(f"{count:,} events", functools.partial(_lazy_steps, count, clock)) for count in lengths],
     )
 
@@ -121,8 +121,8 @@ def _memory(count: int) -> Comparison:
     return Comparison(
         title=f"{count:,} open events",
         unit="bytes/event",
-        conditions="Memory (Python and Arrow) of a batcher with 1,000 sources while this many events wait in open "
-        "batches, and the size of its snapshot.",
+        conditions="The second column is the memory (Python and Arrow) of a batcher with 1,000 sources while this many "
+        "events wait in open batches. A snapshot is the stored state of the batcher.",
         contenders=[Contender(name, functools.partial(_measure, count, hold)) for name, hold in contenders],
     )
 
@@ -203,4 +203,4 @@ def _sample(count: int, sizes: list[int], seconds: float) -> Measurement:
     """The rate, once every event is found to be in a batch (none is late or a copy)."""
     if sum(sizes) != count:
         raise AssertionError(f"the batches contain {sum(sizes):,} events, expected {count:,}")
-    return Measurement(count / seconds, {"batches": len(sizes), "events a batch": count / len(sizes)})
+    return Measurement(count / seconds, {"batches": len(sizes), "events per batch": count / len(sizes)})

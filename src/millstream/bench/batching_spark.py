@@ -66,13 +66,13 @@ class SparkBatchingRuns:
             title=f"Spark, {counted(sources, 'source')}",
             unit="messages/s",
             conditions=(
-                f"{count:,} messages of {_BODY} bytes in a SQLite log. All processes share {self._cores} cores. "
-                "History: all batches of the log are written to Parquet with their names, without or with the message "
-                f"lines and Merkle roots that anchoring needs. Stream: {PER_TRIGGER:,} messages per trigger in "
-                f"{SHARDS} shards; batches and state are durable after each trigger, and the stream has no earlier "
-                "state. Steady figures are those of a second run of history, and of the stream from its second "
-                "trigger on. CPU is the processor time of all processes; other load on the machine affects it less "
-                "than the rate."
+                f"A SQLite log has {count:,} messages of {_BODY} bytes. All processes share {self._cores} cores. "
+                "*History*: all batches of the log are written to Parquet with their names, without or with the "
+                f"message lines and Merkle roots that anchoring needs. *Stream*: a trigger batches {PER_TRIGGER:,} "
+                f"messages in {SHARDS} shards; batches and state are durable after each trigger, and the stream begins "
+                "without state. *Steady* figures are those of a second run of history, and of the stream from its "
+                "second trigger on. *CPU* is the processor time of all processes; other programs on the machine affect "
+                "it less than the rate."
             ),
             contenders=[
                 Contender("history, batches", functools.partial(self._history, log, count, whole=False)),
@@ -87,7 +87,7 @@ class SparkBatchingRuns:
         return Comparison(
             title="Spark, history of growing logs",
             unit="messages/s",
-            conditions="1,000 sources. All batches of a log are written to Parquet with their names.",
+            conditions="All batches of a log with messages of 1,000 sources are written to Parquet with their names.",
             contenders=[
                 Contender(f"{count:,} messages", functools.partial(self._history, log, count, whole=False))
                 for count, log in logs.items()

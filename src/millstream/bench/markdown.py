@@ -15,19 +15,19 @@ def section(report: BenchmarkReport) -> str:
     """The section of *report*: what ran where, then one table a comparison."""
     machine = report.machine
     when = datetime.datetime.fromtimestamp(report.measured_at / 1e6, datetime.UTC)
-    memory = f"{machine.memory_bytes / 2**30:.0f} GiB" if machine.memory_bytes else "memory unknown"
+    memory = f"{machine.memory_bytes / 2**30:.0f} GiB of memory" if machine.memory_bytes else "unknown memory"
     lines = [
         f"<!-- benchmark {report.benchmark} -->",
         f"## {report.benchmark}",
         "",
         report.purpose,
         "",
-        f"`{command(report)}` on {when:%Y-%m-%d}: "
-        f"{machine.cores} × {machine.processor}, {memory}, {machine.system}, {machine.python}, {machine.libraries}; "
-        f"load {machine.load:g} at the start. "
-        f"The benchmark took {report.seconds:.0f} s for {counted(report.runs, 'round')}, in which the systems ran one "
-        "after the other. Figures are medians over the rounds; a ratio is the median of the ratios to the first row in "
-        "the same round.",
+        f"Measured on {when:%Y-%m-%d} with `{command(report)}`, "
+        f"on {counted(machine.cores, 'core')} ({machine.processor}) with {memory}, "
+        f"{machine.system}, {machine.python}, {machine.libraries}. The load of the machine was {machine.load:g} at the "
+        f"start. The benchmark took {report.seconds:.0f} s for {counted(report.runs, 'round')}; in a round the cases "
+        "run one after the other. Figures are medians over the rounds. A ratio compares a row with the first row in "
+        "the same round, and is the median over the rounds.",
         "",
     ]
     for result in report.results:
@@ -37,7 +37,7 @@ def section(report: BenchmarkReport) -> str:
 
 def command(report: BenchmarkReport) -> str:
     """The command that makes *report*."""
-    parts = "".join(f" --{name} {value}" for name, value in report.parts.items())
+    parts = "".join(f" --{name.replace('_', '-')} {value}" for name, value in report.parts.items())
     return f"millstream bench {report.benchmark} --size {report.size} --runs {report.runs}{parts}"
 
 
@@ -71,7 +71,7 @@ def figure(name: str, row: ContenderResult) -> str:
 
 def _table(result: ComparisonResult, runs: int) -> list[str]:
     figures = sorted({name for row in result.rows for name in row.figures})
-    columns = ["", result.unit, "ratio", *figures]
+    columns = ["case", result.unit, "ratio", *figures]
     rounds = " There was one round." if {len(row.values) for row in result.rows} == {1} and runs > 1 else ""
     lines = [f"### {result.title}", "", f"{result.conditions}{rounds}", "", "| " + " | ".join(columns) + " |"]
     lines.append("|" + "---|" + "---:|" * (len(columns) - 1))

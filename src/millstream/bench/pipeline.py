@@ -151,15 +151,15 @@ class PipelineRuns:
             ("group by source", self._group),
         ]
         return Comparison(
-            title=f"Reading a log of {backend} as a DataFrame",
+            title=f"Reading a log as a DataFrame ({backend})",
             unit="messages/s",
             conditions=(
-                f"Bodies of {BODY} bytes; the log is in {backend}. {self._cores}. Each query ran once on the largest "
-                "log before, because Java compiles a query while it runs. The lengths of the bodies are summed, so "
-                "that each body is transferred to Spark; grouping reads only source and event time."
+                f"The bodies have {BODY} bytes. {self._cores}. Before the measurement each query ran once on the "
+                "largest log, because Java compiles a query while it runs. The first two queries add the lengths "
+                "of the bodies, so that each body is transferred to Spark; grouping reads only source and event time."
             ),
             contenders=[
-                Contender(f"{name}, {count:,}", functools.partial(run, url, count))
+                Contender(f"{name}, {count:,} messages", functools.partial(run, url, count))
                 for name, run in runs
                 for count in counts
             ],
@@ -170,7 +170,10 @@ class PipelineRuns:
         for count in counts:
             write_lines(self.folder / f"lines-{count}", count)
         return self._compare(
-            "JSON lines into a log", "Rows of about 150 bytes, in files of 50,000 rows.", self._ingest, counts
+            "JSON lines into a log",
+            "Files of 50,000 rows are ingested; a row has about 150 bytes.",
+            self._ingest,
+            counts,
         )
 
     def anchor(self, counts: Sequence[int]) -> Comparison:
@@ -178,8 +181,8 @@ class PipelineRuns:
         for count in counts:
             write_log(self._url, count, 1)
         conditions = (
-            f"{SOURCES:,} sources. Batches, batch files, Merkle roots and ledger entries are written, and read back "
-            "by the observer."
+            f"The messages come from {SOURCES:,} sources. The job writes batches, batch files, Merkle roots and ledger "
+            "entries, and the observer reads them back."
         )
         return self._compare("From a log to its anchors (history)", conditions, self._anchor, counts)
 
@@ -188,8 +191,8 @@ class PipelineRuns:
         for count in counts:
             write_listings(self.folder / f"listing-{count}", count)
         conditions = (
-            "Source and copy list N items each, in order, with their manifest; one item in a hundred differs. The "
-            "time of the listings is not included."
+            "The first column is the number of items that source and copy list each. The listings are sorted, and the "
+            "manifest has a row for each item. One item in a hundred differs. The time of the listings is not included."
         )
         return self._compare("Planning duplication", conditions, self._plan, counts, unit="items/s")
 
@@ -203,8 +206,8 @@ class PipelineRuns:
         return Comparison(
             title="Integrity sweep of all items",
             unit="MB/s",
-            conditions=f"Items of {size:,} bytes in a local folder, in the page cache, hashed with SHA-256. "
-            f"{self._where}",
+            conditions=f"Items of {size:,} bytes in a local folder, which are in the page cache, are hashed with "
+            f"SHA-256. {self._where}",
             contenders=[
                 Contender(f"{name}, {count:,} items", functools.partial(run, url, count, count * size))
                 for name, run in runs
@@ -235,7 +238,8 @@ class PipelineRuns:
         counts: Sequence[int],
         unit: str = "messages/s",
     ) -> Comparison:
-        contenders = [Contender(f"{count:,}", functools.partial(run, count)) for count in counts]
+        each = unit.removesuffix("/s")
+        contenders = [Contender(f"{count:,} {each}", functools.partial(run, count)) for count in counts]
         return Comparison(title=title, unit=unit, conditions=f"{conditions} {self._where}", contenders=contenders)
 
     def _count(self, url: str, count: int, columns: Sequence[str] | None = None) -> Measurement:

@@ -33,8 +33,8 @@ def in_process(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes])
             Contender("creates, in bulk", functools.partial(_accept, folder, [], creates, bulk=True)),
             Contender("signed updates, one per call", functools.partial(_accept, folder, creates, updates, bulk=False)),
             Contender("signed updates, in bulk", functools.partial(_accept, folder, creates, updates, bulk=True)),
-            Contender("cut, anchor and observe creates", functools.partial(_anchor, folder, creates, [])),
-            Contender("cut, anchor and observe updates", functools.partial(_anchor, folder, creates, updates)),
+            Contender("batch, anchor and observe creates", functools.partial(_anchor, folder, creates, [])),
+            Contender("batch, anchor and observe updates", functools.partial(_anchor, folder, creates, updates)),
         ],
     )
 

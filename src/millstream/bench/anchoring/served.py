@@ -74,9 +74,10 @@ def _comparison(where: str, place: _Place, creates: Sequence[bytes], updates: Se
     return Comparison(
         title=f"A registry on {where}, over HTTP",
         unit="operations/s",
-        conditions="Signatures are checked, and operations are durable before they are answered; they are anchored at "
-        f"the same time. Single operations come over {CONNECTIONS} connections of one client; in bulk, one connection "
-        "sends all operations. Client and servers run on one machine.",
+        conditions="The registry checks each signature, and an operation is durable before the client gets the answer. "
+        "At the same time the registry anchors operations. Single operations come over "
+        f"{CONNECTIONS} connections of one client; in bulk, one connection sends all operations. Client and servers "
+        "run on one machine.",
         contenders=[
             contender("creates, one per request", [], creates, bulk=False),
             contender("signed updates, one per request", creates, updates, bulk=False),

@@ -1,4 +1,4 @@
-"""The log in its stores; in a checkout compared with one row per message, Redis, JetStream and a Python queue."""
+"""Writing and reading logs; in a checkout compared with rows in databases, Redis, JetStream and a Python queue."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from millstream.core.amounts import counted
 from millstream.core.clock import SystemClock
 
 _DURABLE = (
-    "Durable messages are synced to the disk before they are confirmed: MariaDB and PostgreSQL sync at each commit, "
-    "SQLite runs in WAL mode with synchronous FULL, Redis with appendfsync always, and JetStream with sync_interval "
-    "always (versions before 2.10 cannot do that, and sync every two minutes)."
+    "A message is durable when it is synced to the disk: MariaDB and PostgreSQL sync at each commit, SQLite runs in "
+    "WAL mode with synchronous FULL, Redis with appendfsync always, and JetStream with sync_interval always "
+    "(JetStream before 2.10 does not support this, and syncs every two minutes)."
 )
 _SAME_WORD = 'Every body is the word "test", so that blocks compress to far less than 4 B per message. '
 _BUCKETS = (
     "The Versity gateway writes files without syncing them; moto and a bucket in memory keep objects in memory. "
-    "Only the requests of the writer are counted, and the megabytes of objects that it sends and receives."
+    "The columns per million messages count the requests of the writer, and the megabytes of objects that it sends "
+    "and receives."
 )
 _READS = "reads all messages in order and acknowledges them, in batches where the system supports this"
 _CHECKED = "The reader reads ids and bodies, and checks every id and a checksum over all bodies."
@@ -111,7 +112,7 @@ class LogComparisons:
     def _ahead(self, payload: int, pack: int) -> Comparison:
         senders, unconfirmed = self._choice.senders, self._choice.unconfirmed
         conditions = (
-            f"{senders:,} coroutines send {_per_append(pack)}. Each waits only when {unconfirmed:,} of its messages "
+            f"{senders:,} coroutines send {_per_append(pack)}. Each waits only while {unconfirmed:,} of its messages "
             f"are unconfirmed. {_SAME_WORD if payload == 4 else ''}p50 and p99 are the times from sending a message to "
             f"its confirmation. {_DURABLE} {_BUCKETS} {_CHECKED}"
         )
@@ -122,11 +123,13 @@ class LogComparisons:
     def _arrow(self, payload: int) -> Comparison:
         conditions = (
             "One sender appends record batches of 65,536 messages; each is durable before the next one is sent. Then "
-            "the messages are read as Arrow: once with all columns, and once only the bodies. The checksum of each "
-            "block is verified. Another pass checks ids and bodies."
+            "the messages are read as Arrow record batches: once with all columns, and once only the bodies. The "
+            "checksum of each block is verified. Another pass, which is not measured, checks ids and bodies."
         )
         run = functools.partial(self._work.arrow, payload=payload)
-        return self._comparison(f"Arrow: {payload:,} B", "messages/s", conditions, run, self._choice.backends)
+        return self._comparison(
+            f"Arrow record batches: {payload:,} B", "messages/s", conditions, run, self._choice.backends
+        )
 
     def _lone(self, name: str) -> Measurement:
         return self._work.lone(name, max(round(100 * self._choice.seconds), 10))
@@ -134,14 +137,14 @@ class LogComparisons:
     @staticmethod
     def _lone_conditions() -> str:
         return (
-            "One thread sends messages of 4 B one by one, and waits until each is durable. The figure is the median "
-            f"latency; less is better. {_DURABLE}"
+            "One thread sends messages of 4 B one by one, and waits until each is durable. The second column is the "
+            f"median latency; less is better. {_DURABLE}"
         )
 
     def _senders(self, pack: int) -> str:
         return (
             f"Up to {self._choice.senders:,} {self._choice.kind} (fewer for a slow system) send {_per_append(pack)}. "
-            f"Each waits until an append is durable before it sends the next one. {_DURABLE}"
+            f"Each of them waits until its append is durable before it sends the next one. {_DURABLE}"
         )
 
     def _comparison(

@@ -1,4 +1,4 @@
-"""Sending and receiving; in a checkout compared with the official client, RabbitMQ and NATS JetStream.
+"""Sending and receiving messages; in a checkout compared with RocketMQ's client, RabbitMQ and NATS JetStream.
 
 Single sends are 64 at a time, each confirmed when it is durable; our client gathers those of the same moment, unless
 it is told to make a call of each; so with acknowledgements. Batches are 1,000 messages: one call of our client, and
@@ -33,10 +33,12 @@ _COUNTS = {"quick": (100, 1_000), "small": (4_000, 60_000), "full": (20_000, 1_0
 
 Run = Callable[[MessagingTask], Measurement]
 
+_BOTH = "Millstream's client and broker"
+_UNBATCHED = "Millstream's client without batching, Millstream's broker"
 _ALTERNATELY = (
-    "One acknowledgement per message. The consumer receives and acknowledges alternately: `received/s` counts only the "
-    "time of receive calls, `acknowledged/s` only that of acknowledgements. `p50 ms` and `p99 ms` are times of a "
-    "receive call."
+    "The consumer acknowledges each message by itself. It receives and acknowledges alternately: `received/s` counts "
+    "only the time of receive calls, `acknowledged/s` only that of acknowledgements. `p50 ms` and `p99 ms` are times "
+    "of a receive call, and `ack p50 ms` and `ack p99 ms` those of an acknowledgement."
 )
 
 
@@ -78,31 +80,32 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
         ours = MessagingTask(str(broker.place), folder, (broker.pid,), broker.create_topic)
         module = cast(MessagingPeersModule | None, load_peers("messaging"))
         peers = _NoPeers() if module is None else module.open_peers(stack, folder, ours)
-        body = f"Bodies have {len(BODY)} bytes. Servers sync before they confirm, if they can."
+        body = f"Bodies have {len(BODY)} bytes. Servers that can sync to the disk do so before they confirm."
         yield Comparison(
-            "Single sends", "messages/s", f"64 sends at a time. {body}",
+            "Single sends", "messages/s", f"64 sends run at the same time. {body}",
             [
-                _contender("our client, our broker", ours, send_gathered_ours, singly),
-                _contender("our client without batching, our broker", ours, send_singly_ours, singly),
+                _contender(_BOTH, ours, send_gathered_ours, singly),
+                _contender(_UNBATCHED, ours, send_singly_ours, singly),
                 *peers.send_singly(singly),
             ],
         )  # fmt: skip
         yield Comparison(
-            "Batched sends", "messages/s", f"1,000 messages per batch. {body}",
-            [_contender("our client, our broker", ours, send_batches_ours, batched), *peers.send_batches(batched)],
+            "Batched sends", "messages/s", f"A batch has 1,000 messages. {body}",
+            [_contender(_BOTH, ours, send_batches_ours, batched), *peers.send_batches(batched)],
         )  # fmt: skip
         yield Comparison(
             "Receiving, with single acknowledgements", "received/s", f"{_ALTERNATELY} {body}",
             [
-                _contender("our client, our broker", ours, receive_gathered_ours, singly),
-                _contender("our client without batching, our broker", ours, receive_singly_ours, singly),
+                _contender(_BOTH, ours, receive_gathered_ours, singly),
+                _contender(_UNBATCHED, ours, receive_singly_ours, singly),
                 *peers.receive_singly(singly),
             ],
         )  # fmt: skip
         half = batched // 2
         yield Comparison(
-            "Receiving, with batched acknowledgements", "received/s", f"About 1,000 messages per batch. {body}",
-            [_contender("our client, our broker", ours, receive_batches_ours, half), *peers.receive_batches(half)],
+            "Receiving, with batched acknowledgements", "received/s",
+            f"Messages are acknowledged in batches of about 1,000. {body}",
+            [_contender(_BOTH, ours, receive_batches_ours, half), *peers.receive_batches(half)],
         )  # fmt: skip
 
 

@@ -133,8 +133,8 @@ def _listings(folder: Path, items: int, *, once: bool) -> Comparison:
     return Comparison(
         title=f"A duplication run with nothing to copy: {items:,} listed items",
         unit="items/s",
-        conditions="Source and copy have this many items each, and the manifest has a row for each. The run has its "
-        "own process.",
+        conditions="Source and copy have this many items each, and the manifest has a row for each item. The run has "
+        "a process of its own.",
         contenders=[Contender("millstream", functools.partial(_listed, folder, items))],
         once=once,
     )
@@ -158,8 +158,8 @@ def _sweeps(shop: MillFixture, tree: FileTree, peers: PeerContenders, *, once: b
         unit="MB/s",
         conditions=(
             f"The files are in the page cache, and there are {PARALLEL} readers. {peers.conditions}Millstream compares "
-            "the content with the checksums of provider, manifest and audit log, and records each result; each reader "
-            "of small files is a process."
+            "the content with three checksums (of the storage provider, the manifest and the audit log), and records "
+            "each result. Each reader of small files is a process."
         ),
         contenders=[
             *peers.contenders,
@@ -190,7 +190,7 @@ def _duplications(folder: Path, tree: FileTree, source: Path, peers: PeerContend
         conditions=(
             "Files are copied from one folder to another on the same disk. Millstream records and plans each copy, "
             "verifies the checksum of the source, syncs the copy, and writes manifest and audit log. Up to four "
-            f"processes copy small files, and one does the rest.{peers.conditions}"
+            f"processes copy small files, and one process does the other work.{peers.conditions}"
         ),
         contenders=[*peers.contenders, Contender("millstream", lambda: _duplicated(folder, tree, source))],
         once=once,
@@ -213,9 +213,9 @@ def _adoptions(folder: Path, tree: FileTree, peers: MillPeers | None) -> Compari
         title=f"Adoption of {_described(tree)}",
         unit="MB/s",
         conditions=(
-            "The folder is written by other programs. Its files are in the page cache, and there are "
-            f"{PARALLEL} readers. {found.conditions}Millstream checks that each file is as it was listed, and records "
-            "it durably in catalog and manifest."
+            "Adoption records the files of a folder that other programs write. The files are in the page cache, and "
+            f"there are {PARALLEL} readers. {found.conditions}Millstream checks that size and time of each file are as "
+            "listed, and records the file durably in its catalogue and manifest."
         ),
         contenders=[*found.contenders, Contender("millstream", lambda: _adopted(folder, tree, source))],
     )
@@ -231,4 +231,4 @@ def _listed(folder: Path, items: int) -> Measurement:
     command = [sys.executable, "-c", code, str(folder), str(items)]
     printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
     seconds, used, memory = map(float, printed.split())
-    return Measurement(items / seconds, {"seconds": seconds, "CPU seconds": used, "MiB at most": memory})
+    return Measurement(items / seconds, {"seconds": seconds, "CPU seconds": used, "maximum memory, MiB": memory})
