@@ -15,9 +15,9 @@ from millstream.core.amounts import counted
 from millstream.core.clock import SystemClock
 
 _DURABLE = (
-    "A message is durable when it is synced to the disk: MariaDB and PostgreSQL sync at each commit, SQLite runs in "
-    "WAL mode with synchronous FULL, Redis with appendfsync always, and JetStream with sync_interval always "
-    "(JetStream before 2.10 does not support this, and syncs every two minutes)."
+    "A message is durable when it is synced to the disk. MariaDB and PostgreSQL sync at each commit. SQLite runs in WAL "
+    "mode with `synchronous` FULL, Redis with `appendfsync` always, and JetStream with `sync_interval` always. "
+    "JetStream before 2.10 does not support this, and syncs every two minutes."
 )
 _SAME_WORD = 'Every body is the word "test", so that blocks compress to far less than 4 B per message. '
 _BUCKETS = (
