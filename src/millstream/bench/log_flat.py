@@ -63,9 +63,9 @@ def _targets(first: int, up_to: str) -> list[int]:
 def _conditions() -> str:
     return (
         f"Messages have 4 B and contain their number. Record batches have {BATCH:,} messages, and each is durable "
-        "before the next one is sent. Written messages are moved to sealed objects in a folder and verified there. "
-        "Then they are read back through the log, which checks every id and body, and the oldest messages are "
-        "trimmed. Figures are for the messages since the previous size."
+        "before the next one is sent. Written messages are moved to sealed objects (files that never change) in a "
+        "folder, and verified there. Then they are read back through the log, which checks every id and body, and the "
+        "oldest messages are trimmed. Figures are for the messages since the previous size."
     )
 
 

@@ -15,9 +15,12 @@ from millstream.core.amounts import counted
 from millstream.core.clock import SystemClock
 
 _DURABLE = (
-    "A message is durable when it is synced to the disk. MariaDB and PostgreSQL sync at each commit. SQLite runs in WAL "
-    "mode with `synchronous` FULL, Redis with `appendfsync` always, and JetStream with `sync_interval` always. "
-    "JetStream before 2.10 does not support this, and syncs every two minutes."
+    "A message is durable when it is synced to the disk. MariaDB and PostgreSQL sync at each commit. SQLite runs in "
+    "WAL mode with `synchronous` FULL"
+)
+_DURABLE_PEERS = (
+    ", Redis with `appendfsync` always, and JetStream with `sync_interval` always. JetStream before 2.10 does not "
+    "support this, and syncs every two minutes."
 )
 _SAME_WORD = 'Every body is the word "test", so that blocks compress to far less than 4 B per message. '
 _BUCKETS = (
@@ -114,7 +117,7 @@ class LogComparisons:
         conditions = (
             f"{senders:,} coroutines send {_per_append(pack)}. Each waits only while {unconfirmed:,} of its messages "
             f"are unconfirmed. {_SAME_WORD if payload == 4 else ''}p50 and p99 are the times from sending a message to "
-            f"its confirmation. {_DURABLE} {_BUCKETS} {_CHECKED}"
+            f"its confirmation. {_DURABLE}. {_BUCKETS} {_CHECKED}"
         )
         run = functools.partial(self._work.ahead, payload=payload, pack=pack)
         title = f"Write with {unconfirmed:,} unconfirmed messages per sender: {payload:,} B, {_per_append(pack)}"
@@ -138,13 +141,13 @@ class LogComparisons:
     def _lone_conditions() -> str:
         return (
             "One thread sends messages of 4 B one by one, and waits until each is durable. The second column is the "
-            f"median latency; less is better. {_DURABLE}"
+            f"median latency; less is better. {_DURABLE}{_DURABLE_PEERS}"
         )
 
     def _senders(self, pack: int) -> str:
         return (
             f"Up to {self._choice.senders:,} {self._choice.kind} (fewer for a slow system) send {_per_append(pack)}. "
-            f"Each of them waits until its append is durable before it sends the next one. {_DURABLE}"
+            f"Each of them waits until its append is durable before it sends the next one. {_DURABLE}{_DURABLE_PEERS}"
         )
 
     def _comparison(
