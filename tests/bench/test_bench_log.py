@@ -117,7 +117,7 @@ def test_the_benchmark_runs_in_parts() -> None:
     titles = [result.title for result in report.results]
     assert titles == [
         "Write, then read: 4 B, 50 messages per append",
-        "Arrow: 4 B",
+        "Arrow record batches: 4 B",
         "Write, then read: 4 B, 5 messages per append",
     ]
     rows, ours = report.results[0].rows
