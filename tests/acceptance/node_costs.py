@@ -17,6 +17,7 @@ import contextlib
 import http.client
 import io
 import json
+import os
 import statistics
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -73,7 +74,7 @@ class Members:
         self._cluster = cluster
         self.http = free_ports(nodes)
         for number, port in enumerate(self.http):
-            cluster.start(number, {"MILLSTREAM_SERVE__REGISTRY_HTTP": f"127.0.0.1:{port}"} | _ENVIRONMENT)
+            cluster.start(number, {"MILLSTREAM_SERVE__REGISTRY_HTTP": f"127.0.0.1:{port}"})
         cluster.create_topic()
         for port in self.http:
             self._wait(lambda port=port: _answers(port))  # type: ignore[misc]
@@ -238,6 +239,7 @@ def measure(
 
 def main(folder: str, database: str, nodes: str, share: str, *kinds: str) -> None:
     """Measure, and print the figures and their ratios."""
+    os.environ |= _ENVIRONMENT
     found = dict[int, list[Mapping[str, float | Cost]]]()
     for turn, count in enumerate(map(int, nodes.split(","))):
         figures = measure(Path(folder) / str(turn), database, count, float(share), kinds)
