@@ -175,13 +175,16 @@ class Work:
         return self._count(sa.select(sa.func.count()).where(operations.c.state == "observed")) == self.operations
 
     def put(self, count: int) -> None:
-        """Put *count* more items, and a task for the copy of each."""
+        """Put *count* more items."""
         store = self._node.stores.providers["primary"]
         if not self._items:
             store.create_space(SPACE)
         for number in range(self._items, self._items + count):
             store.put(SPACE, f"letter {number:06}", io.BytesIO(b"%06d" % number * 300))
         self._items += count
+
+    def copy(self) -> None:
+        """Put a task for the copy of each item that has none."""
         self._produce("duplication")
 
     def check(self) -> None:
@@ -222,11 +225,13 @@ def measure(
             "log": (work.messages, work.append, lambda: work.is_batched(LOG)),
             "topic": (work.sends, work.send, lambda: work.is_batched(TOPIC)),
             "operations": (work.operations, lambda: work.post(requests, members.http), work.are_observed),
-            "copies": (work.items, lambda: work.put(work.items), work.are_copied),
+            "copies": (work.items, work.copy, work.are_copied),
             "checks": (2 * (work.items + _FIRST_ITEMS), work.check, work.are_checked),
         }
         if not kinds or {"copies", "checks"} & set(kinds):
-            members.cost(_FIRST_ITEMS, lambda: work.put(_FIRST_ITEMS), work.are_copied)
+            work.put(_FIRST_ITEMS)
+            members.cost(_FIRST_ITEMS, work.copy, work.are_copied)
+            work.put(work.items)
         costs = {kind: members.cost(*one) for kind, one in offered.items() if not kinds or kind in kinds}
         totals = node.anchoring.journal.totals()
         return {
