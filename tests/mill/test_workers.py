@@ -220,6 +220,24 @@ def test_groups_take_about_four_seconds(world: Any) -> None:
     assert sizes == [40, 80, 64, 64, 256, 10, 40, 10]
 
 
+def test_a_busy_worker_asks_an_empty_queue_once_a_second(world: Any) -> None:
+    high, low = world.queue("high"), world.queue("low")
+    low.put([task(str(n)) for n in range(100)])
+    leaser = TaskLeaser([high, low], ProcessorRegistry({}), world.clock, visibility=60, fairness=0)
+
+    def first(*, busy: bool) -> str:
+        return leaser.lease(busy=busy)[0].queue.name
+
+    assert first(busy=False) == low.name
+    high.put([task("urgent"), task("more urgent")])
+    assert first(busy=True) == low.name
+    world.clock.advance(1.0)
+    assert first(busy=True) == high.name
+    assert first(busy=False) == low.name
+    high.put([task("urgent again")])
+    assert first(busy=False) == high.name
+
+
 def test_workers_of_a_queue_that_other_processes_fill_look_at_it_every_few_seconds(tmp_path: Path) -> None:
     (tmp_path / "millstream.toml").write_text('[queue]\nbroker = "amqp://127.0.0.1/%2f"\n')
     shared = worker_settings(load_settings({"data": str(tmp_path)})[0])

@@ -167,7 +167,7 @@ class WorkerManager:
             running = [job.weight for job in self._jobs if job.finished_at is None]
             if math.fsum(running) >= reserve or len(self._jobs) - len(running) >= self._settings.group:
                 break
-            jobs = self._leaser.lease()
+            jobs = self._leaser.lease(busy=bool(self._jobs))
             if not jobs:
                 break
             taken = True

@@ -23,6 +23,10 @@ GROUP_SECONDS = 4.0
 something to do, and results are recorded soon."""
 
 
+EMPTY_SECONDS = 1.0
+"""While a manager has tasks, it asks a queue that was empty again after so long: each answer costs several queries."""
+
+
 class TaskLeaser:
     """Leases tasks of *queues*, the first of them first, for *visibility* seconds, extended at half time.
 
@@ -45,22 +49,28 @@ class TaskLeaser:
         self._fairness = fairness
         self._takes = 0
         self._together: dict[WorkQueue, int] = {}
+        self._ask_again: dict[WorkQueue, float] = {}
 
-    def lease(self) -> list[LeasedTask]:
-        """A take of the first queue that has any, or as much as one thread does together of its tasks.
+    def lease(self, *, busy: bool = False) -> list[LeasedTask]:
+        """A take of the first queue that has any, or as much as one thread does together of its tasks. *busy* says that
+        the manager has tasks: then queues that were empty a moment ago are not asked.
 
         How many tasks of a queue become one group grows with each group that was done as one, and falls back to a take
         with one that was not: of tasks that take long no manager has more than it works on, so that others get some,
         too.
         """
         for queue in self._order():
-            extend_at = self._clock.monotonic() + self._visibility / 2
+            now = self._clock.monotonic()
+            if busy and now < self._ask_again.get(queue, now):
+                continue
+            extend_at = now + self._visibility / 2
             leases = queue.lease(self.group_size(queue), visibility=self._visibility)
             if leases:
                 jobs = [LeasedTask(queue, lease, extend_at, grouped=self._is_grouped(lease)) for lease in leases]
                 if not all(job.grouped for job in jobs):
                     self._together[queue] = TAKE
                 return jobs
+            self._ask_again[queue] = now + EMPTY_SECONDS
         return []
 
     def group_size(self, queue: WorkQueue) -> int:
