@@ -313,7 +313,7 @@ def test_a_journal_changed_from_outside_is_noticed_before_anything_is_anchored(r
     "limits", [{"batches": 10_001}, {"file_bytes": 4_000_001}, {"cut_bytes": 10**9}, {"batches": 0}]
 )
 def test_limits_beyond_the_format_are_refused(limits: dict[str, int]) -> None:
-    with pytest.raises(BatchFormatError, match="of a cut must be 1 to"):
+    with pytest.raises(BatchFormatError, match="of an anchor must be 1 to"):
         CutLimits(**limits)
 
 

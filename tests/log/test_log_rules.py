@@ -61,7 +61,7 @@ def test_settings_say_of_logs_by_name_what_is_kept_and_where_the_rest_goes(tmp_p
         ('max_bytes = "-1"', "log.rules 1, max_bytes: invalid size '-1'"),
         ("max_count = -1", r"setting log.rules\[0\].*: max_count must be 0 or more, not -1"),
         ("cap_bytes = 5", "cap_bytes requires keep_consumers"),
-        ("keep_bytes = 5", "keep_bytes require tier: add the URL of the object store"),
+        ("keep_bytes = 5", "keep_bytes: valid only with tier; set tier to the URL of an object store"),
         ('tier = "file:///x"\nsegment_bytes = 0', "segment_bytes must be 1 byte to 4 GiB"),
         ("most = 5", "most"),
     ],

@@ -128,7 +128,7 @@ def test_a_server_that_never_settles_fails_the_start_and_is_named() -> None:
             wrong.settings.subscription.receive_batch_size = 3
             server.script["Telemetry"].append(wrong)
             with pytest.raises(
-                StartupError, match="sent settings of the kind subscription, but this client needs publishing"
+                StartupError, match="sent settings for subscription, but this client needs settings for publishing"
             ):
                 await Producer(server.place, ["t"], options=QUIET).start()
 

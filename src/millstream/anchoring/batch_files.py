@@ -127,7 +127,7 @@ def checked_batch(batch: EncodedBatch) -> EncodedBatch:
     stored = BatchFileEntry(batch.header, batch.header_line, batch.lines, _lines(batch.lines), 0, len(batch.lines))
     decode_header(stored.header_line)
     if len(stored.lines) != batch.header.count or tuple(message_ids(stored)) != tuple(batch.ids):
-        raise BatchFormatError(f"the messages of batch {batch.batch[:80]!r} are not those that its header states")
+        raise BatchFormatError(f"the messages of batch {batch.batch[:80]!r} differ in number or ids from its header")
     return batch
 
 

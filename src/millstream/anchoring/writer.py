@@ -66,7 +66,7 @@ class CutLimits(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name, limit in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
             if not 1 <= getattr(self, name) <= limit:
-                raise BatchFormatError(f"{name} of a cut must be 1 to {limit:,}, not {getattr(self, name):,}")
+                raise BatchFormatError(f"{name} of an anchor must be 1 to {limit:,}, not {getattr(self, name):,}")
 
 
 class BatchWriter:

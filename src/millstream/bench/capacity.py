@@ -28,6 +28,7 @@ class Measured(NamedTuple):
 _SIZES = "python -m millstream.bench.pipeline_sizes"
 _ROWS = "tests/bench/test_capacity.py (ids of 14 bytes)"
 _REQUESTS = "tests/bench/test_capacity.py (Swift)"
+_SECONDS = "seconds of "
 _MILL = "millstream bench mill (local disk)"
 LOG_BYTES = Measured(55, "bytes per message in the log, for bodies of 100 bytes", _SIZES)
 FILE_BYTES = Measured(229, "bytes per message in batch files, with nine messages per batch", _SIZES)
@@ -138,14 +139,25 @@ def tables() -> Iterator[str]:
         need = capacity(workload)
         yield (
             f"| {name} | {need.database_bytes / 1e9:,.0f} GB | {need.stored_bytes / 1e12:,.1f} TB "
-            f"| {need.requests_a_day:,.0f} | {need.processor_seconds_a_day / 3600:,.1f} h | {need.machines:,} "
+            f"| {need.requests_a_day:,.0f} | {_time(need.processor_seconds_a_day)} | {need.machines:,} "
             f"| {need.price_a_month:,.0f} |"
         )
     yield ""
     yield "| constant | value | meaning | measured by |"
     yield "|---|---:|---|---|"
     for name, constant in CONSTANTS.items():
-        yield f"| `{name}` | {constant.value:g} | {constant.unit} | `{constant.source}` |"
+        yield f"| `{name}` | {_value(constant)} | {constant.unit.removeprefix(_SECONDS)} | `{constant.source}` |"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
+
+
+def _value(constant: Measured) -> str:
+    """Its value; a small one in seconds in a unit that makes it readable."""
+    if not constant.unit.startswith(_SECONDS):
+        return f"{constant.value:,g}"
+    return f"{constant.value * 1e6:.4g} µs" if constant.value > 1e-6 else f"{constant.value * 1e9:.3g} ns"
 
 
 if __name__ == "__main__":

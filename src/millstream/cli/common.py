@@ -39,7 +39,7 @@ def store_options(command: Command) -> Command:
     @functools.wraps(command)
     def with_store(settings: Settings, *args: Any, store: str | None, **kwargs: Any) -> Any:
         if store and store.startswith("memory:"):
-            raise click.UsageError("a memory: store is lost when this command ends: name a store on a disk")
+            raise click.UsageError("a store in memory is lost when this command ends: name a store on a disk")
         if store:
             settings = msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, store=store))
         return command(settings, *args, **kwargs)

@@ -252,9 +252,8 @@ def _before(runs: Sequence[_Run], store_url: str, log: str, stream: str, jobs: P
         if _handed_over(run, origin):
             return [run]
     raise PipelineInputError(
-        f"log {stream!r} has the batches of {log!r} only after message {origin.position}, where a run of 'pipeline "
-        f"batch' handed over, but no committed run under {jobs} ends there: give the job folder of that run, or run "
-        "that job again"
+        f"log {stream!r} has the batches of log {log!r} only after message {origin.position}. The run of 'pipeline "
+        f"batch' that ended at this message is not in {jobs}: give the job folder that contains this run, or repeat it"
     )
 
 

@@ -87,7 +87,9 @@ class CasStore:
 
     def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:  # noqa: ARG002 - none is kept
         self._require_space(space)
-        raise StoreRefusedError(f"{self.url} is content-addressed and has no access lists")
+        raise StoreRefusedError(
+            f"{self.url} is content-addressed storage, which has no access control lists: use a store of another kind"
+        )
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         self._require_space(space)

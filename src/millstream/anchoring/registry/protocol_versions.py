@@ -38,8 +38,8 @@ class ProtocolVersions:
         if found is None:
             names = ", ".join(version.name for version in self._versions)
             raise RegistryError(
-                f"unknown protocol version {name!r}: stored operations need this version, but only {names} is "
-                "configured"
+                f"the protocol version {name!r}, which stored operations need, is not configured (configured: {names}): "
+                "add it to the versions of the registry"
             )
         return found
 

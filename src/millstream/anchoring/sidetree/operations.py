@@ -127,7 +127,10 @@ def check_signed(kind: OperationType, text: object, profile: Profile, suffix: st
         check_multihash(signed.payload[name], f"{name} of the signed data")
     anchor_window(signed.payload, profile)
     if kind == OperationType.DEACTIVATE and signed.payload["didSuffix"] != suffix:
-        raise RequestError("signed_data_invalid", "the signed data of the deactivate operation names another DID")
+        raise RequestError(
+            "signed_data_invalid",
+            "didSuffix in the signed data of the deactivate operation differs from the didSuffix of the operation",
+        )
     return signed
 
 

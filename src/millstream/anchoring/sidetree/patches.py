@@ -94,7 +94,7 @@ def _check_keys(keys: object) -> None:
                 "invalid public key: its members must be 'id', 'type', 'publicKeyJwk' and optionally 'purposes'"
             )
         if not isinstance(key["publicKeyJwk"], dict) or not isinstance(key["type"], str):
-            raise _wrong("the publicKeyJwk of a public key must be an object, and its type must be text")
+            raise _wrong("in a public key, publicKeyJwk must be an object and type must be a string")
         _check_purposes(key.get("purposes", []))
     _check_ids([key["id"] for key in checked], unique=True)
 

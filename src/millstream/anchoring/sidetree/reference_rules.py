@@ -135,7 +135,10 @@ def check_signed(kind: OperationType, text: object, suffix: object, missing: obj
             f"the signed data of a {kind} operation must be an object with exactly {count} members",
         )
     if kind == OperationType.DEACTIVATE and payload.get("didSuffix", missing) != suffix:
-        raise RequestError("signed_data_invalid", "the signed data of the deactivate operation names another DID")
+        raise RequestError(
+            "signed_data_invalid",
+            "didSuffix in the signed data of the deactivate operation differs from the didSuffix of the operation",
+        )
     check_key(payload.get(key))
     for name in hashes:
         check_multihash(payload.get(name), f"{name} of the signed data")

@@ -52,7 +52,10 @@ class ReadCheck:
         for batch in batches:
             ids, body = batch.column("id").to_numpy(), batch.column("body")
             if not np.array_equal(ids, self._next(len(ids))):
-                raise ReadCheckError(f"read ids {ids[0]} to {ids[-1]} after id {self.last_id}")
+                raise ReadCheckError(
+                    f"messages are missing, repeated or out of order: after id {self.last_id} came messages "
+                    f"with ids {ids[0]} to {ids[-1]}"
+                )
             offsets = offsets_of(body)
             if (np.diff(offsets) != self._payload).any():
                 raise ReadCheckError(f"a body among ids {ids[0]} to {ids[-1]} does not have {self._payload} bytes")

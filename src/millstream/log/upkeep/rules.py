@@ -62,7 +62,7 @@ class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The tiering of older messages; None if there is none. Raises :class:`LogInputError`."""
         given = {name: getattr(self, name) for name in _MOVED if getattr(self, name) != _UNSAID[name]}
         if given and not self.tier:
-            raise LogInputError(f"{', '.join(given)} require tier: add the URL of the object store")
+            raise LogInputError(f"{', '.join(given)}: valid only with tier; set tier to the URL of an object store")
         return Tiering(self.tier, **given) if self.tier else None
 
 

@@ -176,7 +176,10 @@ class GroupCommit:
                 elif left > 0:
                     self._notifier.wait(left)
                 else:
-                    raise DurabilityTimeoutError(f"id {last_id} was not durable after {timeout} seconds: wait again")
+                    raise DurabilityTimeoutError(
+                        f"message {last_id} was not stored durably within {timeout} seconds: wait again, and do not append "
+                        "it again"
+                    )
 
     def _take_over(self, waiter: Waiter) -> None:
         """*waiter* was interrupted: do for others what it should have done."""

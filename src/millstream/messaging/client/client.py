@@ -306,7 +306,10 @@ class Client(abc.ABC):
     def _keep_settings(self, endpoints: Endpoints, settings: v2.Settings) -> None:
         mine, theirs = self._settings().WhichOneof("pub_sub"), settings.WhichOneof("pub_sub")
         if mine != theirs:
-            raise UnsupportedError(f"{endpoints} sent settings of the kind {theirs}, but this client needs {mine}")
+            raise UnsupportedError(
+                f"{endpoints} sent settings for {theirs}, but this client needs settings for {mine}: check the address and "
+                "the version of the broker"
+            )
         if offers_batches(settings):
             self.batch_servers.add(endpoints)
         else:

@@ -77,7 +77,9 @@ class S3Bulk:
         with self._store.open(space, content_id) as file:
             data = file.read(SMALL + 1)
         if len(data) > SMALL:
-            raise StoreError(f"{content_id!r} in the space {space!r} exceeds {SMALL:,} bytes, the limit of a bulk read")
+            raise StoreError(
+                f"item {content_id!r} in space {space!r} exceeds {SMALL:,} bytes, the limit of a bulk read"
+            )
         return data
 
     def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
