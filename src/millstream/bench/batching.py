@@ -121,8 +121,8 @@ def _memory(count: int) -> Comparison:
     return Comparison(
         title=f"{count:,} open events",
         unit="bytes/event",
-        conditions="The second column is the memory (Python and Arrow) per event of a batcher with 1,000 sources while the events "
-        "wait in open batches. A snapshot is the stored state of the batcher.",
+        conditions="The second column is the memory (Python and Arrow) per event of a batcher with 1,000 sources while "
+        "the events wait in open batches. A snapshot is the stored state of the batcher.",
         contenders=[Contender(name, functools.partial(_measure, count, hold)) for name, hold in contenders],
     )
 

@@ -38,8 +38,8 @@ class ProtocolVersions:
         if found is None:
             names = ", ".join(version.name for version in self._versions)
             raise RegistryError(
-                f"the protocol version {name!r}, which stored operations need, is not configured (configured: {names}): "
-                "add it to the versions of the registry"
+                f"the protocol version {name!r}, which stored operations need, is not configured: add it to the "
+                f"versions of the registry, which are {names}"
             )
         return found
 

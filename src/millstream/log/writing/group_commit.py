@@ -177,8 +177,8 @@ class GroupCommit:
                     self._notifier.wait(left)
                 else:
                     raise DurabilityTimeoutError(
-                        f"message {last_id} was not stored durably within {timeout} seconds: wait again, and do not append "
-                        "it again"
+                        f"message {last_id} was not stored durably within {timeout} seconds: wait again, and do not "
+                        "append it again"
                     )
 
     def _take_over(self, waiter: Waiter) -> None:

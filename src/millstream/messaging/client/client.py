@@ -307,8 +307,8 @@ class Client(abc.ABC):
         mine, theirs = self._settings().WhichOneof("pub_sub"), settings.WhichOneof("pub_sub")
         if mine != theirs:
             raise UnsupportedError(
-                f"{endpoints} sent settings for {theirs}, but this client needs settings for {mine}: check the address and "
-                "the version of the broker"
+                f"{endpoints} sent settings for {theirs}, but this client needs settings for {mine}: check the "
+                "address and the version of the broker"
             )
         if offers_batches(settings):
             self.batch_servers.add(endpoints)

@@ -23,7 +23,7 @@ GROUP_SECONDS = 4.0
 something to do, and results are recorded soon."""
 
 
-EMPTY_SECONDS = 1.0
+EMPTY_SECONDS = 2.0
 """While a manager has tasks, it asks a queue that was empty again after so long: each answer costs several queries."""
 
 
