@@ -27,7 +27,8 @@ def test_every_contender_does_its_work(tmp_path: Path) -> None:
     assert all(sample.value > 0 for samples in found.values() for sample in samples.values())
     assert all("millstream" in samples for samples in found.values())
     small = found["First duplication of 7 small files (0 MB)"]
-    assert all(sample.figures["CPU µs/file"] > 0 for sample in small.values())
+    taken = [sample.figures["CPU µs/file"] for sample in small.values()]
+    assert min(taken) >= 0 < max(taken), "the kernel may count none for so short a work"
     left = {"source", "adopted", "listed.db", "first-small"}  # removing many small files slows what is measured next
     assert {path.name for path in tmp_path.iterdir()} <= left
 

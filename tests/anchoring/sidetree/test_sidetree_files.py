@@ -198,7 +198,7 @@ CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
     "proof of another": (
         "core proof",
         lambda f: f["operations"]["deactivate"][0].update(signedData=DidOwner("x").deactivate().request["signedData"]),
-        "another DID",
+        "differs from the didSuffix",
     ),
 }  # fmt: skip
 
