@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millstream.stores import (
@@ -23,7 +24,7 @@ from millstream.stores import (
 )
 from millstream.stores.folders import open_folder
 from millstream.stores.local.atomic_files import AtomicFile
-from millstream.stores.local.sidecar import MAX_BYTES
+from millstream.stores.local.sidecar import MAX_BYTES, FileDescription, Sidecar
 
 
 @pytest.fixture
@@ -279,6 +280,16 @@ class TestSidecars:
         subprocess.run(["cp", "-a", tmp_path / "store", tmp_path / "moved"], check=True)
         moved = LocalStore(tmp_path / "moved")
         assert moved.info("space", "item") == store.info("space", "item")
+
+    def test_of_a_copied_file_is_not_that_of_a_replaced_one_whose_inode_number_it_has(self, tmp_path: Path) -> None:
+        (tmp_path / "copy").write_bytes(b"newer")
+        status = (tmp_path / "copy").stat()
+        old = FileDescription(status.st_ino, status.st_mtime_ns, "text/plain", 3, "a" * 64)
+        new = FileDescription(status.st_ino + 1, status.st_mtime_ns, "text/plain", 5, "b" * 64)
+        assert Sidecar("item", (old, new)).of(status) is new
+        changed = msgspec.structs.replace(new, inode=status.st_ino, mtime_ns=0)
+        assert Sidecar("item", (old, changed)).of(status) is changed
+        assert Sidecar("item", (changed,)).of(tmp_path.stat()) is changed
 
     def test_go_with_their_items_and_spaces(self, store: LocalStore, tmp_path: Path) -> None:
         put(store, "item")

@@ -48,14 +48,19 @@ class Sidecar(msgspec.Struct, frozen=True, gc=False):
     def of(self, status: os.stat_result) -> FileDescription | None:
         """The description of the file whose status is *status*.
 
-        A lone description holds for any file: bytes that were changed behind the store's back must not lose the
-        checksum that gives them away.
+        The inode number alone counts last: a copy of the file may have that of the file that was replaced. A lone
+        description holds for any file: bytes that were changed behind the store's back must not lose the checksum that
+        gives them away.
         """
-        for file in reversed(self.files):
-            if file.inode == status.st_ino:
+        newest_first = self.files[::-1]
+        for file in newest_first:
+            if file.is_of(status):
                 return file
-        for file in reversed(self.files):
-            if file.mtime_ns == status.st_mtime_ns and file.size == status.st_size:
+        for file in newest_first:
+            if (file.mtime_ns, file.size) == (status.st_mtime_ns, status.st_size):
+                return file
+        for file in newest_first:
+            if file.inode == status.st_ino:
                 return file
         return self.files[0] if len(self.files) == 1 else None
 
