@@ -17,7 +17,7 @@ from millstream_peers import small_files_floor
 
 
 def test_every_contender_does_its_work(tmp_path: Path) -> None:
-    sizes = {"files": "7", "megabytes": "1", "listed": "2500"}
+    sizes = {"files": "200", "megabytes": "1", "listed": "2500"}  # the kernel counts hundredths of a second
     found = {c.title: {d.name: d.run() for d in c.contenders} for c in mill.comparisons("quick", tmp_path, **sizes)}
     assert [title.split(" of ")[0].split(": ")[0] for title in found] == [
         *["First duplication", "Integrity sweep", "A duplication run with nothing to copy"] * 2,
@@ -26,9 +26,8 @@ def test_every_contender_does_its_work(tmp_path: Path) -> None:
     ]
     assert all(sample.value > 0 for samples in found.values() for sample in samples.values())
     assert all("millstream" in samples for samples in found.values())
-    small = found["First duplication of 7 small files (0 MB)"]
-    taken = [sample.figures["CPU µs/file"] for sample in small.values()]
-    assert min(taken) >= 0 < max(taken), "the kernel may count none for so short a work"
+    (small,) = (found[title] for title in found if title.startswith("First duplication of 200 small files"))
+    assert all(sample.figures["CPU µs/file"] > 0 for sample in small.values())
     left = {"source", "adopted", "listed.db", "first-small"}  # removing many small files slows what is measured next
     assert {path.name for path in tmp_path.iterdir()} <= left
 
