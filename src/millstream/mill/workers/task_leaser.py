@@ -22,7 +22,6 @@ GROUP_SECONDS = 4.0
 """How long a group should take: its lease, queries and transactions cost little for each task then, other workers have
 something to do, and results are recorded soon."""
 
-
 EMPTY_SECONDS = 2.0
 """While a manager has tasks, it asks a queue that was empty again after so long: each answer costs several queries."""
 

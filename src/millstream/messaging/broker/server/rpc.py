@@ -23,7 +23,7 @@ from millstream.messaging.broker.handlers.method_table import (
 )
 from millstream.messaging.broker.handlers.telemetry import serve
 from millstream.messaging.broker.security.access_keys import UNRESTRICTED, CallerPermissions, Keyring
-from millstream.messaging.broker.security.required_permissions import check_admin, check_call
+from millstream.messaging.broker.security.required_permissions import RequiredPermission, check_admin, check_call
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import MessagingError, StatusError
 from millstream.messaging.protocol import v2
@@ -46,10 +46,10 @@ class CallAuthorizer:
         self.supervisor = supervisor
         self.keys = keys
 
-    def authorize(self, method: str, request: Any, context: Any) -> CallContext:
-        """The caller of *method*. Raises like :func:`check_caller`."""
+    def authorize(self, need: RequiredPermission, request: Any, context: Any) -> CallContext:
+        """The caller of a method that has this *need*. Raises like :func:`check_caller`."""
         headers = call_headers(context)
-        client_id, namespace, access = check_caller(self.keys, method, request, headers)
+        client_id, namespace, access = check_caller(self.keys, need, request, headers)
         core = self.supervisor.core
         connection = context.peer()
         core.sessions.touch(client_id, core.clock.now(), access, connection)
@@ -60,9 +60,9 @@ class CallAuthorizer:
 
 
 def check_caller(
-    keys: Keyring, method: str, request: Any, headers: Mapping[str, str | bytes]
+    keys: Keyring, need: RequiredPermission, request: Any, headers: Mapping[str, str | bytes]
 ) -> tuple[str, str, CallerPermissions]:
-    """The client, its namespace, and its permissions, which *request* of *method* is within.
+    """The client, its namespace, and its permissions, which suffice for *request* of a method that has this *need*.
 
     Raises UNAUTHORIZED, FORBIDDEN, CLIENT_ID_REQUIRED.
     """
@@ -72,7 +72,7 @@ def check_caller(
         raise StatusError(v2.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
     if access is not UNRESTRICTED:
         client_id = f"{access.name}/{client_id}"  # no client speaks for a client of another key
-        check_call(REQUIRED_PERMISSIONS[method], request, access, namespace)
+        check_call(need, request, access, namespace)
     return client_id, namespace, access
 
 
@@ -104,7 +104,7 @@ def _unary(
 ) -> Callable[[Request, Any], Awaitable[Response]]:
     async def behaviour(request: Request, context: Any) -> Response:
         try:
-            return await call.handler(auth.supervisor.service, request, auth.authorize(method.name, request, context))
+            return await call.handler(auth.supervisor.service, request, auth.authorize(call.needs, request, context))
         except Exception as error:
             auth.supervisor.report_failure(error)
             refusal: Response = refused_response(method, error)
@@ -118,7 +118,7 @@ def _stream(
 ) -> Callable[[Request, Any], AsyncIterator[Response]]:
     async def behaviour(request: Request, context: Any) -> AsyncIterator[Response]:
         try:
-            admitted = auth.authorize(method.name, request, context)
+            admitted = auth.authorize(call.needs, request, context)
             async for response in call.handler(auth.supervisor.service, request, admitted):
                 yield response
         except Exception as error:
@@ -140,7 +140,7 @@ def _unsupported(method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
 def _telemetry(auth: CallAuthorizer) -> Any:
     async def behaviour(requests: Any, context: Any) -> None:
         try:
-            call, supervisor = auth.authorize("Telemetry", None, context), auth.supervisor
+            call, supervisor = auth.authorize(REQUIRED_PERMISSIONS[TELEMETRY], None, context), auth.supervisor
         except StatusError as refused:
             command = v2.TelemetryCommand()
             command.status.code, command.status.message = refused.code, str(refused)  # type: ignore[assignment]
@@ -168,7 +168,7 @@ def _batch(call: BatchCall[Request, Response], auth: CallAuthorizer) -> Callable
 
     async def behaviour(request: Request, context: Any) -> Response:
         try:
-            return await call.handler(auth.supervisor.service, request, auth.authorize(method.path, request, context))
+            return await call.handler(auth.supervisor.service, request, auth.authorize(call.needs, request, context))
         except Exception as error:
             auth.supervisor.report_failure(error)
             status = _status(method, error)

@@ -20,10 +20,12 @@ from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse
 from millstream.messaging.broker.clients.client_quirks import follows_routes
 from millstream.messaging.broker.handlers.call_context import is_encrypted
+from millstream.messaging.broker.handlers.method_table import UNARY_CALLS
 from millstream.messaging.broker.handlers.routes import assigned_queues, route_response
 from millstream.messaging.broker.handlers.validation import check_group_name, check_topic_name
 from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.security.access_keys import Keyring
+from millstream.messaging.broker.security.required_permissions import RequiredPermission
 from millstream.messaging.broker.server.forwarder import Forwarder
 from millstream.messaging.broker.server.rpc import call_headers, check_caller, refused_response
 from millstream.messaging.broker.storage.topic import TopicSpec, no_topic
@@ -139,7 +141,7 @@ class Standby:
 
         found: dict[str, Any] = {
             f"/{SERVICE}/{name}": grpc.unary_unary_rpc_method_handler(
-                _route(self, self._keys, methods()[name], answer),
+                _route(self, self._keys, methods()[name], UNARY_CALLS[name].needs, answer),
                 methods()[name].request.FromString,
                 methods()[name].response.SerializeToString,
             )
@@ -194,10 +196,10 @@ class Standby:
         return routes.address
 
 
-def _route(standby: Standby, keys: Keyring, method: Method, answer: Any) -> Any:
+def _route(standby: Standby, keys: Keyring, method: Method, need: RequiredPermission, answer: Any) -> Any:
     async def behaviour(request: Any, context: Any) -> Any:
         try:
-            _, namespace, _ = check_caller(keys, method.name, request, call_headers(context))
+            _, namespace, _ = check_caller(keys, need, request, call_headers(context))
             spec = await standby.topic(request.topic, namespace)
             routes = await standby.owner()
             endpoints = routes.choose(
