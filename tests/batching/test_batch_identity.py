@@ -111,7 +111,7 @@ def test_the_default_leap_is_the_longest_delay():
         {"window": 2**62},
         {"conflict_cut": "somewhere"},
         {"mode": "fast"},
-        {"max_count": 0},
+        {"max_count": -1},
         {"max_bytes": -1},
         {"max_bytes": 2.5},
         {"max_count": 3, "mode": "faithful"},

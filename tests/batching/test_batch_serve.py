@@ -12,6 +12,7 @@ import pytest
 
 from millstream.anchoring import replay, verify_proof
 from millstream.batching import Batcher
+from millstream.batching.default_limits import LIMITS_OF_NEW_NODES
 from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, SystemClock
@@ -45,7 +46,7 @@ def data(tmp_path):
 
 def rules_of(data):
     settings, _ = load_settings({"data": str(data)}, environment={})
-    return settings.batching.rules
+    return settings.batching.rules_with(LIMITS_OF_NEW_NODES)
 
 
 def start(data, *options):
@@ -135,7 +136,7 @@ def test_p5_killed_while_the_log_grows_it_loses_nothing_and_gives_nothing_twice(
     [
         ("", 3, "'in'"),
         ('[batching]\nwindow = "soon"', 2, "window"),
-        ("[batching]\nmax_count = 0", 2, "invalid max_count 0"),
+        ("[batching]\nmax_count = -1", 2, "invalid max_count -1"),
     ],
     ids=["no such log", "a bad duration", "a bad cap"],
 )

@@ -62,6 +62,12 @@ def _left_alone(documents: Documents, name: str) -> AbstractContextManager[None]
     return document.alone() if isinstance(documents, FolderDocuments) else contextlib.nullcontext()
 
 
+def test_a_document_is_created_once(opened: Open) -> None:
+    opened().document("batching/limits.json").create(b"1")
+    opened().document("batching/limits.json").create(b"2")
+    assert opened().document("batching/limits.json").read() == b"1"
+
+
 def test_documents_are_copied_between_places_once_or_again(tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
     folder, database = FolderDocuments(tmp_path / "node"), DatabaseDocuments(engine)

@@ -76,7 +76,7 @@ def test_the_rules_of_batching_are_read_with_those_of_some_sources_and_keys(tmp_
     [
         ('late = "side"', r"section batching \(.*millstream\.toml\): invalid grace None"),
         ('late = "later"', r"batching\.late .*later"),
-        ("max_count = 0", r"section batching .*invalid max_count 0"),
+        ("max_count = -1", r"section batching .*invalid max_count -1"),
         ('grace = "1s"', "grace is 1000000, but late records are rejected"),
         (
             '[[batching.override]]\nsource = "p"\nwindow = "wide"',
@@ -87,8 +87,8 @@ def test_the_rules_of_batching_are_read_with_those_of_some_sources_and_keys(tmp_
             r"override 1 \(source 'p'\) has the unknown member 'windwo'",
         ),
         (
-            '[[batching.override]]\nkey = "k"\nmax_count = 0',
-            r"override 1 \(key 'k'\) is not valid: invalid max_count 0",
+            '[[batching.override]]\nkey = "k"\nmax_count = -1',
+            r"override 1 \(key 'k'\) is not valid: invalid max_count -1",
         ),
         ("[[batching.override]]\nwindow = 5", "has neither a source nor a key"),
         ('[batching.override]\nsource = "p"', r"batching\.override.*array"),

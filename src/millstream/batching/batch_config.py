@@ -40,7 +40,7 @@ class BatchConfig(msgspec.Struct, frozen=True, dict=True):
     ``window`` is the largest distance between the first and the last event time of a batch; ``max_delay`` the longest
     way a record may take from event to receipt; ``leap`` how far an event time may lie ahead of its receipt
     (``max_delay`` if None). A batch holds at most ``max_count`` records and ``max_bytes`` bytes (the sum of their
-    sizes; a single record may be larger); without them there is no cap. ``late`` is ``reject`` if not given, and the
+    sizes; a single record may be larger); 0 or None is no cap. ``late`` is ``reject`` if not given, and the
     other policies need ``grace``. What is not set is kept as ``UNSET``, so that it is absent in every encoding too.
     Raises :class:`ConfigError` where a number is negative or a name unknown.
     """
@@ -117,11 +117,11 @@ def _check_ticks(name: str, value: object) -> None:
 
 def _check_cap(config: BatchConfig, name: str) -> None:
     value = getattr(config, name)
-    if value is None or value is msgspec.UNSET:
+    if value is None or value is msgspec.UNSET or (type(value) is int and value == 0):
         msgspec.structs.force_setattr(config, name, msgspec.UNSET)
         return
     if type(value) is not int or not 1 <= value < _LIMIT:
-        raise ConfigError(f"invalid {name} {value!r}: give a whole number from 1 to 2^62 - 1, or omit {name}")
+        raise ConfigError(f"invalid {name} {value!r}: give a whole number from 0 (no limit) to 2^62 - 1")
     if config.mode == "faithful":
         raise ConfigError(f"{name} is {value}, but mode faithful does not support limits: omit {name}")
 

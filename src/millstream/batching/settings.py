@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millstream.batching.batch_config import BatchConfig, ConflictCut, LatePolicy
+from millstream.batching.default_limits import NO_LIMITS, DefaultLimits
 from millstream.batching.rulebook import RULE_NAMES, Rulebook, overrides_of
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
@@ -12,9 +13,9 @@ from millstream.core.settings import OwnTables, Section
 class BatchingSettings(Section, frozen=True):
     """How messages become batches (see ``millstream batch --help``). Without ``leap`` it equals ``max_delay``.
 
-    A batch has at most ``max_count`` messages and ``max_bytes`` bytes of message bodies (default: no limit). Set
-    ``max_count`` before the first batch if a source sends more than 10,000 messages in a window: a batch of about
-    14,000 messages, or fewer with long keys, exceeds ``anchoring.file_bytes``, and is then not anchored but rejected.
+    A batch has at most ``max_count`` messages and ``max_bytes`` bytes of message bodies; 0 means no limit. If a limit
+    is not set, it is 5,000 and 1,000,000, except on nodes that were created before these defaults existed: these
+    have no limit. A batch that exceeds ``anchoring.file_bytes`` is not anchored but rejected.
 
     ``late`` sets how late messages are handled; ``side`` and ``amend`` need ``grace``. Each table of ``override`` has
     ``source`` or ``key`` or both, and the rules that differ for them.
@@ -32,9 +33,16 @@ class BatchingSettings(Section, frozen=True):
 
     @property
     def rules(self) -> Rulebook:
-        """The rules of all sources and keys, in microseconds.
+        """The rules of all sources and keys, in microseconds, with no limits but those that are set.
 
         Raises :class:`~millstream.batching.ConfigError` where they contradict themselves.
         """
+        return self.rules_with(NO_LIMITS)
+
+    def rules_with(self, limits: DefaultLimits) -> Rulebook:
+        """:attr:`rules`, with *limits* where none are set."""
         given = {name: getattr(self, name) for name in RULE_NAMES}
+        for name in limits.__struct_fields__:
+            if given[name] is None:
+                given[name] = getattr(limits, name)
         return Rulebook(BatchConfig(**given), overrides_of(self.override, given))

@@ -16,6 +16,7 @@ from millstream.core.column_types import LONG_BYTES, NAME
 from millstream.core.durable import write_durably
 from millstream.core.errors import BusyError
 from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import insert_new
 
 metadata = sa.MetaData()
 
@@ -45,6 +46,10 @@ class Document(Protocol):
     def write(self, data: bytes) -> None:
         """Put *data* in its place, durably. Raises :class:`DocumentBusyError` where another process did meanwhile, as
         far as the place can tell."""
+        ...
+
+    def create(self, data: bytes) -> None:
+        """Put *data* in its place, durably, unless the document exists."""
         ...
 
     def alone(self) -> AbstractContextManager[None]:
@@ -82,6 +87,10 @@ class FileDocument:
     def write(self, data: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(self.path, data)
+
+    def create(self, data: bytes) -> None:
+        if not self.path.exists():
+            self.write(data)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -142,6 +151,11 @@ class DatabaseDocument:
             else:
                 connection.execute(sa.insert(_documents).values(new))
         self._version += 1
+
+    def create(self, data: bytes) -> None:
+        with writing(self._engine) as connection:
+            new = {"name": self._name, "version": 1, "data": data}
+            connection.execute(insert_new(connection, _documents), new)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

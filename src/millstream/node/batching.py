@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from millstream.batching import Rulebook
+from millstream.batching.default_limits import read_default_limits
 from millstream.batching.service import BatchService
 from millstream.batching.service_state import batched_pair
 from millstream.batching.ticks import Ticker
+from millstream.core.cached import locked_cached_property
 from millstream.core.documents import Document, Documents, FileDocument
 from millstream.core.metric_collection.hook import LabelledMetrics, Metrics
 from millstream.log import LogSpec
@@ -32,10 +34,11 @@ class BatchingPart:
         self._databases = databases
         self._pairs: dict[str, tuple[int, tuple[str, str] | None]] = {}
 
-    @property
+    @locked_cached_property
     def rules(self) -> Rulebook:
         """The rules by which this node batches, with what is different for some sources and keys."""
-        return self._context.settings.batching.rules
+        self._databases.prepare()  # a new node records its default limits
+        return self._context.settings.batching.rules_with(read_default_limits(self._documents))
 
     def service(
         self, log: str, output: str, *, ticks: Ticker | None = None, metrics: Metrics | None = None

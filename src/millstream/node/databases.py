@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from millstream.batching.default_limits import record_default_limits
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS
 from millstream.core.database_server import end_idle_transactions, open_server
@@ -18,7 +19,7 @@ from millstream.core.retry import RetryPolicy
 from millstream.core.sqlite_file import open_database
 from millstream.core.writers_lock import is_made, lock_writers, require_known_schema
 from millstream.node.context import DATABASE, NodeContext
-from millstream.node.moving import require_finished
+from millstream.node.moving import require_finished, was_moved
 from millstream.settings import Settings
 from millstream.stores import open_provider
 from millstream.stores.audit.holders import HolderState, find_elsewhere
@@ -82,8 +83,9 @@ class DatabasesPart:
     def own(self) -> sa.Engine:
         """The node's own database: states of batches, the index of anchored messages, the manifest of copies.
 
-        A new node makes the folders of its own stores first: a database that is there says that they were made, so that
-        one that is missing later is an unmounted disk, and not a start that was cut short. Raises
+        A new node first makes the folders of its own stores, and records its default limits of batches: a database
+        that is there says that they were made, so that one that is missing later is an unmounted disk, and not a start
+        that was cut short. Raises
         :class:`~millstream.core.sqlite_file.DatabaseFileError`, or for one on a server
         :class:`~millstream.core.sql.SqlBusyError` or :class:`~millstream.core.sql.SqlInputError`, where it cannot be
         used; :class:`~millstream.core.writers_lock.NewerSchemaError` where a later version of the program has changed
@@ -97,11 +99,14 @@ class DatabasesPart:
             engine = self._server
             if not is_made(engine):
                 self._make_stores()
+                if not was_moved(engine):
+                    record_default_limits(DatabaseDocuments(engine))
             lock_writers(engine, require_no_older)
             find_elsewhere(engine, self._holder_state)
             return engine
         if self._is_new:
             self._make_stores()
+            record_default_limits(FolderDocuments(context.folder))
         engine = open_database(context.folder / DATABASE, TABLES, cache_kib=_CACHE_KIB)
         context.resources.callback(engine.dispose)
         require_finished(engine)
