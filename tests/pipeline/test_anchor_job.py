@@ -169,7 +169,7 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
         events = [event_from_message(message) for part in node.logs.store.log(LogSpec("in")).read() for message in part]
         expected = {batch.batch: len(batch.events) for batch in plain_batches(events, rules)[0]}
     (data / "millstream.toml").write_text(
-        '[batching]\nwindow = "50us"\nmax_delay = "20us"\n[anchoring]\nmax_batches = 20\n'
+        '[batching]\nwindow = "50us"\nmax_delay = "20us"\nmax_count = 0\nmax_bytes = 0\n[anchoring]\nmax_batches = 20\n'
     )
     full = len(expected) // 20
     goals = sorted(draw.randrange(1, full - 1) for _ in range(sized(ci=1, long=5)))
@@ -206,7 +206,7 @@ class TestOnSpark:
             yield spark
 
         monkeypatch.setattr(SparkPart, "session", shared)
-        (tmp_path / "millstream.toml").write_text('[batching]\nwindow = "50us"\nmax_delay = "20us"\n')
+        (tmp_path / "millstream.toml").write_text('[batching]\nwindow = "50us"\nmax_delay = "20us"\nmax_count = 0\nmax_bytes = 0\n')
         return tmp_path
 
     def test_p7_history_is_anchored_once_by_any_number_of_runs_and_by_a_stream_as_well(

@@ -189,12 +189,9 @@ def _table(rules: Rules) -> str:
         "window": f"{rules.window}us", "max_delay": f"{rules.max_delay}us", "leap": f"{rules.most_leap}us",
         "conflict_cut": rules.conflict_cut, "late": rules.late,
     }  # fmt: skip
-    caps = {
-        "max_count": rules.max_count,
-        "max_bytes": rules.max_bytes,
-        "grace": f"{rules.grace}us" if rules.grace else None,
-    }
-    values |= {name: value for name, value in caps.items() if value is not None}
+    values |= {"max_count": rules.max_count or 0, "max_bytes": rules.max_bytes or 0}
+    if rules.grace:
+        values["grace"] = f"{rules.grace}us"
     return "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items()) + "\n"
 
 
