@@ -33,9 +33,13 @@ from millstream.messaging.protocol import v2
 from millstream.testing.scripted_server import ScriptedServer
 from millstream.testing.waiting import until_async
 
-QUIET = Options(request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
+QUIET = Options(
+    request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05, resend=0.02)
+)
 BEATING = Options(
-    request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=0.02, heartbeat=0.02, reopen=0.05)
+    request_timeout=10.0,
+    startup_timeout=30.0,
+    intervals=Intervals(first_heartbeat=0.02, heartbeat=0.02, reopen=0.05, resend=0.02),
 )
 VECTORS = Path(__file__).parents[2] / "docs" / "formats" / "fifo-vectors.json"
 
@@ -106,6 +110,35 @@ def test_a_broker_that_failed_is_passed_over_while_another_one_is_well() -> None
             assert len(producer.isolated) == 1
             assert len(sent(one)) <= 2
             assert len(sent(two)) >= 5
+
+    run(test)
+
+
+def test_a_send_that_failed_goes_to_the_server_that_has_the_topic_by_then() -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            one, two = [await stack.enter_async_context(ScriptedServer()) for _ in range(2)]
+            one.queues = [one.queue(0, "a")]
+            producer = await stack.enter_async_context(Producer(one.place, ["t"], options=QUIET))
+            one.script["SendMessage"].extend([grpc.StatusCode.UNAVAILABLE] * 3)
+            one.queues = [one.queue(0, "a", two.port)]
+            assert isinstance(await producer.send(Message("t", b"x", message_group="g")), Receipt)
+            assert (len(sent(one)), len(sent(two))) == (1, 1)
+
+    run(test)
+
+
+def test_a_send_to_the_only_server_waits_before_it_tries_again() -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            only = await stack.enter_async_context(ScriptedServer())
+            only.queues = [only.queue(0, "a")]
+            producer = await stack.enter_async_context(Producer(only.place, ["t"], options=QUIET))
+            only.script["SendMessage"].extend([grpc.StatusCode.UNAVAILABLE] * 2)
+            begin = producer.clock.monotonic()
+            assert isinstance(await producer.send(Message("t", b"x")), Receipt)
+            pause = QUIET.intervals.resend
+            assert producer.clock.monotonic() - begin >= pause + 4 * pause
 
     run(test)
 

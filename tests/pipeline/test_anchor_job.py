@@ -206,7 +206,9 @@ class TestOnSpark:
             yield spark
 
         monkeypatch.setattr(SparkPart, "session", shared)
-        (tmp_path / "millstream.toml").write_text('[batching]\nwindow = "50us"\nmax_delay = "20us"\nmax_count = 0\nmax_bytes = 0\n')
+        (tmp_path / "millstream.toml").write_text(
+            '[batching]\nwindow = "50us"\nmax_delay = "20us"\nmax_count = 0\nmax_bytes = 0\n'
+        )
         return tmp_path
 
     def test_p7_history_is_anchored_once_by_any_number_of_runs_and_by_a_stream_as_well(

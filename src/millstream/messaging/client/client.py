@@ -210,10 +210,14 @@ class Client(abc.ABC):
         return self._connections.transport(endpoints)
 
     async def route(self, topic: str) -> Route:
-        """The route of *topic*: from the cache, else from the server, once for all who ask at the same time."""
+        """The route of *topic*: from the cache, else from the server."""
         found = self._routes.get(topic)
         if found is not None:
             return found
+        return await self.fetch_route(topic)
+
+    async def fetch_route(self, topic: str) -> Route:
+        """The route of *topic* from the server, once for all who ask at the same time."""
         if not self._is_running:
             raise NotRunningError
         return await self._routes.fetch(topic)

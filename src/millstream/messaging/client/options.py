@@ -30,6 +30,9 @@ class Intervals(msgspec.Struct, frozen=True):
     retry: float = 1.0
     """Between attempts to acknowledge, to receive after a failure, and while a cache is full."""
 
+    resend: float = 0.5
+    """Before a message is sent a second time, to the same server; four times as long before the third time."""
+
     throttled: float = 0.02
 
 

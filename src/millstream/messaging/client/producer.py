@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random
@@ -41,6 +42,9 @@ from millstream.messaging.protocol.batch_calls import SEND
 
 Resolution = Literal["commit", "rollback", "unknown"]
 Checker = Callable[[Received], Awaitable[Resolution]]
+_LONGER = 4
+"""Each pause before a message is sent again is so many times the pause before."""
+
 MISMATCH = "the server's answer does not match the request"
 
 _log = logging.getLogger(__name__)
@@ -251,7 +255,16 @@ class Producer(Client):
             _log.info("attempt %d to send to %s failed, trying again: %s", attempt, topic, error)
             if isinstance(error, ThrottledError):
                 await asyncio.sleep(self._backoff.delay(attempt + 1))
+            elif queues[attempt % len(queues)].endpoints == queue.endpoints:
+                await asyncio.sleep(self.options.intervals.resend * _LONGER ** (attempt - 1))
+                queues = await self._fresh_candidates(topic, messages[0].message_group)
         return results
+
+    async def _fresh_candidates(self, topic: str, message_group: str) -> Sequence[Queue]:
+        """The queues to try by the present route, which may name another server; by the last one if it is unknown."""
+        with contextlib.suppress(ClientError):
+            await self.fetch_route(topic)
+        return await self._candidates(topic, message_group)
 
     async def _candidates(self, topic: str, message_group: str) -> Sequence[Queue]:
         route = await self.route(topic)
