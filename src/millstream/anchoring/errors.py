@@ -42,6 +42,15 @@ from typing import ClassVar
 
 from millstream.core.errors import BusyError, InputError, MillstreamError, NotFoundError
 
+NODE_DATABASE = "the node's database (node.db, or the server in node.database)"
+"""Where the tables of a node are, for errors."""
+
+NODE_LOGS = "the node's logs (log.db, or the storage in log.store)"
+"""Where its logs are."""
+
+RESTORE_DATABASE = f"Restore {NODE_DATABASE} from a backup"
+"""What to do if these tables are damaged."""
+
 
 class AnchoringError(MillstreamError):
     """The anchoring package could not do what was asked."""

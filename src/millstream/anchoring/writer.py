@@ -29,7 +29,7 @@ from millstream.anchoring.cut_manifest import (
     encode_manifest,
 )
 from millstream.anchoring.duplicate_check import BatchMembers
-from millstream.anchoring.errors import AnchoringError, BatchFormatError, JournalBusyError
+from millstream.anchoring.errors import NODE_LOGS, RESTORE_DATABASE, AnchoringError, BatchFormatError, JournalBusyError
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, LedgerEntry
@@ -252,8 +252,8 @@ class BatchWriter:
         if cut.cut not in {each.cut for each in self.journal.open_cuts()}:
             raise JournalBusyError  # another process has just finished it
         raise AnchoringError(
-            f"the batches of cut {cut.cut} do not match its prepared files: another program changed the node's "
-            "database. Restore the database (node.db) from a backup"
+            f"the batches of cut {cut.cut} do not match its prepared files: the node's database is damaged, or another "
+            f"program changed it. {RESTORE_DATABASE}"
         )
 
     def _check_stored(self, manifest: CutManifest) -> None:
@@ -267,7 +267,7 @@ class BatchWriter:
         if entry is None or entry.number != cut.anchor:
             raise AnchoringError(
                 f"cut {cut.cut} was anchored as entry {cut.anchor} of the ledger, but the ledger has no such entry: "
-                "restore the node's logs (log.db) from a backup"
+                f"restore {NODE_LOGS} from a backup"
             )
         return entry
 

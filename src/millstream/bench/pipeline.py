@@ -184,7 +184,7 @@ class PipelineRuns:
             f"The messages come from {SOURCES:,} sources. The job writes batches, batch files, Merkle roots and ledger "
             "entries, and the observer reads them back."
         )
-        return self._compare("From a log to its anchors (history)", conditions, self._anchor, counts)
+        return self._compare("From an existing log to its anchors", conditions, self._anchor, counts)
 
     def plan(self, counts: Sequence[int]) -> Comparison:
         """The join of two listings and the manifest of both."""

@@ -98,8 +98,8 @@ def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[
         is_empty = not opened.entries(found[0], limit=1)
     except (NotFoundError, StoreUnavailableError, IndexError) as error:
         raise SourceMissingError(
-            f"cannot list the source {source} ({error}); nothing was changed: check the path and that its "
-            "disk is mounted"
+            f"cannot list the source {source} ({error}); nothing was changed: check the path and that its disk is "
+            "mounted, or the URL, its credentials and that its server answers"
         ) from error
     destinations = [_destination_url(one) for one in to]
     if len({_same(one) for one in destinations}) < len(destinations):

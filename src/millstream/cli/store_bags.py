@@ -98,7 +98,7 @@ def export(
     the same command resumes an export that was interrupted. Exit code 1 if an item could not be exported.
     """
     if (bag is None) == (sums is None):
-        raise click.UsageError("no output was named: name a folder with --bagit or a file with --sha256sums")
+        raise click.UsageError("give exactly one of --bagit FOLDER and --sha256sums FILE")
     providers = ConfiguredStores({store_name: open_named_store(settings, store_name)}, SystemClock())
     described = _described(providers, ItemRef(store_name, space, prefix), is_read=is_read)
     report = _write_bag(providers, space, described, bag) if bag else _write_sums(described, sums or Path("-"))

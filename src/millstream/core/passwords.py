@@ -30,9 +30,13 @@ def hash_password(password: str) -> str:
     return f"scrypt:{_COST}:{_BLOCK}:{_PARALLEL}:{_text(salt)}:{_text(digest)}"
 
 
-def check_hash(hashed: str) -> None:
-    """Raise :class:`PasswordError`, which does not show it, where *hashed* is not a hash of :func:`hash_password`."""
-    _parse(hashed)
+def check_hash(hashed: str, name: str) -> None:
+    """Raise :class:`PasswordError`, which does not show it, where *hashed*, the value of the setting *name*, is not a
+    hash of :func:`hash_password`."""
+    try:
+        _parse(hashed)
+    except PasswordError as error:
+        raise PasswordError(f"setting {name}: {error}") from None
 
 
 def is_password(password: str, hashed: str) -> bool:

@@ -13,6 +13,7 @@ Protocol = Literal["5", "3.1.1"]
 """A version of MQTT."""
 
 MOST_IN_FLIGHT = 65_535
+_MOST_TOPIC_BYTES = 65_535
 
 
 class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +52,13 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def _check_filter(topic: str) -> None:
     """Refuse what no broker would take (MQTT 5 §4.7)."""
+    if not 1 <= len(topic.encode()) <= _MOST_TOPIC_BYTES or "\0" in topic:
+        raise IngestInputError(
+            f"invalid topic filter {topic[:200]!r}: it must have 1 to {_MOST_TOPIC_BYTES:,} bytes, and no NUL character"
+        )
     levels = topic.split("/")
-    wrong = not topic or "\0" in topic or len(topic.encode()) > 65_535 or "#" in levels[:-1]
-    if wrong or any(set("+#") & set(level) and len(level) > 1 for level in levels):
-        raise IngestInputError(f"invalid topic filter {topic[:200]!r}: '+' matches one level, '#' all remaining levels")
+    if "#" in levels[:-1] or any(set("+#") & set(level) and len(level) > 1 for level in levels):
+        raise IngestInputError(
+            f"invalid topic filter {topic[:200]!r}: '+' and '#' must each be a whole level, and '#' must be the last "
+            "level, as in 'plant/+/#'"
+        )

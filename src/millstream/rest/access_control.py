@@ -91,8 +91,8 @@ class AccessControl:
     ) -> None:
         self.settings = settings
         self._users: Mapping[str, UserSettings] = settings.users
-        for user in self._users.values():
-            check_hash(user.password)
+        for name, user in self._users.items():
+            check_hash(user.password, f"console.users.{name}.password")
         self._clock = clock
         self._key = _load_key(folder / KEY_FILE)
         self._session_key = session_key or self._key

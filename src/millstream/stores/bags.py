@@ -184,7 +184,10 @@ class OpenBag:
                     break
                 sink.write(chunk)
             if left:
-                raise BagError(f"{url} does not have the size that {folder}/fetch.txt states, {int(size):,} bytes")
+                raise BagError(
+                    f"{url} does not have the size that {folder}/fetch.txt states, {int(size):,} bytes: try again; if "
+                    "the error remains, the file at the URL has changed: ask the sender for a new bag"
+                )
 
 
 def _require_plain(folder: Path) -> None:

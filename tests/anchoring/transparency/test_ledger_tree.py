@@ -180,7 +180,8 @@ def test_a_ledger_that_is_shorter_than_its_tree_is_refused(tmp_path: Path) -> No
         ledger, tree = place.following()
         for ask in (tree.checkpoint, tree.extend, tree.verify):
             with pytest.raises(
-                LedgerError, match=r"has 3 entries, but its signed tree has 5.*Restore the newer logs of the node"
+                LedgerError,
+                match=r"has 3 entries, but its signed tree has 5.*Restore the newest state of the node's logs",
             ):
                 ask()
         assert ledger.append(some_anchor(77)).number == 4  # the anchor stands
@@ -214,7 +215,7 @@ def test_a_tile_that_is_missing_is_an_error_and_not_built_again(place: Place) ->
     fill(ledger, 2)
     with place.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM anchor_tree_tiles")
-    with pytest.raises(LedgerError, match=r"tile 0 of level 0 is missing.*Restore the database"):
+    with pytest.raises(LedgerError, match=r"tile 0 of level 0 is missing.*Restore the node's database"):
         tree.inclusion_path(0)
     _, again = place.open()
     with pytest.raises(LedgerError, match="tile 0 of level 0 is missing"):

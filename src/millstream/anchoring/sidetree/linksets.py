@@ -128,7 +128,8 @@ def read_linkset(data: bytes) -> Linkset:
     original, name = _context(value, "original"), link_to(_canonical(value)).bare
     if context.get("anchor") != name:
         raise BatchFileError(
-            f"the anchor linkset names {str(context.get('anchor'))[:60]} as its anchor, but its original is {name}"
+            f"'anchor' of the anchor linkset is {str(context.get('anchor'))[:60]!r}, but the hash of its 'original' is "
+            f"{name!r}: the linkset is damaged or was changed"
         )
     core = _hashlink(original.get("anchor"), "anchor of the original")
     items = [_item(item) for item in _list(original, "item")]
@@ -194,7 +195,9 @@ def _item(value: object) -> LinksetItem:
     did = value.get("href") if isinstance(value, dict) else None
     previous = value.get("previous", []) if isinstance(value, dict) else None
     if not isinstance(did, str) or not isinstance(previous, list) or len(previous) > 1:
-        raise BatchFileError("an item of the original must be a DID, optionally with one previous anchor")
+        raise BatchFileError(
+            "an item of 'original' must be an object with 'href', a DID, and optionally 'previous', a list of one link"
+        )
     _ruled_suffix(did)
     return LinksetItem(did, _hashlink(previous[0], "previous").bare if previous else None)
 
@@ -203,7 +206,7 @@ def _ruled_suffix(did: str) -> None:
     try:
         check_multihash(did.rpartition(":")[2], "the suffix of the DID")
     except RequestError as error:
-        raise BatchFileError(f"an item of the original is not a DID: {error}") from error
+        raise BatchFileError(f"the item {did[:60]!r} of 'original' is not a DID: {error}") from error
 
 
 def _hashlink(value: object, what: str) -> HashLink:

@@ -136,8 +136,11 @@ def _check_ids(ids: Sequence[object], *, unique: bool) -> None:
 
 
 def _check_uris(uris: object) -> None:
-    if not isinstance(uris, list) or not all(isinstance(uri, str) and _URI.fullmatch(uri) for uri in uris):
+    if not isinstance(uris, list):
         raise _wrong("'uris' must be a list of URIs")
+    for uri in uris:
+        if not isinstance(uri, str) or not _URI.fullmatch(uri):
+            raise _wrong(f"{str(uri)[:60]!r} in 'uris' is not a URI")
     if len(set(uris)) != len(uris):
         raise _wrong(f"the URI {_repeated(uris)!r} occurs twice in 'uris': use each URI once")
 

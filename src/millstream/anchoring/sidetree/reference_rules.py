@@ -267,7 +267,7 @@ def _check_services(services: object) -> None:
         if isinstance(endpoint, str):
             check_uri(endpoint)
         elif not isinstance(endpoint, dict | None):
-            raise _wrong("a serviceEndpoint must be text or an object")
+            raise _wrong("a serviceEndpoint must be a URI (a string) or an object")
 
 
 def _add_id(name: object, ids: set[str]) -> None:

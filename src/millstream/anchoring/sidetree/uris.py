@@ -29,27 +29,27 @@ def check_uri(text: str) -> None:
     if scheme in ("http", "https") and not host:
         raise _wrong(f"serviceEndpoint {text[:60]!r} has no host")
     if scheme == "mailto":
-        _check_mailto(path, _decoded(query))
+        _check_mailto(path, _decoded(query), text)
     if scheme == "urn":
-        _check_urn(path)
+        _check_urn(path, text)
 
 
-def _check_mailto(path: str, query: str) -> None:
+def _check_mailto(path: str, query: str, text: str) -> None:
     addresses = path.split(",") if path else []
     for field in query.split("&") if query else ():
         name, equals, value = field.partition("=")
         if name == "to":
             addresses += value.split("=")[0].split(",") if equals else [""]
     if not all("@" in address for address in addresses):
-        raise _wrong("a mailto: URI must have an address with '@'")
+        raise _wrong(f"serviceEndpoint {text[:60]!r}: each address of a mailto: URI must have an '@'")
 
 
-def _check_urn(path: str) -> None:
+def _check_urn(path: str, text: str) -> None:
     namespace, colon, name = _decoded(path).partition(":")
     if not namespace or not colon:
-        raise _wrong("a urn: URI must have a namespace and a name")
+        raise _wrong(f"serviceEndpoint {text[:60]!r}: a urn: URI must have a namespace and a name")
     if namespace.lower() == "uuid" and _UUID.fullmatch(name) is None:
-        raise _wrong("a urn:uuid: URI must contain a valid UUID")
+        raise _wrong(f"serviceEndpoint {text[:60]!r}: a urn:uuid: URI must contain a valid UUID")
 
 
 def _decoded(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from millstream.anchoring.errors import LedgerError, LedgerKeyError
+from millstream.anchoring.errors import NODE_LOGS, LedgerError, LedgerKeyError
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.core.errors import BusyError
@@ -84,7 +84,6 @@ def prove_entry(
     entry = ledger.entry(number)
     if entry is None or head.size < number:
         raise LedgerError(
-            f"the ledger has no entry {number:,}, though the index names it: restore the node's logs (log.db) from a "
-            "backup"
+            f"the ledger has no entry {number:,}, though the index names it: restore {NODE_LOGS} from a backup"
         )
     return EntryProof(entry, tree.inclusion_path(number - 1, head.size), head.data)

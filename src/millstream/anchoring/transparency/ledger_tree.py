@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 import sqlalchemy as sa
 
-from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.errors import NODE_LOGS, LedgerError
 from millstream.anchoring.ledger import LedgerEntry, checked_chain, encode_entry, follows
 from millstream.anchoring.log_ledger import LogLedger
 from millstream.anchoring.merkle import leaf_hash
@@ -399,8 +399,8 @@ class LedgerTree:
         raise LedgerError(
             f"{where} covers {signed.size:,} entries, which are not the first of the {tree.size:,} entries of the "
             f"ledger {self._name!r}: the node was restored from an older backup, or its ledger was changed. Nothing is "
-            "signed, because one key must not sign two different ledgers. Restore the newer logs of the node (log.db); "
-            "if they are lost, start a ledger with a new key (docs/formats/ledger-tree.md)"
+            f"signed, because one key must not sign two different ledgers. Restore the newest state of {NODE_LOGS}; "
+            "if it is lost, start a ledger with a new key (docs/formats/ledger-tree.md)"
         )
 
     def _require_last(self, tree: MerkleTree) -> LedgerEntry:

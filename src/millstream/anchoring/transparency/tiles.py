@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from millstream.anchoring.errors import LedgerError, NoteError
+from millstream.anchoring.errors import NODE_LOGS, LedgerError, NoteError
 from millstream.anchoring.transparency.checkpoint import parse_checkpoint
 from millstream.anchoring.transparency.published_files import PublishedFiles
 from millstream.anchoring.transparency.signed_note import parse_note
@@ -137,8 +137,7 @@ class TilePublisher:
             added = list(itertools.islice(coming, width - self._width))
             if len(added) < width - self._width:
                 raise LedgerError(
-                    f"the ledger ends before entry {new:,} of its signed tree: restore the node's logs (log.db) from a "
-                    "backup"
+                    f"the ledger ends before entry {new:,} of its signed tree: restore {NODE_LOGS} from a backup"
                 )
             self._bundle += bundle_of(added)
             self._put("entries", number, width, bytes(self._bundle))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 import sqlalchemy as sa
 
-from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.errors import NODE_DATABASE, NODE_LOGS, RESTORE_DATABASE, LedgerError
 from millstream.anchoring.ledger import Ledger, checked_chain, encode_entry
 from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.transparency.published_files import PublishedFiles
@@ -75,7 +75,7 @@ def entry_differs(ledger: str, number: int) -> LedgerError:
     """The error of entry *number*, which is not the leaf of the tree."""
     return LedgerError(
         f"entry {number:,} of the ledger {ledger!r} differs from its leaf in the signed tree: the ledger was changed. "
-        "Restore the node's logs (log.db) from a backup or, if the tree is wrong, the node's database (node.db)"
+        f"Restore {NODE_LOGS} from a backup or, if the tree is wrong, {NODE_DATABASE}"
     )
 
 
@@ -83,7 +83,7 @@ def ledger_is_shorter(ledger: str, entries: int, size: int) -> LedgerError:
     """The error of a ledger that has fewer *entries* than its tree has leaves (*size*)."""
     return LedgerError(
         f"the ledger {ledger!r} has {entries:,} entries, but its signed tree has {size:,}: the ledger was restored "
-        "from an older backup, or truncated. Restore the newer logs of the node (log.db)"
+        f"from an older backup, or truncated. Restore the newest state of {NODE_LOGS}"
     )
 
 
@@ -119,7 +119,7 @@ class _TreeCheck:
                 raise LedgerError(
                     f"the checkpoint in {where} covers {head.size:,} entries, which are not the first of the "
                     f"{self._size:,} entries of the ledger {self._name!r}: the ledger was changed, or restored from "
-                    "an older backup. Restore the newer logs (log.db) and database (node.db) of the node"
+                    f"an older backup. Restore the newest state of {NODE_LOGS} and of {NODE_DATABASE}"
                 )
         if published is not None:
             published.require_tiles(self._stored)
@@ -148,7 +148,7 @@ class _SameTiles:
             if self._tiles.tile(level, number)[: len(hashes)] != hashes:
                 raise LedgerError(
                     f"tile {number} of level {level} in the tree of the ledger {self._name!r} is damaged: its hashes "
-                    "are not those of the entries. Restore the node's database (node.db) from a backup"
+                    f"are not those of the entries. {RESTORE_DATABASE}"
                 )
 
 

@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.database import metadata
-from millstream.anchoring.errors import LedgerError, LedgerUnavailableError
+from millstream.anchoring.errors import RESTORE_DATABASE, LedgerError, LedgerUnavailableError
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
 from millstream.core.sql import make_tables
@@ -106,7 +106,7 @@ def require_signed_row(row: SignedCheckpoint, signer: CheckpointSigner, ledger: 
     if SignedCheckpoint.read(row.data, signer) != row:
         raise LedgerError(
             f"the newest checkpoint of the ledger {ledger!r} does not match its row in the node's database: the "
-            "database is damaged, or another program changed the row. Restore the database (node.db) from a backup"
+            f"database is damaged, or another program changed the row. {RESTORE_DATABASE}"
         )
 
 
@@ -140,8 +140,8 @@ class DatabaseTiles:
         row = _cursor(self.connection, _TILE, [(self._ledger, level, number)]).fetchone()
         if row is None:
             raise LedgerError(
-                f"tile {number} of level {level} is missing from the tree of the ledger {self._ledger!r}: another "
-                "program changed the node's database. Restore the database (node.db) from a backup"
+                f"tile {number} of level {level} is missing from the tree of the ledger {self._ledger!r}: the "
+                f"node's database is damaged, or another program changed it. {RESTORE_DATABASE}"
             )
         hashes: bytes = row[0]
         return hashes

@@ -27,7 +27,7 @@ def in_process(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes])
         title="A registry on SQLite, in process",
         unit="operations/s",
         conditions="Operations are durable (fsync) before they are confirmed. Single operations come from "
-        f"{THREADS} threads; in bulk, one call has all operations.",
+        f"{THREADS} threads; in bulk, one call has all {len(creates):,} operations.",
         contenders=[
             Contender("creates, one per call", functools.partial(_accept, folder, [], creates, bulk=False)),
             Contender("creates, in bulk", functools.partial(_accept, folder, [], creates, bulk=True)),

@@ -38,7 +38,10 @@ class ReadCheck:
         """Take in the next messages. Raises :class:`ReadCheckError`."""
         numbers = np.fromiter(ids, np.int64, len(ids))
         if len(ids) != len(bodies) or not np.array_equal(numbers, self._next(len(ids))):
-            raise ReadCheckError(f"read ids {ids[0]} to {ids[-1]} with {len(bodies)} bodies after id {self.last_id}")
+            raise ReadCheckError(
+                f"expected {len(ids):,} messages with consecutive ids from {self.last_id + 1}, but read ids {ids[0]} "
+                f"to {ids[-1]} and {len(bodies):,} bodies"
+            )
         self.crc = crc32c(_END, crc32c(_END.join(bodies), self.crc))
         self.last_id += len(ids)
 

@@ -70,7 +70,7 @@ class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if not 1 <= self.segment_bytes <= 4 << 30:
-            raise LogInputError(f"segment_bytes must be 1 byte to 4 GiB, not {self.segment_bytes}")
+            raise LogInputError(f"segment_bytes must be 1 byte to 4 GiB, not {self.segment_bytes:,} bytes")
 
 
 class TierInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -171,7 +171,7 @@ def check_message_group(group: str) -> None:
     if not group.strip() or len(group.encode()) > MAX_GROUP_BYTES or _CONTROL.search(group):
         raise StatusError(
             v2.ILLEGAL_MESSAGE_GROUP,
-            f"a message group must have 1 to {MAX_GROUP_BYTES} bytes and no control characters",
+            f"a message group must have 1 to {MAX_GROUP_BYTES} bytes, not only spaces, and no control characters",
         )
 
 

@@ -114,6 +114,7 @@ def _bind(server: grpc.aio.Server, place: Address, tls: ServerTls | None) -> Add
         port = server.add_secure_port(str(place), tls.credentials()) if tls else server.add_insecure_port(str(place))
     except RuntimeError as error:
         raise BrokerError(
-            f"cannot listen on {place}: stop the program that uses the port, or use another port"
+            f"cannot listen on {place} ({error}): stop the program that uses the port, or use another port; below port "
+            "1024 the program needs root, and the address must be one of this machine"
         ) from error
     return Address(place.host, port)
