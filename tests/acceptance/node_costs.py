@@ -45,7 +45,7 @@ from millstream.testing.ports import free_ports
 
 MESSAGES, SENDS, OPERATIONS, ITEMS = 1_000_000, 60_000, 20_000, 3_000
 _FIRST_ITEMS = 200
-"""Items that are copied before the figures begin: each process opens its clients of the buckets then."""
+"""Items that are copied and checked before the figures begin: each process opens its clients of the buckets then."""
 _ENVIRONMENT = {
     "MILLSTREAM_SERVE__REGISTRY": "true",
     "MILLSTREAM_BATCHING__MAX_COUNT": "1000",
@@ -231,6 +231,7 @@ def measure(
         if not kinds or {"copies", "checks"} & set(kinds):
             work.put(_FIRST_ITEMS)
             members.cost(_FIRST_ITEMS, work.copy, work.are_copied)
+            members.cost(2 * _FIRST_ITEMS, work.check, work.are_checked)
             work.put(work.items)
         costs = {kind: members.cost(*one) for kind, one in offered.items() if not kinds or kind in kinds}
         totals = node.anchoring.journal.totals()

@@ -16,9 +16,11 @@ import millstream
 from millstream.core.clock import VirtualClock
 from millstream.core.column_types import EXACT_LONG_TEXT, NAME
 from millstream.core.database_server import open_server, with_password
-from millstream.core.sql import SqlBusyError, SqlInputError, make_tables, writing
+from millstream.core.sql import SqlBusyError, SqlInputError, has_table, make_tables, writing
 from millstream.core.sql_rows import among, insert_new, insert_rows, put_row, replacing, update_rows
 from millstream.testing import services
+from millstream.testing.waiting import until
+from support.server_databases import new_database
 
 TABLES = 20
 
@@ -27,6 +29,16 @@ def test_tables_of_a_shared_database_are_made_by_the_one_that_allows_for_others(
     source = Path(millstream.__file__).parent
     users = {path.name for path in source.rglob("*.py") if ".create_all(" in path.read_text("utf-8")}
     assert users == {"sql.py"}, "call millstream.core.sql.make_tables: processes begin at the same moment"
+
+
+def test_tables_are_looked_for_by_the_one_that_allows_for_others() -> None:
+    source = Path(millstream.__file__).parent
+    users = {
+        path.name
+        for path in source.rglob("*.py")
+        if ").has_table(" in (text := path.read_text("utf-8")) or ".dialect.has_table(" in text
+    }
+    assert users == {"sql.py"}, "call millstream.core.sql.has_table: another process may make the table at the moment"
 
 
 def schema() -> sa.MetaData:
@@ -118,6 +130,37 @@ def test_tables_that_cannot_be_made_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(sa.exc.OperationalError):
         make_tables(reader, schema())
     reader.dispose()
+
+
+@pytest.mark.served
+def test_a_table_that_another_connection_changes_is_looked_at_again(mariadb: str) -> None:
+    """MariaDB refuses, within a transaction that has read another table, to describe one in the middle of a change."""
+    with new_database(mariadb, "ddl") as url:
+        engine, other, refused, ended = open_server(url), open_server(url), list[str](), threading.Event()
+        sa.event.listen(engine, "handle_error", lambda context: refused.append(str(context.original_exception)))
+
+        def look() -> bool:
+            with engine.connect() as connection:
+                connection.exec_driver_sql("SELECT * FROM t1")
+                assert has_table(connection, "t0")
+            return any("1684" in text for text in refused)
+
+        def change() -> None:
+            with other.connect() as connection:
+                while not ended.is_set():
+                    connection.exec_driver_sql("ALTER TABLE t0 ADD COLUMN more INT, ALGORITHM=COPY")
+                    connection.exec_driver_sql("ALTER TABLE t0 DROP COLUMN more, ALGORITHM=COPY")
+
+        make_tables(engine, schema())
+        changing = threading.Thread(target=change)
+        changing.start()
+        try:
+            until(look, "a refusal")
+        finally:
+            ended.set()
+            changing.join()
+            engine.dispose()
+            other.dispose()
 
 
 @pytest.mark.served

@@ -10,13 +10,19 @@ from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
 
-from millstream.core.clock import Clock
+from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import BusyError, InputError
 from millstream.core.retry import RetryPolicy
 
 Result = TypeVar("Result")
 
 ANSWERS = RetryPolicy(attempts=20, first=0.01, longest=2.0)
+_DDL = RetryPolicy(attempts=16, first=0.01, longest=2.0)
+"""For changes of a table by other processes, which take milliseconds."""
+
+_BEING_CHANGED = 1684
+"""The error of MariaDB and MySQL for a table that another connection makes or changes at the moment."""
+
 _SERVER_TIME = {
     "mysql": sa.text("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"),
     "postgresql": sa.text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"),
@@ -125,22 +131,39 @@ def make_tables(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Ta
     """
     wanted = list(metadata.tables.values() if tables is None else tables)
     with engine.connect() as connection:  # what is there already needs no lock, and may be read-only
-        if all(_is_whole(connection, table) for table in wanted):
+        if all(has_table(connection, table.name) and not _lacking(connection, table) for table in wanted):
             return
     for left in reversed(range(len(wanted) + 1)):
         try:
-            with writing(engine) as connection:
-                metadata.create_all(connection, wanted)
-                for table in wanted:
-                    _add_columns(connection, table)
+            _call_beside_ddl(lambda: _make_absent(engine, metadata, wanted))
             return
         except (sa.exc.OperationalError, sa.exc.ProgrammingError, sa.exc.IntegrityError):
             if not left:  # a server makes tables outside transactions: another process may come between any two
                 raise
 
 
-def _is_whole(connection: sa.Connection, table: sa.Table) -> bool:
-    return connection.dialect.has_table(connection, table.name) and not _lacking(connection, table)
+def has_table(connection: sa.Connection, name: str) -> bool:
+    """Whether the database of *connection* has the table *name*; also while another process makes or changes it."""
+    return _call_beside_ddl(lambda: connection.dialect.has_table(connection, name))
+
+
+def _call_beside_ddl(function: Callable[[], Result]) -> Result:
+    """Call *function* again while MariaDB or MySQL refuses it because another process changes the same table."""
+    for pause in _DDL.pauses():
+        try:
+            return function()
+        except sa.exc.OperationalError as error:
+            if error.orig is None or error.orig.args[:1] != (_BEING_CHANGED,):
+                raise
+        SystemClock().sleep(pause)
+    return function()
+
+
+def _make_absent(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Table]) -> None:
+    with writing(engine) as connection:
+        metadata.create_all(connection, tables)
+        for table in tables:
+            _add_columns(connection, table)
 
 
 def _add_columns(connection: sa.Connection, table: sa.Table) -> None:
@@ -151,7 +174,8 @@ def _add_columns(connection: sa.Connection, table: sa.Table) -> None:
 
 def _lacking(connection: sa.Connection, table: sa.Table) -> list[sa.Column[Any]]:
     """The columns of *table* that are missing in the database and can be added."""
-    there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+    columns = _call_beside_ddl(lambda: sa.inspect(connection).get_columns(table.name))
+    there = {column["name"] for column in columns}
     return [column for column in table.columns if column.nullable and column.name not in there]
 
 

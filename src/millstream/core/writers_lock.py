@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.errors import MillstreamError
-from millstream.core.sql import make_tables, take_turns
+from millstream.core.sql import has_table, make_tables, take_turns
 from millstream.core.sql_rows import insert_new
 
 metadata = sa.MetaData()
@@ -38,7 +38,7 @@ class NewerSchemaError(MillstreamError):
 def is_made(engine: sa.Engine) -> bool:
     """Whether the table of the lock is there."""
     with engine.connect() as connection:
-        return connection.dialect.has_table(connection, _locks.name)
+        return has_table(connection, _locks.name)
 
 
 def require_known_schema(engine: sa.Engine) -> None:

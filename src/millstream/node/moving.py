@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from millstream.core.column_types import EXACT_LONG_TEXT
 from millstream.core.documents import Documents, copy_documents
 from millstream.core.errors import BusyError, MillstreamError
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import has_table, make_tables, writing
 from millstream.core.sql_rows import NO_CONFLICT, insert_rows, put_row
 from millstream.stores.audit import group_table
 
@@ -79,7 +79,7 @@ def move_tables(
     :class:`MoveError` if *target* contains other data, or if the copies differ.
     """
     with writing(source) as reading:
-        present = [table for table in tables if reading.dialect.has_table(reading, table.name)]
+        present = [table for table in tables if has_table(reading, table.name)]
         _begin(target, node)
         _make(target, present)
         for table in present:
@@ -106,7 +106,7 @@ def move_documents(source: Documents, target: Documents) -> int:
 def copy_tables(source: sa.Engine, target: sa.Engine, tables: Sequence[sa.Table]) -> None:
     """Copy *tables*, those that the database of *source*, on a server, has, as of one moment, to an empty *target*."""
     with source.connect().execution_options(isolation_level="REPEATABLE READ") as reading:
-        present = [table for table in tables if reading.dialect.has_table(reading, table.name)]
+        present = [table for table in tables if has_table(reading, table.name)]
         _make(target, present)
         for table in present:
             for _ in _copy(reading, target, table):
@@ -123,7 +123,7 @@ def _make(engine: sa.Engine, tables: Sequence[sa.Table]) -> None:
 
 def _read_move(engine: sa.Engine) -> Any:
     with engine.connect() as connection:
-        if not connection.dialect.has_table(connection, _moves.name):
+        if not has_table(connection, _moves.name):
             return None
         return connection.execute(sa.select(_moves)).first()
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.column_types import LONG_BYTES, LONG_TEXT, WHOLE_NUMBER, exact_text
-from millstream.core.sql import SqlDatabase
+from millstream.core.sql import SqlDatabase, has_table
 from millstream.core.sql_rows import insert_new
 from millstream.queue.protocol import DeadTask, Depth, Lease, redrive_times
 
@@ -46,9 +46,9 @@ _CHUNK = 1_000
 
 def queue_names(engine: sa.Engine) -> Sequence[str]:
     """The names of all queues that ever had a task in the database of *engine*, in their order."""
-    if not sa.inspect(engine).has_table(counters.name):
-        return []
     with engine.connect() as connection:
+        if not has_table(connection, counters.name):
+            return []
         return list(connection.scalars(sa.select(counters.c.queue).order_by(counters.c.queue)))
 
 

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.errors import FollowError, ReadOnlyError
+from millstream.core.sql import has_table
 
 _row = t.following
 _ID = 1
@@ -35,7 +36,7 @@ def follow_state(connection: sa.Connection, *, pending: bool = False) -> FollowS
 
     With *pending* also that of one which has read no entry yet.
     """
-    if not sa.inspect(connection).has_table(_row.name):
+    if not has_table(connection, _row.name):
         return None
     row = connection.execute(sa.select(_row)).first()
     if row is None or not (row.begun or pending):

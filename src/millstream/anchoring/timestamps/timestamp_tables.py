@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring.database import metadata
 from millstream.core.column_types import EXACT_LONG_TEXT, NAME, WHOLE_NUMBER, key_text
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import has_table, make_tables, writing
 from millstream.core.sql_rows import put_row
 
 _timestamps = sa.Table(
@@ -136,7 +136,7 @@ class TimestampTable:
 
     def _rows(self, query: sa.Select[Any], table: sa.Table) -> Sequence[Sequence[Any]]:
         with self._engine.connect() as connection:
-            self._is_made = self._is_made or connection.dialect.has_table(connection, table.name)
+            self._is_made = self._is_made or has_table(connection, table.name)
             return connection.execute(query).all() if self._is_made else []
 
     def _make(self) -> None:

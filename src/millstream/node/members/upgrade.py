@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core.amounts import counted
 from millstream.core.errors import BusyError
-from millstream.core.sql import server_time
+from millstream.core.sql import has_table, server_time
 from millstream.core.writers_lock import SCHEMA_VERSION
 from millstream.node.members import tables as t
 from millstream.node.members.member_table import decode_details
@@ -25,7 +25,7 @@ class OlderMembersError(BusyError):
 
 def require_no_older(connection: sa.Connection) -> None:
     """Raise :class:`OlderMembersError` where a member is alive that knows only earlier versions of the tables."""
-    if not connection.dialect.has_table(connection, t.members.name):
+    if not has_table(connection, t.members.name):
         return
     alive = sa.and_(t.members.c.ended.is_(None), t.members.c.until >= server_time(connection))
     rows = connection.execute(sa.select(t.members.c.id, t.members.c.details).where(alive).order_by(t.members.c.id))
