@@ -53,6 +53,9 @@ _ENVIRONMENT = {
     "MILLSTREAM_MILL__PRODUCE__BITS_FREQUENCY": "1s",
     "MILLSTREAM_MILL__PRODUCE__DUPLICATION_FREQUENCY": "1s",
 }
+_THREADS = 6
+"""Threads for tasks in all processes together: more of them would keep the servers, on the same machine, busier."""
+
 _QUIET = 20.0
 _APPEND = _SOURCES = 1_000
 _TASKS_FIRST = 12
@@ -74,7 +77,13 @@ class Members:
         self._cluster = cluster
         self.http = free_ports(nodes)
         for number, port in enumerate(self.http):
-            cluster.start(number, {"MILLSTREAM_SERVE__REGISTRY_HTTP": f"127.0.0.1:{port}"})
+            cluster.start(
+                number,
+                {
+                    "MILLSTREAM_SERVE__REGISTRY_HTTP": f"127.0.0.1:{port}",
+                    "MILLSTREAM_MILL__WORKERS": str(_THREADS // nodes),
+                },
+            )
         cluster.create_topic()
         for port in self.http:
             self._wait(lambda port=port: _answers(port))  # type: ignore[misc]
