@@ -6,11 +6,15 @@ A batch without a limit grows with its source, and one beyond 4,000,000 bytes fi
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from millstream.batching.errors import ConfigError
 from millstream.core.decoding import prepared
-from millstream.core.documents import Documents
+
+if TYPE_CHECKING:
+    from millstream.core.documents import Documents
 
 _DOCUMENT = "batching/limits.json"
 
