@@ -6,8 +6,9 @@ them five kinds of work, each at once and as fast as they take it: messages appe
 to a topic and received from it (``topic``), operations on identifiers over HTTP at all members in turn
 (``operations``), and items that are copied (``copies``) and checked (``checks``). SHARE makes less of all of it; KINDs
 choose some of it. The processor time of the processes until the work is done, less that of as many idle processes in
-the same time, is divided by the number of units. The time of clients and servers is not counted. A line of JSON is
-printed for each run, and last the medians and their ratios to those with one process.
+the same time, is divided by the number of units. The time of clients and servers is not counted; the processes have one
+core, and clients and servers the others. A line of JSON is printed for each run, and last the medians and their ratios
+to those with one process.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +57,9 @@ _ENVIRONMENT = {
 _THREADS = 6
 """Threads for tasks in all processes together: more of them would keep the servers, on the same machine, busier."""
 
+_CORES = sorted(os.sched_getaffinity(0))
+"""At least two. The last one is that of the processes: else their time would grow with what the servers do."""
+
 _QUIET = 20.0
 _APPEND = _SOURCES = 1_000
 _TASKS_FIRST = 12
@@ -76,14 +80,15 @@ class Members:
     def __init__(self, cluster: Cluster, nodes: int) -> None:
         self._cluster = cluster
         self.http = free_ports(nodes)
-        for number, port in enumerate(self.http):
-            cluster.start(
-                number,
-                {
-                    "MILLSTREAM_SERVE__REGISTRY_HTTP": f"127.0.0.1:{port}",
-                    "MILLSTREAM_MILL__WORKERS": str(_THREADS // nodes),
-                },
-            )
+        with _on_cores(_CORES[-1:]):
+            for number, port in enumerate(self.http):
+                cluster.start(
+                    number,
+                    {
+                        "MILLSTREAM_SERVE__REGISTRY_HTTP": f"127.0.0.1:{port}",
+                        "MILLSTREAM_MILL__WORKERS": str(_THREADS // nodes),
+                    },
+                )
         cluster.create_topic()
         for port in self.http:
             self._wait(lambda port=port: _answers(port))  # type: ignore[misc]
@@ -111,6 +116,17 @@ class Members:
 
     def _taken(self) -> float:
         return cpu_seconds_of(pid for one in self._cluster.processes.values() for pid in descendants(one.pid))
+
+
+@contextlib.contextmanager
+def _on_cores(cores: Collection[int]) -> Iterator[None]:
+    """Let processes that are started in the block run on *cores* only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _answers(port: int) -> bool:
@@ -255,6 +271,7 @@ def measure(
 def main(folder: str, database: str, nodes: str, share: str, *kinds: str) -> None:
     """Measure, and print the figures and their ratios."""
     os.environ |= _ENVIRONMENT
+    os.sched_setaffinity(0, _CORES[:-1])  # this process and the servers that it starts
     found = dict[int, list[Mapping[str, float | Cost]]]()
     for turn, count in enumerate(map(int, nodes.split(","))):
         figures = measure(Path(folder) / str(turn), database, count, float(share), kinds)
