@@ -39,7 +39,7 @@ def merkle_root(leaves: Sequence[bytes], node: HashNode = _node) -> bytes:
 def inclusion_path(leaves: Sequence[bytes], index: int, node: HashNode = _node) -> list[bytes]:
     """The siblings, from the leaf up, that lead from the leaf at *index* (from 0) to the root."""
     if not 0 <= index < len(leaves):
-        raise MerklePathError(f"leaf {index} does not exist: the tree has {len(leaves)} leaves")
+        raise MerklePathError(f"leaf {index:,} does not exist: the tree has {len(leaves):,} leaves")
     path, level = [], leaves
     while len(level) > 1:
         sibling = index ^ 1
@@ -55,9 +55,9 @@ def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes], node
     Raises :class:`MerklePathError` where the path is too long or too short for that place (RFC 9162 §2.1.3.2).
     """
     if not 0 <= index < size:
-        raise MerklePathError(f"leaf {index} does not exist: the tree has {size} leaves")
+        raise MerklePathError(f"leaf {index:,} does not exist: the tree has {size:,} leaves")
     last, found, rest = size - 1, leaf, list(reversed(path))
-    _check_length(f"inclusion path of leaf {index} in a tree of {size} leaves", path, _siblings(index, last))
+    _check_length(f"inclusion path of leaf {index:,} in a tree of {size:,} leaves", path, _siblings(index, last))
     while last:
         if index == last and not index & 1:  # a node without a sibling moves up as it is
             index, last = index >> 1, last >> 1
@@ -79,7 +79,7 @@ def _siblings(index: int, last: int) -> int:
 
 def _check_length(name: str, path: Sequence[bytes], length: int) -> None:
     if len(path) != length:
-        raise MerklePathError(f"the {name} has {len(path)} hashes, but needs {length}")
+        raise MerklePathError(f"the {name} has {len(path):,} hashes, but needs {length:,}")
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> None:
@@ -88,7 +88,9 @@ def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], 
     Raises :class:`MerklePathError` where *path* does not prove it.
     """
     if root_of_path(leaf, index, size, path) != root:
-        raise MerklePathError(f"the Merkle path does not lead from leaf {index} to the root of the tree of size {size}")
+        raise MerklePathError(
+            f"the Merkle path does not lead from leaf {index:,} to the root of the tree of size {size:,}"
+        )
 
 
 def verify_consistency(old_size: int, old_root: bytes, new_size: int, new_root: bytes, path: Sequence[bytes]) -> None:
@@ -99,19 +101,19 @@ def verify_consistency(old_size: int, old_root: bytes, new_size: int, new_root: 
     """
     if not 0 <= old_size <= new_size:
         raise MerklePathError(
-            f"invalid old tree size {old_size}: it must be between 0 and {new_size}, the size of the new tree"
+            f"invalid old tree size {old_size:,}: it must be between 0 and {new_size:,}, the size of the new tree"
         )
-    name = f"consistency path from {old_size} to {new_size} leaves"
+    name = f"consistency path from {old_size:,} to {new_size:,} leaves"
     if old_size in (0, new_size):
         _check_length(name, path, 0)
         if old_root != (new_root if old_size else EMPTY_ROOT):
             raise MerklePathError(
-                f"two trees of {old_size} leaves have different roots, {old_root.hex()} and {new_root.hex()}"
+                f"two trees of {old_size:,} leaves have different roots, {old_root.hex()} and {new_root.hex()}"
             )
         return
     old_node, new_node = _roots_of_consistency(old_size, old_root, new_size, path, name)
     if old_node != old_root or new_node != new_root:
-        raise MerklePathError(f"the tree of {new_size} leaves does not begin with the tree of {old_size} leaves")
+        raise MerklePathError(f"the tree of {new_size:,} leaves does not begin with the tree of {old_size:,} leaves")
 
 
 def _roots_of_consistency(

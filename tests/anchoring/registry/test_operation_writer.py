@@ -139,7 +139,7 @@ def test_one_operation_that_is_not_valid_any_more_never_stops_the_others(fleet: 
     status = registry.store.status(bad[0])
     assert (status.state, status.reason) == (
         OperationState.REJECTED,
-        "type: the type of an operation must be create, update, recover or deactivate",
+        "type: the type of an operation must be create, update, recover or deactivate, not None",
     )
     assert {registry.store.status(name).state for name in good} == {OperationState.OBSERVED}
 

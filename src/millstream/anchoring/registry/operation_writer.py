@@ -220,7 +220,8 @@ class OperationWriter:
         self._observer.read_postponed(due=False)
         if history.is_postponed(entry.number):
             raise ObservationBlockedError(
-                f"cannot read anchor {entry.number}: files of this anchor are missing from content-addressed storage"
+                f"cannot read anchor {entry.number}: files of this anchor are missing from content-addressed storage, "
+                "or the storage does not answer: check it, and restore missing files from a copy"
             )
 
     def _rewritten(self, cut: OpenCut) -> WrittenBatch:
@@ -232,8 +233,8 @@ class OperationWriter:
             if batch.anchor == cut.anchor_string:
                 return batch
         raise AnchoringError(
-            f"the operations of cut {cut.cut} do not match its prepared files: another program changed the registry's "
-            "database; restore the database from a backup"
+            f"the operations of cut {cut.cut} do not match its prepared files: the registry's database is damaged, or "
+            "another program changed it; restore the database from a backup"
         )
 
 

@@ -38,11 +38,14 @@ def anchor_window(payload: Mapping[str, Any], profile: Profile) -> AnchorWindow:
         return AnchorWindow(None, None)
     since, until = (_seconds(payload.get(name, 0), name) for name in (_FROM, _UNTIL))
     if until and not since <= until <= since + profile.max_window_seconds:
-        raise RequestError("anchor_window", f"{_UNTIL} must be 0 to {profile.max_window_seconds} seconds after {_FROM}")
+        raise RequestError(
+            "anchor_window",
+            f"{_UNTIL} is {until}, but must be 0 to {profile.max_window_seconds:,} seconds after {_FROM}, {since}",
+        )
     return AnchorWindow(since or None, until or (since + profile.max_window_seconds if since else None))
 
 
 def _seconds(value: object, name: str) -> int:
     if type(value) is not int or not 0 <= value < 2**53:
-        raise RequestError("anchor_window", f"{name} must be a whole number of seconds since the epoch")
+        raise RequestError("anchor_window", f"{name} must be a whole number of seconds since the epoch, 0 to 2^53 - 1")
     return value

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError
+from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError, repeated
 from millstream.anchoring.sidetree.gzip_json import pack
 from millstream.anchoring.sidetree.model import Operation, OperationType
 from millstream.anchoring.sidetree.profile import Profile
@@ -89,8 +89,13 @@ def write_batch(operations: Sequence[Operation], profile: Profile, *, lock: str 
 def parse_anchor(text: str, profile: Profile) -> tuple[int, str]:
     """The count and the URI of the core index file in an anchor string. Raises :class:`BatchFileError`."""
     match = _ANCHOR_STRING.fullmatch(text)
-    if match is None or len(match[2]) > profile.max_uri_length:
+    if match is None:
         raise BatchFileError(f"invalid anchor string {text[:120]!r}: it must be <count>.<URI of the core index file>")
+    if len(match[2]) > profile.max_uri_length:
+        raise BatchFileError(
+            f"the URI in the anchor string {text[:120]!r} has {len(match[2]):,} characters; the limit is "
+            f"{profile.max_uri_length:,} characters"
+        )
     if int(match[1]) > profile.max_operations:
         limit = f"{profile.max_operations:,}"
         raise BatchFileError(
@@ -105,7 +110,10 @@ def check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:
     Raises :class:`BatchFileError`.
     """
     if len(set(suffixes)) != len(suffixes):
-        raise BatchFileError(f"the files up to the {name} contain two operations on one DID; only one is allowed")
+        raise BatchFileError(
+            f"the files up to the {name} contain two operations on the DID with the suffix {repeated(suffixes)!r}; "
+            "only one is allowed"
+        )
     if len(suffixes) > count:
         raise BatchFileError(
             f"the files up to the {name} contain {len(suffixes):,} operations, but the anchor string states {count:,}"
@@ -117,8 +125,12 @@ def _check_batch(operations: Sequence[Operation], profile: Profile) -> None:
         raise BatchFileError("a batch must have at least one operation")
     if len(operations) > profile.max_operations:
         raise BatchTooLargeError("batch", len(operations), profile.max_operations, "operations")
-    if len({operation.suffix for operation in operations}) != len(operations):
-        raise BatchFileError("a batch may have only one operation on a DID: submit the others in a later batch")
+    suffixes = [operation.suffix for operation in operations]
+    if len(set(suffixes)) != len(suffixes):
+        raise BatchFileError(
+            f"the batch has two operations on the DID with the suffix {repeated(suffixes)!r}: submit the second one in "
+            "a later batch"
+        )
 
 
 def _add_provisional(

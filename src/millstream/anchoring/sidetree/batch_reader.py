@@ -263,15 +263,16 @@ class _Reader:
         lock = index.get("writerLockId", "")
         if not isinstance(lock, str) or len(lock.encode()) > self._profile.max_writer_lock_bytes:
             limit = self._profile.max_writer_lock_bytes
-            raise BatchFileError(f"'writerLockId' of the {CORE_INDEX} must be text of at most {limit} bytes")
+            raise BatchFileError(f"'writerLockId' of the {CORE_INDEX} must be a string of at most {limit:,} bytes")
 
     def _lists(self, operations: object, name: str, kinds: Sequence[str]) -> dict[str, list[Any]]:
         if not isinstance(operations, dict):
             raise BatchFileError(f"'operations' of the {name} must be an object")
         self._allow(operations, f"object 'operations' of the {name}", set(kinds))
         lists = {kind: operations.get(kind, []) for kind in kinds}
-        if not all(isinstance(items, list) for items in lists.values()):
-            raise BatchFileError(f"each member of 'operations' in the {name} must be a list")
+        for kind, items in lists.items():
+            if not isinstance(items, list):
+                raise BatchFileError(f"{kind!r} in 'operations' of the {name} must be a list")
         return lists
 
     def _uri(
@@ -286,7 +287,7 @@ class _Reader:
             )
         if not isinstance(uri, str) or not 0 < len(uri) <= self._profile.max_uri_length:
             limit = self._profile.max_uri_length
-            raise BatchFileError(f"{member!r} of the {name} must be a URI of at most {limit} characters")
+            raise BatchFileError(f"{member!r} of the {name} must be a URI of 1 to {limit:,} characters")
         return uri
 
     def _allow(self, value: Mapping[str, Any], name: str, members: set[str]) -> None:

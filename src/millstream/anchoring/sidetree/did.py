@@ -52,7 +52,9 @@ class Did(msgspec.Struct, frozen=True):
 def parse_did(text: str, profile: Profile) -> Did:
     """The DID in *text*. Raises :class:`RequestError`: not of this method, or a long form that is not canonical."""
     prefix = f"did:{profile.method}:"
-    if not text.startswith(prefix) or len(text) > 4 * profile.max_operation_bytes:
+    if len(text) > (limit := 4 * profile.max_operation_bytes):
+        raise RequestError("did", f"the DID {text[:60]!r} has more than {limit:,} characters, the limit")
+    if not text.startswith(prefix):
         raise RequestError("did", f"unknown DID method in {text[:60]!r}: DIDs of this node begin with {prefix!r}")
     suffix, separator, state = text[len(prefix) :].partition(":")
     check_multihash(suffix, "the suffix of the DID")
@@ -99,14 +101,16 @@ def _initial_state(text: str, suffix: str, profile: Profile) -> Operation | None
     try:
         value = msgspec.json.decode(decode(text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError("did", "the long form of the DID is not valid JSON") from error
+        raise RequestError("did", f"the long form of the DID is not valid JSON: {error}") from error
     if not isinstance(value, dict) or set(value) != {"suffixData", "delta"}:
         raise RequestError("did", "the long form of a DID must contain exactly 'suffixData' and 'delta'")
     if encode(canonical(value)) != text:
         raise RequestError("did", "the long form of the DID is not canonical JSON (RFC 8785)")
     suffix_data, delta = check_suffix_data(value["suffixData"], profile), check_delta(value["delta"], profile)
-    if hash_of(suffix_data) != suffix or not hashes_to(delta, suffix_data["deltaHash"]):
+    if hash_of(suffix_data) != suffix:
         raise RequestError("did", "the hash of the suffixData in the long form does not match the suffix of this DID")
+    if not hashes_to(delta, suffix_data["deltaHash"]):
+        raise RequestError("did", "the hash of the delta in the long form does not match deltaHash in its suffixData")
     return Operation(OperationType.CREATE, suffix, delta, suffix_data)
 
 
@@ -115,7 +119,7 @@ def _as_reference(text: str, suffix: str, profile: Profile) -> Operation | None:
     try:
         value = decode_native(decode_base64(text)) if is_base64url(text) else None
     except ReferenceJsonError as error:
-        raise RequestError("did", "the long form of the DID is not valid JSON") from error
+        raise RequestError("did", f"cannot read the long form of the DID: {error}") from error
     if not isinstance(value, dict) or encode(canonical(value)) != text:
         raise RequestError("did", "the long form of the DID is not canonical JSON (RFC 8785)")
     delta = value.get("delta")

@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections import Counter
+from collections.abc import Iterable, Set
 
 from millstream.anchoring.errors import AnchoringError
 from millstream.core.errors import InputError
@@ -35,6 +36,11 @@ class BatchFileError(SidetreeError, InputError):
 def unknown_members(unknown: Set[str], allowed: Set[str]) -> str:
     """The end of an error about an object that has members *unknown* beside those *allowed*."""
     return f"has unknown members: {', '.join(sorted(unknown))[:100]}; allowed: {', '.join(sorted(allowed))}"
+
+
+def repeated(texts: Iterable[str]) -> str:
+    """The first of *texts*, which are not unique, that occurs more than once, shortened for an error."""
+    return next(text for text, count in Counter(texts).items() if count > 1)[:60]
 
 
 class BatchTooLargeError(SidetreeError):

@@ -54,8 +54,12 @@ def link_to(data: bytes, links: Sequence[str] = ()) -> HashLink:
 
 def parse_hashlink(text: str) -> HashLink:
     """The hashlink *text*. Raises :class:`RequestError` with the code ``hashlink``."""
+    if len(text) > MAX_LENGTH:
+        raise RequestError(
+            "hashlink", f"the hashlink {text[:80]!r} has {len(text):,} characters; the limit is {MAX_LENGTH:,}"
+        )
     parts = text.removeprefix(_SCHEME).split(":")
-    if not text.startswith(_SCHEME) or len(text) > MAX_LENGTH or len(parts) > 2 or not all(p[:1] == "u" for p in parts):
+    if not text.startswith(_SCHEME) or len(parts) > 2 or not all(p[:1] == "u" for p in parts):
         raise RequestError(
             "hashlink", f"invalid hashlink {text[:80]!r}: it must be hl:u<multihash>, optionally with :u<links>"
         )

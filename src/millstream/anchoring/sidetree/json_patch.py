@@ -36,7 +36,8 @@ def check_json_patch(operations: object, purposes: Sequence[str]) -> None:
     for operation in operations:
         if not isinstance(operation, dict) or str(operation.get("op")) not in _OPERATIONS:
             raise _wrong(
-                f"an operation of a JSON patch must be an object whose 'op' is one of {', '.join(_OPERATIONS)}"
+                f"an operation of a JSON patch must be an object whose 'op' is one of {', '.join(_OPERATIONS)}, not "
+                f"{repr(operation)[:60]}"
             )
         members = _OPERATIONS[operation["op"]] | {"op", "path"}
         if set(operation) != members:
@@ -71,7 +72,9 @@ def apply_json_patch(document: Mapping[str, Any], operations: Sequence[Mapping[s
 
 def _check_pointer(pointer: object, purposes: Sequence[str]) -> None:
     if not isinstance(pointer, str) or not pointer.startswith("/"):
-        raise _wrong("the path of a JSON patch operation must point to a member of the document: '/name…'")
+        raise _wrong(
+            f"the path {str(pointer)[:60]!r} of a JSON patch operation must point to a member of the document: '/name…'"
+        )
     member = pointer[1:].split("/", 1)[0].replace("~1", "/").replace("~0", "~")
     if member in RESERVED or member in purposes:
         raise _wrong(f"a JSON patch must not change {member!r}")

@@ -42,7 +42,9 @@ def check_key(jwk: object, profile: Profile) -> Mapping[str, Any]:
     if jwk.keys() != _MEMBERS[kind]:
         _check_members(jwk, _MEMBERS[kind], profile)
     if jwk["kty"] != kind:
-        raise RequestError("key_invalid", f"a key on curve {curve} must have kty {kind!r}")
+        raise RequestError(
+            "key_invalid", f"a key on curve {curve} must have kty {kind!r}, not {str(jwk['kty'])[:20]!r}"
+        )
     _check_coordinate(jwk["x"], "x", 32)
     if kind == "EC":
         _check_coordinate(jwk["y"], "y", 32)
@@ -69,7 +71,10 @@ def _check_members(jwk: Mapping[str, Any], members: AbstractSet[str], profile: P
     if profile.key_nonce and jwk.get("kty") == "OKP" and jwk.get("y") == "":
         optional.add("y")
     if not members <= set(jwk) or set(jwk) - members - optional:
-        raise RequestError("key_invalid", f"a public key must have exactly the members {', '.join(sorted(members))}")
+        also = f", and optionally {', '.join(sorted(optional))}" if optional else ""
+        raise RequestError(
+            "key_invalid", f"a public key must have exactly the members {', '.join(sorted(members))}{also}"
+        )
     if "nonce" in jwk:
         _check_coordinate(jwk["nonce"], "nonce", 16)
 
@@ -181,7 +186,9 @@ class PrivateKey:
         self.algorithm = _CURVES[jwk["crv"]][1]
         self._secret = decode(jwk["d"])
         self.public: dict[str, str] = {name: jwk[name] for name in ("kty", "crv", "x", "y") if name in jwk}
-        if len(self._secret) != 32 or self.public != _public_of(jwk["crv"], self._secret):
+        if len(self._secret) != 32:
+            raise RequestError("key_invalid", f"the member 'd' of the JWK has {len(self._secret):,} bytes, not 32")
+        if self.public != _public_of(jwk["crv"], self._secret):
             raise RequestError("key_invalid", "the member 'd' of the JWK does not match its public members")
 
     @classmethod

@@ -135,11 +135,16 @@ def read_linkset(data: bytes) -> Linkset:
     items = [_item(item) for item in _list(original, "item")]
     related = _context(json_object(_document(context, "related"), "related document"), "related document")
     if related.get("anchor") != name:
-        raise BatchFileError("the related document belongs to another original")
+        raise BatchFileError(
+            f"'anchor' of the related document is {str(related.get('anchor'))[:60]!r}, but the hash of 'original' is "
+            f"{name!r}: the linkset is damaged or was changed"
+        )
     via = [_hashlink(href, "via") for href in _hrefs(related, "via")]
     up = [_hashlink(href, "up") for href in _hrefs(related, "up", required=False)]
     if [link.multihash for link in via] != [core.multihash]:
-        raise BatchFileError("'via' of the related document must be the core index file of the original")
+        raise BatchFileError(
+            f"'via' of the related document must be one link, to the core index file {core.bare[:60]!r}"
+        )
     if {link.bare for link in up} != {item.previous for item in items if item.previous is not None}:
         raise BatchFileError("'up' of the related document must list the previous anchors of the original")
     replies = [_reply(reply, name, core) for reply in context.get("replies", [])]
@@ -183,11 +188,15 @@ def _opened(href: str, relation: str) -> bytes:
 def _reply(value: object, name: str, core: HashLink) -> Object:
     href = value.get("href") if isinstance(value, dict) else None
     if not isinstance(href, str):
-        raise BatchFileError("each of 'replies' of the anchor linkset must be a link: an object with a text 'href'")
+        raise BatchFileError("each of 'replies' of the anchor linkset must be a link: an object with 'href', a string")
     credential = json_object(_opened(href, "reply"), "reply")
     subject = credential.get("credentialSubject")
-    if not isinstance(subject, dict) or (subject.get("anchor"), subject.get("href")) != (core.bare, name):
-        raise BatchFileError("a reply in the anchor linkset refers to another anchor")
+    found = subject if isinstance(subject, dict) else {}
+    if (found.get("anchor"), found.get("href")) != (core.bare, name):
+        raise BatchFileError(
+            f"a reply in the anchor linkset has the anchor {str(found.get('anchor'))[:60]!r} and the href "
+            f"{str(found.get('href'))[:60]!r}, but the linkset is {name!r} with the core index file {core.bare!r}"
+        )
     return credential
 
 
@@ -219,14 +228,14 @@ def _hashlink(value: object, what: str) -> HashLink:
 def _context(value: Object, name: str) -> Object:
     contexts = value.get("linkset")
     if not isinstance(contexts, list) or len(contexts) != 1 or not isinstance(contexts[0], dict):
-        raise BatchFileError(f"the {name} must be an object 'linkset' with one link context")
+        raise BatchFileError(f"the {name} must be an object with 'linkset', a list of one link context (an object)")
     return contexts[0]
 
 
 def _list(context: Object, name: str) -> list[Any]:
     value = context.get(name)
     if not isinstance(value, list) or not value:
-        raise BatchFileError(f"the anchor linkset must have a list {name!r}")
+        raise BatchFileError(f"{name!r} in the anchor linkset must be a list of at least one item")
     return value
 
 
@@ -235,7 +244,7 @@ def _hrefs(context: Object, name: str, *, required: bool = True) -> list[str]:
         return []
     found = [link.get("href") if isinstance(link, dict) else None for link in _list(context, name)]
     if not all(isinstance(href, str) for href in found):
-        raise BatchFileError(f"each {name!r} link of an anchor linkset must have an 'href'")
+        raise BatchFileError(f"each {name!r} link of the anchor linkset must be an object with 'href', a string")
     return [str(href) for href in found]
 
 

@@ -101,7 +101,9 @@ def check_suffix_data(value: object, profile: Profile) -> Object:
         check_multihash(value[name], f"{name} of suffixData")
     kind = value.get("type", "any")
     if not isinstance(kind, str) or not 0 < len(kind) <= 4 or not is_base64url(kind):
-        raise RequestError("suffix_data", "the type in suffixData must have 1 to 4 characters of base64url")
+        raise RequestError(
+            "suffix_data", f"the type {str(kind)[:60]!r} in suffixData must have 1 to 4 characters of base64url"
+        )
     return value
 
 
@@ -161,7 +163,9 @@ def reveals_its_key(operation: Operation) -> bool:
 def _type_of(request: Object) -> OperationType:
     kind = request.get("type")
     if not isinstance(kind, str) or kind not in _TYPES:
-        raise RequestError("type", "the type of an operation must be create, update, recover or deactivate")
+        raise RequestError(
+            "type", f"the type of an operation must be create, update, recover or deactivate, not {repr(kind)[:60]}"
+        )
     return _TYPES[kind]
 
 
@@ -173,7 +177,7 @@ def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
     data = canonical(value) if plain is None else plain
     if len(data) > profile.max_delta_bytes:
         raise RequestError(
-            "delta_too_large", f"the delta has {len(data):,} bytes; the limit is {profile.max_delta_bytes:,}"
+            "delta_too_large", f"the delta has {len(data):,} bytes; the limit is {profile.max_delta_bytes:,} bytes"
         )
     check_patches(value["patches"], profile)
     check_multihash(value["updateCommitment"], "updateCommitment of the delta")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.anchoring.sidetree.encoding import is_base64url
-from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.errors import RequestError, repeated
 from millstream.anchoring.sidetree.javascript import utf16_length
 from millstream.anchoring.sidetree.json_patch import apply_json_patch, check_json_patch
 from millstream.anchoring.sidetree.profile import (
@@ -100,10 +100,13 @@ def _check_keys(keys: object) -> None:
 
 
 def _check_purposes(purposes: object) -> None:
-    if not isinstance(purposes, list) or any(p not in PURPOSES for p in purposes if isinstance(p, str)):
-        raise _wrong(f"the purposes of a public key must be from {', '.join(PURPOSES)}")
-    if not all(isinstance(p, str) for p in purposes) or len(set(purposes)) != len(purposes):
-        raise _wrong("the purposes of a public key must be text, and each may be given only once")
+    if not isinstance(purposes, list):
+        raise _wrong("'purposes' of a public key must be a list")
+    for purpose in purposes:
+        if not isinstance(purpose, str) or purpose not in PURPOSES:
+            raise _wrong(f"unknown purpose {str(purpose)[:60]!r} of a public key: use {', '.join(PURPOSES)}")
+    if len(set(purposes)) != len(purposes):
+        raise _wrong(f"the purpose {repeated(purposes)!r} of a public key occurs twice: use each purpose once")
 
 
 def _check_services(services: object) -> None:
@@ -112,12 +115,14 @@ def _check_services(services: object) -> None:
         if service.keys() != _SERVICE_MEMBERS:
             raise _wrong("a service must have exactly the members 'id', 'type' and 'serviceEndpoint'")
         if not isinstance(service["type"], str) or utf16_length(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
-            raise _wrong(f"the type of a service must be text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 code units")
+            raise _wrong(
+                f"the type of a service must be a string of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 code units"
+            )
         endpoint = service["serviceEndpoint"]
         if isinstance(endpoint, str):
             check_uri(endpoint)
         if not isinstance(endpoint, dict) and not (isinstance(endpoint, str) and _URI.fullmatch(endpoint)):
-            raise _wrong("a serviceEndpoint must be a URI or an object")
+            raise _wrong(f"the serviceEndpoint {str(endpoint)[:60]!r} must be a URI (a string) or an object")
     _check_ids([service["id"] for service in checked], unique=True)
 
 
@@ -132,7 +137,7 @@ def _check_ids(ids: Sequence[object], *, unique: bool) -> None:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_ID_LENGTH or not is_base64url(name):
             raise _wrong(f"invalid id {str(name)[:60]!r}: use 1 to {MAX_ID_LENGTH} characters of base64url")
     if unique and len(set(ids)) != len(ids):
-        raise _wrong(f"{_repeated(ids)!r} occurs twice among the ids: use each id once")
+        raise _wrong(f"{repeated(map(str, ids))!r} occurs twice among the ids: use each id once")
 
 
 def _check_uris(uris: object) -> None:
@@ -142,11 +147,7 @@ def _check_uris(uris: object) -> None:
         if not isinstance(uri, str) or not _URI.fullmatch(uri):
             raise _wrong(f"{str(uri)[:60]!r} in 'uris' is not a URI")
     if len(set(uris)) != len(uris):
-        raise _wrong(f"the URI {_repeated(uris)!r} occurs twice in 'uris': use each URI once")
-
-
-def _repeated(texts: Sequence[object]) -> str:
-    return next(str(text)[:60] for place, text in enumerate(texts) if text in texts[:place])
+        raise _wrong(f"the URI {repeated(uris)!r} occurs twice in 'uris': use each URI once")
 
 
 def _objects(value: object, name: str) -> list[dict[str, Any]]:

@@ -183,7 +183,7 @@ class ReferenceReader:
         lock = index.get("writerLockId", "")
         most = self._profile.max_writer_lock_bytes
         if not isinstance(lock, str) or len(lock.encode("utf-8", "surrogatepass")) > most:
-            raise BatchFileError(f"'writerLockId' of the {CORE_INDEX} must be text of at most {most} bytes")
+            raise BatchFileError(f"'writerLockId' of the {CORE_INDEX} must be a string of at most {most:,} bytes")
 
     def _chunk_uri(self, index: Object) -> str:
         chunks = index.get("chunks")
@@ -198,7 +198,7 @@ class ReferenceReader:
     def _uri(self, owner: Object, member: str, name: str) -> str:
         uri, most = owner.get(member), self._profile.max_uri_length
         if not isinstance(uri, str) or utf16_length(uri) > most:
-            raise BatchFileError(f"{member!r} of the {name} must be a URI of at most {most} characters")
+            raise BatchFileError(f"{member!r} of the {name} must be a URI of at most {most:,} characters")
         return uri
 
     def _proof_lists(self, uri: str, name: str, limit: int, kinds: set[str]) -> Object:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from millstream.anchoring.sidetree.encoding import canonical, encode, is_base64url, is_multihash
-from millstream.anchoring.sidetree.errors import RequestError, unknown_members
+from millstream.anchoring.sidetree.errors import RequestError, repeated, unknown_members
 from millstream.anchoring.sidetree.javascript import decode_base64, utf16_length
 from millstream.anchoring.sidetree.model import OperationType
 from millstream.anchoring.sidetree.patches import (
@@ -69,7 +69,7 @@ def allow_members(value: object, allowed: Set[str], what: str) -> Object:
     unknown = members.keys() - allowed
     if unknown and not isinstance(value, dict):
         raise RequestError(
-            "reference", f"{what} must be an object, not {'text' if isinstance(value, str) else 'a list'}"
+            "reference", f"{what} must be an object, not {'a string' if isinstance(value, str) else 'a list'}"
         )
     if unknown:
         raise RequestError("reference", f"{what} {unknown_members(unknown, allowed)}")
@@ -93,10 +93,14 @@ def check_key(value: object) -> Object:
     """
     key = allow_members(value, {"kty", "crv", "x", "y"}, "a public key")
     if (key.get("kty"), key.get("crv")) != ("EC", "secp256k1"):
-        raise RequestError("key_not_allowed", "a public key must have the kty 'EC' and the crv 'secp256k1'")
+        raise RequestError(
+            "key_not_allowed",
+            f"a public key must have the kty 'EC' and the crv 'secp256k1', not {str(key.get('kty'))[:20]!r} and "
+            f"{str(key.get('crv'))[:20]!r}",
+        )
     if not all(isinstance(key.get(name), str) and utf16_length(key[name]) == _COORDINATE_LENGTH for name in "xy"):
         raise RequestError(
-            "key_invalid", f"'x' and 'y' of a public key must be text of {_COORDINATE_LENGTH} characters each"
+            "key_invalid", f"'x' and 'y' of a public key must be strings of {_COORDINATE_LENGTH} characters each"
         )
     return key
 
@@ -110,7 +114,9 @@ def check_suffix_data(value: object) -> Object:
         check_multihash(data.get(name), f"{name} of suffixData")
     kind = data.get("type", "any")
     if not isinstance(kind, str) or not 0 < len(kind) <= 4 or not is_base64url(kind):
-        raise RequestError("suffix_data", "the type in suffixData must have 1 to 4 characters of base64url")
+        raise RequestError(
+            "suffix_data", f"the type {str(kind)[:60]!r} in suffixData must have 1 to 4 characters of base64url"
+        )
     return data
 
 
@@ -239,7 +245,7 @@ def _check_keys(keys: object) -> None:
         if not isinstance(key.get("publicKeyJwk", 0), dict | None):
             raise _wrong("the publicKeyJwk of a public key must be an object")
         if not isinstance(key.get("type"), str):
-            raise _wrong("the type of a public key must be text")
+            raise _wrong("the type of a public key must be a string")
         _add_id(key.get("id"), ids)
         if "purposes" in key:
             _check_purposes(key["purposes"])
@@ -247,10 +253,11 @@ def _check_keys(keys: object) -> None:
 
 def _check_purposes(value: object) -> None:
     purposes = _list(value, "purposes")
-    if not all(isinstance(purpose, str) and purpose in PURPOSES for purpose in purposes):
-        raise _wrong(f"the purposes of a public key must be from {', '.join(PURPOSES)}")
+    for purpose in purposes:
+        if not isinstance(purpose, str) or purpose not in PURPOSES:
+            raise _wrong(f"unknown purpose {str(purpose)[:60]!r} of a public key: use {', '.join(PURPOSES)}")
     if len(set(purposes)) != len(purposes):
-        raise _wrong("a purpose of a public key occurs twice: use each purpose once")
+        raise _wrong(f"the purpose {repeated(purposes)!r} of a public key occurs twice: use each purpose once")
 
 
 def _check_services(services: object) -> None:
@@ -262,7 +269,9 @@ def _check_services(services: object) -> None:
         _add_id(service.get("id"), ids)
         kind = service.get("type")
         if not isinstance(kind, str) or utf16_length(kind) > MAX_SERVICE_TYPE_LENGTH:
-            raise _wrong(f"the type of a service must be text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 code units")
+            raise _wrong(
+                f"the type of a service must be a string of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 code units"
+            )
         endpoint = service.get("serviceEndpoint", 0)
         if isinstance(endpoint, str):
             check_uri(endpoint)

@@ -75,8 +75,10 @@ def read_jws(text: str) -> CompactJws:
 
 def parse_jws(text: object, profile: Profile) -> CompactJws:
     """The compact JWS *text*. Raises :class:`RequestError` where its form or header is not allowed."""
-    if not isinstance(text, str) or len(text) > 4 * profile.max_operation_bytes:
-        raise RequestError("signed_data_invalid", "signedData is too large for a compact JWS of its operation")
+    if not isinstance(text, str):
+        raise RequestError("signed_data_invalid", "signedData must be a string, a compact JWS")
+    if len(text) > (limit := 4 * profile.max_operation_bytes):
+        raise RequestError("signed_data_invalid", f"signedData has {len(text):,} characters; the limit is {limit:,}")
     head, body, signature = split_jws(text)
     header = _header(head) if len(head) <= _LONGEST_HEADER_KEPT else _header.__wrapped__(head)
     payload = _object(decode(body), "payload")
@@ -90,7 +92,7 @@ def parse_jws(text: object, profile: Profile) -> CompactJws:
         allowed = ", ".join(sorted(profile.algorithms))
         raise RequestError("signed_data_invalid", f"the JWS header must contain only alg, one of {allowed}")
     if not isinstance(header.get("kid", ""), str):
-        raise RequestError("signed_data_invalid", "the kid in the JWS header must be text")
+        raise RequestError("signed_data_invalid", "the kid in the JWS header must be a string")
     return CompactJws(text, algorithm, payload)
 
 

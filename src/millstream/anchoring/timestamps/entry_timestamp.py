@@ -160,9 +160,10 @@ def _decoded(token: str) -> bytes:
 
 def _hashes(path: Sequence[Hash]) -> list[bytes]:
     """The hashes of *path*. Raises :class:`ProofError`."""
-    if not all(map(_HASH.fullmatch, path)):
+    wrong = next((step for step in path if not _HASH.fullmatch(step)), None)
+    if wrong is not None:
         raise ProofError(
-            "a Merkle path of a time stamp in the proof contains a value that is not a hash in lower-case hexadecimal "
-            "digits"
+            f"a Merkle path of a time stamp in the proof contains {wrong[:80]!r}, which is not a hash in lower-case "
+            "hexadecimal digits"
         )
     return list(map(bytes.fromhex, path))

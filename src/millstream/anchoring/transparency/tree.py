@@ -77,7 +77,7 @@ class MerkleTree:
     def leaf(self, index: int) -> bytes:
         """The leaf hash at *index* (from 0). Raises :class:`MerklePathError`."""
         if not 0 <= index < self._size:
-            raise MerklePathError(f"leaf {index} does not exist: the tree has {self._size} leaves")
+            raise MerklePathError(f"leaf {index:,} does not exist: the tree has {self._size:,} leaves")
         return self._subtree(0, index)
 
     def tile(self, level: int, number: int) -> bytes:
@@ -92,7 +92,7 @@ class MerkleTree:
         end = self._size if size is None else size
         self._require(end)
         if not 0 <= index < end:
-            raise MerklePathError(f"leaf {index} does not exist: the tree has {end} leaves")
+            raise MerklePathError(f"leaf {index:,} does not exist: the tree has {end:,} leaves")
         start, path = 0, list[bytes]()
         while end - start > 1:
             middle = start + _largest_power_below(end - start)
@@ -112,7 +112,9 @@ class MerkleTree:
         end = self._size if new is None else new
         self._require(end)
         if not 0 <= old <= end:
-            raise MerklePathError(f"invalid old tree size {old}: it must be between 0 and {end}, the size of the tree")
+            raise MerklePathError(
+                f"invalid old tree size {old:,}: it must be between 0 and {end:,}, the size of the tree"
+            )
         if old in (0, end):
             return []
         start, path = 0, list[bytes]()
@@ -130,7 +132,7 @@ class MerkleTree:
 
     def _require(self, size: int) -> None:
         if not 0 <= size <= self._size:
-            raise MerklePathError(f"the tree has {self._size} leaves, not {size}")
+            raise MerklePathError(f"the tree has {self._size:,} leaves, not {size:,}")
 
     def _own_peaks(self) -> list[bytes]:
         if self._peaks is None:
