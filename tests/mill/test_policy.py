@@ -83,7 +83,7 @@ ERRORS = [
     ),
     ('{"defaultPolicies":[{"srcStoreId":"1","destStoreId":2}]}', "line 1, column 53: expected a name in double quotes"),
     ('{"defaultPolicies":[{"srcStoreId":"1","to":"2"}]}', "line 1, column 39: unknown field 'to'"),
-    ('{"spacesToIgnore":[""]}', "line 1, column 20: expected a name in double quotes"),
+    ('{"spacesToIgnore":[""]}', "line 1, column 20: a name must not be empty"),
     ('{"spacesToIgnore":["a" "b"]}', "line 1, column 24: expected a comma or ']'"),
     ('{"spacesToIgnore":["a"', "line 1, column 23: expected a comma or ']'"),
     ('{"spacesToIgnore":[,]}', "line 1, column 20: expected a value"),

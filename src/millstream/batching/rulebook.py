@@ -36,14 +36,15 @@ class Rulebook(msgspec.Struct, frozen=True):
         places = [(override.source, override.key) for override in self.overrides]
         if (None, None) in places:
             raise ConfigError("an override has neither a source nor a key: add a source, a key or both")
-        if any(override.config.mode != self.default.mode for override in self.overrides):
-            raise ConfigError(f"an override cannot change the mode, {self.default.mode}: remove mode from the override")
+        for override in self.overrides:
+            if override.config.mode != self.default.mode:
+                raise ConfigError(
+                    f"the override for {_place(override.source, override.key)} cannot change the mode, "
+                    f"{self.default.mode}: remove mode from the override"
+                )
         twice = {place for place in places if places.count(place) > 1}
         for source, key in sorted(twice, key=repr):
-            place = " and ".join(
-                f"{name} {value!r}" for name, value in (("source", source), ("key", key)) if value is not None
-            )
-            raise ConfigError(f"two overrides are for {place}: keep one of them")
+            raise ConfigError(f"two overrides are for {_place(source, key)}: keep one of them")
 
     @property
     def configs(self) -> list[BatchConfig]:
@@ -139,6 +140,11 @@ def _override(number: int, table: Mapping[str, Any], given: Mapping[str, Any]) -
         return msgspec.convert(place | {"config": {**given, **rules}}, prepared(Override))
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"{where} is not valid: {_plain(error)}") from error
+
+
+def _place(source: str | None, key: str | None) -> str:
+    """The records that an override is for, as an error names them."""
+    return " and ".join(f"{name} {value!r}" for name, value in (("source", source), ("key", key)) if value is not None)
 
 
 def _plain(error: Exception) -> str:

@@ -62,7 +62,7 @@ def user(name: str, role: str, from_stdin: bool) -> None:
     and held plans; an admin can also change policies.
     """
     if not _USER.fullmatch(name):
-        raise click.UsageError("invalid user name: use 1 to 64 letters, digits, '_', '.', '@' and '-'")
+        raise click.UsageError(f"invalid user name {name[:80]!r}: use 1 to 64 letters, digits, '_', '.', '@' and '-'")
     if from_stdin:
         password = sys.stdin.readline(_LONGEST).rstrip("\r\n")
     else:

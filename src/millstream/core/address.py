@@ -29,7 +29,9 @@ def parse_address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or int(port) > 65_535:
-        raise InvalidAddressError(f"invalid address {text[:80]!r}: write HOST:PORT, such as 127.0.0.1:8081")
+        raise InvalidAddressError(
+            f"invalid address {text[:80]!r}: write HOST:PORT with a port of 0 to 65535, such as 127.0.0.1:8081"
+        )
     return Address(host, int(port))
 
 

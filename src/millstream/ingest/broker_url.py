@@ -55,8 +55,15 @@ def parse_broker(url: str) -> BrokerAddress:
         port = parts.port or scheme_of(parts).port
         options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError as error:
-        raise _refusal("write special characters in user and password as %XX") from error
-    if parts.scheme not in _SCHEMES or not parts.hostname or parts.path not in ("", "/") or parts.fragment:
+        raise _refusal(
+            "a port must be 1 to 65535, each option NAME=VALUE, and special characters in user and password must be "
+            "written as %XX"
+        ) from error
+    if parts.scheme not in _SCHEMES:
+        raise _refusal(f"the scheme is {parts.scheme[:40]!r}, not {' or '.join(_SCHEMES)}")
+    if not parts.hostname:
+        raise _refusal("the host is missing")
+    if parts.path not in ("", "/") or parts.fragment:
         raise _refusal("topics are a separate option, and not part of the URL")
     if unknown := sorted(set(options) - set(_OPTIONS)):
         raise _refusal(f"unknown options: {', '.join(unknown)}; allowed: {', '.join(_OPTIONS)}")

@@ -339,7 +339,7 @@ def _tls_context(place: BrokerAddress) -> ssl.SSLContext:
         if place.tls_certificate:
             context.load_cert_chain(place.tls_certificate, place.tls_key)
     except (OSError, ssl.SSLError) as error:
-        raise IngestInputError(f"cannot use the certificates of {place.url}: {error}") from error
+        raise IngestInputError(f"cannot use tls_ca, tls_certificate or tls_key of {place.url}: {error}") from error
     return context
 
 

@@ -75,7 +75,10 @@ def _levels(text: str) -> slice:
     match = _LEVELS.fullmatch(text.removeprefix("topic/"))
     first, last = (int(match[end]) if match and match[end] else None for end in ("first", "last"))
     if not match or first is last is None or 0 in (first, last):
-        raise IngestInputError(f"invalid topic level {text!r}: levels count from 1, or from -1 at the end")
+        raise IngestInputError(
+            f"invalid topic level {text!r}: write topic/2, topic/-1 or topic/2:-1; levels count from 1, or from -1 at "
+            "the end"
+        )
     begin = first if first is None or first < 0 else first - 1
     if not match["range"]:
         return slice(begin, None if first == -1 else (begin or 0) + 1)

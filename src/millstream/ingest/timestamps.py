@@ -30,7 +30,8 @@ def read_timestamp(raw: bytes | msgspec.Raw, unit: Unit = "s") -> int:
     try:
         moment = _written(_text.decode(raw)) if bytes(raw)[:1] == b'"' else _counted(_count.decode(raw), unit)
     except (msgspec.DecodeError, UnicodeDecodeError, ArithmeticError) as error:
-        raise MalformedError("time", "the time is neither ISO 8601 nor a number since the epoch") from error
+        shown = bytes(raw)[:60].decode("utf-8", "replace")
+        raise MalformedError("time", f"the time {shown} is neither ISO 8601 nor a number since the epoch") from error
     if not -_FARTHEST < moment < _FARTHEST:
         raise MalformedError(
             "time", f"time out of range: {moment} microseconds since the epoch; check the unit (--unit)"
@@ -40,7 +41,7 @@ def read_timestamp(raw: bytes | msgspec.Raw, unit: Unit = "s") -> int:
 
 def _counted(count: Decimal, unit: Unit) -> int:
     if abs(count) > Decimal(10) ** 20:
-        raise MalformedError("time", "the time is out of range")
+        raise MalformedError("time", f"the time {str(count)[:60]} is out of range; check the unit (--unit)")
     ticks = count * _TICKS[unit]
     return int(ticks // 1) - (ticks < 0 and ticks % 1 != 0)
 

@@ -46,14 +46,18 @@ class LogSpec(msgspec.Struct, frozen=True):
                 f"invalid log name {self.name[:80]!r}: use 1 to 200 letters, digits, '.', '_', '%' and "
                 "'-', and begin with a letter, a digit, '_' or '%'"
             )
-        if self.kind not in KINDS or (self.kind in SYSTEM_KINDS and not is_system(self.name)):
+        if self.kind not in KINDS:
+            raise LogInputError(f"unknown kind {str(self.kind)[:40]!r} of log {self.name!r}: use {', '.join(KINDS)}")
+        if self.kind in SYSTEM_KINDS and not is_system(self.name):
             raise LogInputError(
                 f"invalid name {self.name!r} for a log of kind {self.kind!r}: use the name that system_log() returns"
             )
         if not 1 <= self.block_messages <= 65_536:
-            raise LogInputError(f"block_messages of log {self.name!r} must be 1 to 65,536, not {self.block_messages}")
+            raise LogInputError(f"block_messages of log {self.name!r} must be 1 to 65,536, not {self.block_messages:,}")
         if not 1 <= self.block_bytes <= 64 << 20:
-            raise LogInputError(f"block_bytes of log {self.name!r} must be 1 byte to 64 MiB, not {self.block_bytes}")
+            raise LogInputError(
+                f"block_bytes of log {self.name!r} must be 1 byte to 64 MiB, not {self.block_bytes:,} bytes"
+            )
         if not 0 <= self.linger <= _LONGEST_LINGER:
             raise LogInputError(f"linger of log {self.name!r} must be 0 to 60 seconds, not {self.linger}")
         for name, rate in (("commit_rate", self.commit_rate), ("message_rate", self.message_rate)):

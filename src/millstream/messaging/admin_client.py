@@ -58,7 +58,10 @@ def call_broker(
                 raise AdminCallError(
                     f"the broker at {place} is of an earlier release, which does not support this command: upgrade it"
                 ) from error
-            raise UnreachableError(f"no broker answers at {place}; is `millstream serve` running there?") from error
+            reason = str(error.details() or error.code().name)[:200]
+            raise UnreachableError(
+                f"no broker answers at {place} ({reason}); is `millstream serve` running there?"
+            ) from error
 
 
 def call_store(

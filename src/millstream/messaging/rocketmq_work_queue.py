@@ -51,6 +51,7 @@ _STARTUP_SECONDS: Final = 3.0
 _RECONNECT: Final = (0.1, 10.0)  # seconds between attempts: at first, at most
 _MOST_FILE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,100}")
+_FORM: Final = f"{SCHEME}KEY@host:port?secret_file=/path"
 _OPTIONS: Final = ("secret_file", "token_file", "tls", "tls_ca", "tls_certificate", "tls_key", "namespace")
 
 _log = logging.getLogger(__name__)
@@ -226,12 +227,16 @@ def read_url(url: str) -> tuple[Address, Options]:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(set(options) - set(_OPTIONS))
-    if not url.startswith(SCHEME) or parts.path not in ("", "/") or unknown:
+    if not url.startswith(SCHEME):
+        raise QueueInputError(f"invalid RocketMQ URL: it must begin with {SCHEME}, as in {_FORM}")
+    if parts.path not in ("", "/") or unknown:
         reason = f"unknown option {unknown[0][:40]!r}" if unknown else "only options may follow the port"
-        raise QueueInputError(f"invalid RocketMQ URL: {reason}; write rocketmq://KEY@host:port?secret_file=/path")
+        raise QueueInputError(f"invalid RocketMQ URL: {reason}; write {_FORM}")
     account, _, place = parts.netloc.rpartition("@")
     key = unquote(account)
-    if ":" in account or bool(key) != bool(options.get("secret_file")):
+    if ":" in account:
+        raise QueueInputError(f"invalid RocketMQ URL: write the secret into a file, and its path as in {_FORM}")
+    if bool(key) != bool(options.get("secret_file")):
         raise QueueInputError(
             "the access key or the secret is missing: put the access key of the RocketMQ server into "
             "the URL, and the path of its secret into ?secret_file=/path"

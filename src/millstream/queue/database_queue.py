@@ -111,7 +111,8 @@ class DatabaseWorkQueue(ClosesOnExit):
         self._check_open()
         if leases and self._rows.remove(leases) < len(leases):
             raise LeaseLostError(
-                f"some of {len(leases)} leases of queue {self._queue!r} have expired: discard their results"
+                f"some of {len(leases):,} leases of queue {self._queue!r} have expired or were settled already: "
+                "discard their results"
             )
 
     def nack(self, lease: Lease, *, delay: float = 0.0) -> None:

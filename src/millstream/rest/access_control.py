@@ -183,7 +183,9 @@ class AccessControl:
             try:
                 name, _, password = base64.b64decode(header.partition(" ")[2], validate=True).decode().partition(":")
             except (binascii.Error, UnicodeDecodeError):
-                raise AuthenticationError("the Authorization header must use the Basic scheme") from None
+                raise AuthenticationError(
+                    "invalid Authorization header: write Basic and the base64 of USER:PASSWORD"
+                ) from None
             self._check(name, password, address)
             if len(self._known_basic) > 1000:
                 self._known_basic.clear()
@@ -282,7 +284,8 @@ def _load_key(path: Path) -> bytes:
         key = path.read_bytes()
         if len(key) != _KEY_BYTES:
             raise AuthenticationError(
-                f"{path} contains no key: delete the file, and start the node again; all users must then sign in again"
+                f"{path} does not contain a key of {_KEY_BYTES} bytes: delete the file, and start the node again; "
+                "all users must then sign in again"
             ) from None
         return key
     with os.fdopen(handle, "wb") as file:

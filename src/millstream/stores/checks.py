@@ -28,7 +28,7 @@ def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     for name, value in copied.items():
         if not name or not (_is_text(name) and _is_text(value)):
             raise StoreInputError(
-                f"invalid property name {name!r}: names and values must be UTF-8 text, and names must not be empty"
+                f"invalid property {name[:100]!r}: name and value must be UTF-8 text, and the name must not be empty"
             )
     size = sum(len(name.encode("utf-8")) + len(value.encode("utf-8")) for name, value in copied.items())
     if size > MAX_PROPERTY_BYTES:
@@ -58,7 +58,9 @@ def check_acls(acls: Mapping[str, SpaceAccess]) -> dict[str, SpaceAccess]:
 def check_mimetype(mimetype: str) -> None:
     """Raise :class:`StoreInputError` where *mimetype* is empty, too long, or not printable text."""
     if not (0 < len(mimetype) <= 255 and mimetype.isprintable()):
-        raise StoreInputError(f"invalid mimetype {mimetype[:100]!r}: use a type such as text/plain")
+        raise StoreInputError(
+            f"invalid mimetype {mimetype[:100]!r}: use 1 to 255 printable characters, such as text/plain"
+        )
 
 
 def _is_text(value: object) -> bool:

@@ -44,7 +44,10 @@ def _compiled(globs: Iterable[str]) -> re.Pattern[str] | None:
     for glob in globs:
         body = glob.removeprefix("/")
         if not body or "\0" in body:
-            raise StoreInputError(f"invalid exclusion pattern {glob!r}: use a pattern such as *.tmp or cache/**")
+            raise StoreInputError(
+                f"invalid exclusion pattern {glob!r}: it must not be empty or contain a NUL character; use a pattern "
+                "such as *.tmp or cache/**"
+            )
         start = "" if "/" in glob else "(?:.*/)?"
         try:
             re.compile(_translated(body))

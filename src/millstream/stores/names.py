@@ -17,7 +17,7 @@ def check_space(space: str) -> str:
     Raises :class:`StoreInputError`.
     """
     if _FORBIDDEN.search(space):
-        raise StoreInputError(f"invalid space name {space!r}: it must not contain '/' or control characters")
+        raise StoreInputError(f"invalid space name {space[:100]!r}: it must not contain '/' or control characters")
     _check_length("space name", space, MAX_SPACE_BYTES)
     return space
 

@@ -60,7 +60,7 @@ def _split(text: str) -> tuple[str, int]:
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise BadRequestError(f"invalid server address {text[:80]!r}: write host:port")
+        raise BadRequestError(f"invalid server address {text[:80]!r}: write host:port, with a port of 1 to 65535")
     return host, int(port)
 
 

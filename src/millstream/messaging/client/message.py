@@ -48,8 +48,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             raise BadRequestError(f"invalid tag {self.tag[:80]!r}: it must not be blank or contain '|'")
         if self.keys and not all(key.strip() for key in self.keys):
             raise BadRequestError("a key is blank: give it a character other than a space, or omit it")
-        if self.properties and not all(name.strip() and value.strip() for name, value in self.properties.items()):
-            raise BadRequestError("a property has a blank name or value: give it both, or omit it")
+        for name, value in self.properties.items() if self.properties else ():
+            if not name.strip() or not value.strip():
+                raise BadRequestError(f"property {name[:80]!r} has a blank name or value: give it both, or omit it")
         if self.message_group and self.deliver_at is not None:
             raise BadRequestError("a message cannot have both a message group and a delivery time: omit one")
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:

@@ -356,7 +356,8 @@ def _batching(linger: float | timedelta, messages: int, size: int) -> Batching:
     found = Batching(seconds_of(linger), messages, size)
     if found.linger < 0 or messages < 1 or size < 1:
         raise BadRequestError(
-            "linger must be at least 0 seconds, batch at least 1 message, batch_bytes at least 1 byte"
+            "linger must be at least 0 seconds, batch at least 1 message, batch_bytes at least 1 byte, but they are "
+            f"{found.linger:g} seconds, {messages:,} messages and {size:,} bytes"
         )
     return found
 

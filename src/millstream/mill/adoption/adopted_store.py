@@ -81,10 +81,10 @@ class AdoptedStore:
             return ItemLeftOutError(
                 f"{content_id!r} in {self.url}/{space} is excluded from protection by a pattern of --exclude"
             )
-        if item is None or not item.is_there:
-            return ItemNotFoundError(
-                f"{content_id!r} in {self.url}/{space} was not adopted, or has vanished from the source"
-            )
+        if item is None:
+            return ItemNotFoundError(f"{content_id!r} in {self.url}/{space} was not adopted: run `millstream protect`")
+        if not item.is_there:
+            return ItemNotFoundError(f"{content_id!r} in {self.url}/{space} has vanished from the source")
         sums = {"sha256": item.sha256, **item.sums}
         return ItemInfo(
             content_id,

@@ -124,14 +124,17 @@ def _line(number: int, line: bytes, origin: str) -> tuple[int, str, str, bytes]:
         )
     if algorithm is None:
         known = ", ".join(ALGORITHMS.values())
-        raise ChecksumFileError(f"{origin}, line {number}: unknown checksum algorithm; use one of {known}")
+        raise ChecksumFileError(
+            f"{origin}, line {number}: unknown checksum algorithm, or one whose checksums do not have {len(value)} "
+            f"digits; use one of {known}"
+        )
     return number, algorithm, value.decode("ascii").lower(), _unescape(name) if escaped else name
 
 
 def _hashdeep_line(number: int, line: bytes, columns: list[str], origin: str) -> Iterator[tuple[int, str, str, bytes]]:
     values = line.split(b",", len(columns) - 1)
     if len(values) != len(columns):
-        raise ChecksumFileError(f"{origin}, line {number}: expected the columns {', '.join(columns)}")
+        raise ChecksumFileError(f"{origin}, line {number}: {len(values)} columns, expected {', '.join(columns)}")
     for column, value in zip(columns[1:-1], values[1:-1], strict=True):
         if ALGORITHMS.get(len(value)) == column:
             yield number, column, value.decode("ascii", "replace").lower(), values[-1]

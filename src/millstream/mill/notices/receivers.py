@@ -146,5 +146,5 @@ class MailReceiver:
         except (OSError, smtplib.SMTPException) as error:
             raise NoticeError(
                 f"the mail server {self._host} did not accept the notice: {error}",
-                todo="check mill.alarms.smtp_host, mail_from and mail_to",
+                todo="check mill.alarms.smtp_host, mill.alarms.mail_from and mill.alarms.mail_to",
             ) from error

@@ -182,7 +182,9 @@ def _texts(node: Node, name: str) -> dict[str, SourcePosition]:
 
 
 def _text(node: Node, name: str) -> str:
-    if not isinstance(node, JsonString) or not node.value:
+    if isinstance(node, JsonString) and not node.value:
+        raise _error(name, node.position, "a name must not be empty")
+    if not isinstance(node, JsonString):
         raise _error(name, node.position, "expected a name in double quotes")
     return node.value
 

@@ -166,5 +166,6 @@ def check_account(account: str) -> None:
     """Raise :class:`PolicyError` where *account* cannot be a part of a file's name."""
     if not account or any(sign in account for sign in "/\\\0") or account.startswith("."):
         raise PolicyError(
-            f"invalid account name {account!r}: it must not be empty, contain a slash or start with a dot"
+            f"invalid account name {account!r}: it must not be empty, contain '/', '\\' or a NUL character, or start "
+            "with a dot"
         )

@@ -111,8 +111,8 @@ class StateDocument(Generic[Morsel]):
             state: LoopState[Morsel] = self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProducerStateError(
-                f"{self._document} is not a valid state of a producer ({error}): delete the file to begin "
-                "with the first space again"
+                f"{self._document} is not a valid state of a producer ({error}): delete the file (in a "
+                "database: the row) to begin with the first space again"
             ) from error
         return state
 

@@ -58,5 +58,7 @@ def queues_of(pool: str, own: Mapping[str, Sequence[str]]) -> tuple[QueueName, .
         raise UnknownPoolError(f"unknown pool {pool!r} (configured are: {known}): add it to the setting mill.pools")
     for name in names:
         if name not in set(QueueName):
-            raise UnknownPoolError(f"pool {pool!r} names the unknown queue {name!r}: use {', '.join(QueueName)}")
+            raise UnknownPoolError(
+                f"setting mill.pools: pool {pool!r} names the unknown queue {name!r}: use {', '.join(QueueName)}"
+            )
     return tuple(dict.fromkeys(map(QueueName, names)))

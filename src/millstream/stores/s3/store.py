@@ -308,4 +308,6 @@ def _unseen(upload: Upload, sha256: str | None, size: int) -> ItemInfo:
 def _check_type(mimetype: str) -> None:
     check_mimetype(mimetype)
     if not mimetype.isascii() or mimetype != mimetype.strip():
-        raise StoreInputError(f"invalid mimetype {mimetype!r}: S3 requires ASCII, such as text/plain")
+        raise StoreInputError(
+            f"invalid mimetype {mimetype!r}: S3 requires ASCII without spaces at its ends, such as text/plain"
+        )

@@ -90,7 +90,11 @@ class BrokerService:
             raise StatusError(v2.MESSAGE_CORRUPTED, "the request contains no message")
         names = {full_name(message.topic, call.namespace) for message in request.messages}
         if len(names) > 1:
-            raise StatusError(v2.MESSAGE_CORRUPTED, "all messages of one call must be of one topic")
+            first, second = sorted(names)[:2]
+            raise StatusError(
+                v2.MESSAGE_CORRUPTED,
+                f"all messages of one call must be of one topic, not of {first[:80]} and {second[:80]}",
+            )
         receipts = await self._sending.send(names.pop(), request.messages)
         response = v2.SendMessageResponse()
         for receipt in receipts:
@@ -253,7 +257,7 @@ class BrokerService:
         limits = self._core.limits
         asked = self._polling_time(request, call)
         if asked < 0:
-            raise StatusError(v2.ILLEGAL_POLLING_TIME, "the wait time must not be negative")
+            raise StatusError(v2.ILLEGAL_POLLING_TIME, f"the wait time must not be negative, but is {asked:g} seconds")
         if request.auto_renew:
             invisible = limits.renewed_for
         else:

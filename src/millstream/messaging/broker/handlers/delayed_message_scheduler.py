@@ -71,7 +71,10 @@ class DelayedMessageScheduler:
         number, message_id = read_recall(handle)
         hold = self._delayed.get(number)
         if hold is None or hold.ending or hold.half or hold.topic != topic or hold.message_id != message_id:
-            raise StatusError(v2.NOT_FOUND, "cannot recall the message: it was already delivered or recalled")
+            raise StatusError(
+                v2.NOT_FOUND,
+                f"cannot recall the message: it was already delivered or recalled, or is not of topic {topic}",
+            )
         await self._drop([hold])
         return message_id
 
@@ -85,7 +88,9 @@ class DelayedMessageScheduler:
             if self._ended.get(number) == resolution:
                 return
             raise StatusError(
-                v2.INVALID_TRANSACTION_ID, "the transaction is unknown, or was already committed or rolled back"
+                v2.INVALID_TRANSACTION_ID,
+                f"topic {topic} has no open transaction of this id and message: it was already committed or rolled "
+                "back, or is of another topic or message",
             )
         if hold.ending:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, "another call is ending this transaction: try again")

@@ -99,7 +99,10 @@ def check_delivery_time(message: v2.Message, now: int, limits: Limits) -> int:
     due = stamp.seconds * 1_000_000 + stamp.nanos // 1000
     if due > now + limits.max_delay:
         hours = limits.max_delay / 3.6e9
-        raise StatusError(v2.ILLEGAL_DELIVERY_TIME, f"the delay of a message must be at most {hours:g} hours")
+        asked = (due - now) / 3.6e9
+        raise StatusError(
+            v2.ILLEGAL_DELIVERY_TIME, f"the delay of a message must be at most {hours:g} hours, not {asked:g} hours"
+        )
     return max(due, now)
 
 
@@ -141,7 +144,7 @@ def check_properties(pairs: Mapping[str, str]) -> None:
     """Raise a status unless *pairs* may be the user properties of a message."""
     if len(pairs) > MAX_PROPERTIES:
         raise StatusError(
-            v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(pairs)} properties exceed the limit of {MAX_PROPERTIES}"
+            v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(pairs):,} properties exceed the limit of {MAX_PROPERTIES}"
         )
     size = 0
     for name, value in pairs.items():
@@ -151,7 +154,10 @@ def check_properties(pairs: Mapping[str, str]) -> None:
                 f"invalid property name {name[:80]!r}: it must not be blank, reserved or contain control characters",
             )
         if _CONTROL.search(value):
-            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} must not contain control characters")
+            raise StatusError(
+                v2.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"the value of property {name[:80]!r} must not contain control characters",
+            )
         size += len(name) + len(value)
     if size > MAX_PROPERTY_BYTES:
         raise StatusError(
@@ -171,7 +177,8 @@ def check_message_group(group: str) -> None:
     if not group.strip() or len(group.encode()) > MAX_GROUP_BYTES or _CONTROL.search(group):
         raise StatusError(
             v2.ILLEGAL_MESSAGE_GROUP,
-            f"a message group must have 1 to {MAX_GROUP_BYTES} bytes, not only spaces, and no control characters",
+            f"invalid message group {group[:80]!r}: it must have 1 to {MAX_GROUP_BYTES} bytes, not only spaces, and no "
+            "control characters",
         )
 
 
@@ -182,8 +189,14 @@ def check_keys(keys: Sequence[str], tag: str) -> None:
             v2.ILLEGAL_MESSAGE_TAG,
             f"invalid tag {tag[:80]!r}: it must not be blank or contain '|' or control characters",
         )
-    if sum(map(len, keys)) + len(tag) > MAX_PROPERTY_BYTES:
-        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"keys and tag exceed {MAX_PROPERTY_BYTES:,} bytes in total")
+    size = sum(map(len, keys)) + len(tag)
+    if size > MAX_PROPERTY_BYTES:
+        raise StatusError(
+            v2.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{size:,} bytes of keys and tag exceed the limit of {MAX_PROPERTY_BYTES:,} bytes",
+        )
     for key in keys:
         if not key.strip() or _CONTROL.search(key):
-            raise StatusError(v2.ILLEGAL_MESSAGE_KEY, "a key must not be blank or contain control characters")
+            raise StatusError(
+                v2.ILLEGAL_MESSAGE_KEY, f"invalid key {key[:80]!r}: it must not be blank or contain control characters"
+            )
