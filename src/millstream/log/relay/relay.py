@@ -76,19 +76,21 @@ class Relay:
         An empty outbox is examined after *longest_pause* seconds at the latest. Temporary failures (such as a store
         that is unreachable for long) are retried. With *standby* it waits until the log has no other writer.
         """
-        pauses = BACK_OFF.pauses()
+        pauses, waits = BACK_OFF.pauses(), standby
         while not self._stopped():
             before = self.relayed
             try:
                 yield from self._follow(longest_pause)
             except LogError as error:
                 moved = self.relayed != before
-                if not (_is_transient(error) or (isinstance(error, WriterBusyError) and standby)):
+                is_busy = isinstance(error, WriterBusyError)
+                if not (_is_transient(error) or (is_busy and waits)):
                     raise
                 pauses = BACK_OFF.pauses() if moved else pauses
-                self._tell(error, standby)
-                self._metrics.gauge("relay_connected", int(isinstance(error, WriterBusyError)))
-                standby = True  # the lease that an outage has left behind is our own
+                if not is_busy:
+                    _log.warning("%s; the relay of outbox %s tries again", error, self._outbox.table.name)
+                self._metrics.gauge("relay_connected", int(is_busy))
+                waits = True  # the lease that an outage has left behind is our own
                 self._clock.sleep(next(pauses))
 
     def _follow(self, longest_pause: float) -> Iterator[RelayResult]:
@@ -164,10 +166,6 @@ class Relay:
             last_row=rows[-1].last if rows else before.last_row,
             last_id=writer.last_id,
         )
-
-    def _tell(self, error: LogError, standby: bool) -> None:
-        if not standby:
-            _log.warning("%s; the relay of outbox %s tries again", error, self._outbox.table.name)
 
 
 def _is_transient(error: LogError) -> bool:
