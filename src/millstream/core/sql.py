@@ -230,6 +230,8 @@ class SqlDatabase:
             try:
                 return once()
             except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-                raise self.busy_error(f"the database did not answer: {error.orig}; check that it runs") from error
+                raise self.busy_error(
+                    f"the database did not answer, or failed: {error.orig}; check that it runs and has free space"
+                ) from error
 
         return ANSWERS.call(translated, self.clock)

@@ -145,8 +145,12 @@ def read_linkset(data: bytes) -> Linkset:
         raise BatchFileError(
             f"'via' of the related document must be one link, to the core index file {core.bare[:60]!r}"
         )
-    if {link.bare for link in up} != {item.previous for item in items if item.previous is not None}:
-        raise BatchFileError("'up' of the related document must list the previous anchors of the original")
+    different = {link.bare for link in up} ^ {item.previous for item in items if item.previous is not None}
+    if different:
+        raise BatchFileError(
+            "'up' of the related document must list exactly the previous anchors of 'original', but only one of them "
+            f"has {min(different)!r}"
+        )
     replies = [_reply(reply, name, core) for reply in context.get("replies", [])]
     return Linkset(_hrefs(original, "author")[0], via[0], tuple(items), tuple(up), tuple(replies))
 

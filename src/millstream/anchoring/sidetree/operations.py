@@ -94,9 +94,8 @@ def check_suffix_data(value: object, profile: Profile) -> Object:
     """*value*, which must be the suffix data of a create. Raises :class:`RequestError`."""
     required, optional = {"deltaHash", "recoveryCommitment"}, {"type"} | profile.extra_suffix_data
     if not isinstance(value, dict) or not required <= set(value) <= required | optional:
-        raise RequestError(
-            "suffix_data", "suffixData must have 'deltaHash', 'recoveryCommitment' and optionally 'type'"
-        )
+        names, extra = (", ".join(sorted(each)) for each in (required, optional))
+        raise RequestError("suffix_data", f"suffixData must have the members {names}, and optionally {extra}")
     for name in required:
         check_multihash(value[name], f"{name} of suffixData")
     kind = value.get("type", "any")
@@ -120,9 +119,11 @@ def check_signed(kind: OperationType, text: object, profile: Profile, suffix: st
     signed = parse_jws(text, profile)
     members, required = signed.payload.keys(), _SIGNED_MEMBERS[kind]
     if members != required and not required <= members <= required | profile.extra_signed:
-        names = ", ".join(sorted(required))
+        names, extra = (", ".join(sorted(each)) for each in (required, profile.extra_signed))
         raise RequestError(
-            "signed_data_invalid", f"the signed data of a {kind} operation must have exactly the members {names}"
+            "signed_data_invalid",
+            f"the signed data of a {kind} operation must have exactly the members {names}"
+            + (f", and optionally {extra}" if extra else ""),
         )
     check_key(signed.payload[KEY_MEMBERS[kind]], profile)
     for name in _SIGNED_HASHES[kind]:

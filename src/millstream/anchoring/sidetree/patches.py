@@ -91,10 +91,13 @@ def _check_keys(keys: object) -> None:
     for key in checked:
         if not _KEY_MEMBERS <= key.keys() <= _KEY_MEMBERS | {"purposes"}:
             raise _wrong(
-                "invalid public key: its members must be 'id', 'type', 'publicKeyJwk' and optionally 'purposes'"
+                f"invalid public key {str(key.get('id'))[:60]!r}: its members must be 'id', 'type', 'publicKeyJwk' and "
+                "optionally 'purposes'"
             )
         if not isinstance(key["publicKeyJwk"], dict) or not isinstance(key["type"], str):
-            raise _wrong("in a public key, publicKeyJwk must be an object and type must be a string")
+            raise _wrong(
+                f"invalid public key {str(key['id'])[:60]!r}: publicKeyJwk must be an object, and type a string"
+            )
         _check_purposes(key.get("purposes", []))
     _check_ids([key["id"] for key in checked], unique=True)
 
@@ -113,10 +116,14 @@ def _check_services(services: object) -> None:
     checked = _objects(services, "services")
     for service in checked:
         if service.keys() != _SERVICE_MEMBERS:
-            raise _wrong("a service must have exactly the members 'id', 'type' and 'serviceEndpoint'")
+            raise _wrong(
+                f"invalid service {str(service.get('id'))[:60]!r}: its members must be 'id', 'type' and "
+                "'serviceEndpoint'"
+            )
         if not isinstance(service["type"], str) or utf16_length(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
             raise _wrong(
-                f"the type of a service must be a string of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 code units"
+                f"the type of service {str(service['id'])[:60]!r} must be a string of at most "
+                f"{MAX_SERVICE_TYPE_LENGTH} UTF-16 code units"
             )
         endpoint = service["serviceEndpoint"]
         if isinstance(endpoint, str):

@@ -243,9 +243,9 @@ def _check_keys(keys: object) -> None:
     for item in _list(keys, "publicKeys"):
         key = allow_members(item, {"id", "type", "purposes", "publicKeyJwk"}, "a public key")
         if not isinstance(key.get("publicKeyJwk", 0), dict | None):
-            raise _wrong("the publicKeyJwk of a public key must be an object")
+            raise _wrong(f"the publicKeyJwk of public key {str(key.get('id'))[:60]!r} must be an object")
         if not isinstance(key.get("type"), str):
-            raise _wrong("the type of a public key must be a string")
+            raise _wrong(f"the type of public key {str(key.get('id'))[:60]!r} must be a string")
         _add_id(key.get("id"), ids)
         if "purposes" in key:
             _check_purposes(key["purposes"])
@@ -270,7 +270,8 @@ def _check_services(services: object) -> None:
         kind = service.get("type")
         if not isinstance(kind, str) or utf16_length(kind) > MAX_SERVICE_TYPE_LENGTH:
             raise _wrong(
-                f"the type of a service must be a string of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 code units"
+                f"the type of service {str(service.get('id'))[:60]!r} must be a string of at most "
+                f"{MAX_SERVICE_TYPE_LENGTH} UTF-16 code units"
             )
         endpoint = service.get("serviceEndpoint", 0)
         if isinstance(endpoint, str):

@@ -89,8 +89,10 @@ def parse_jws(text: object, profile: Profile) -> CompactJws:
         or algorithm not in profile.algorithms
         or not header.keys() <= profile.header_members
     ):
-        allowed = ", ".join(sorted(profile.algorithms))
-        raise RequestError("signed_data_invalid", f"the JWS header must contain only alg, one of {allowed}")
+        allowed, members = (", ".join(sorted(names)) for names in (profile.algorithms, profile.header_members))
+        raise RequestError(
+            "signed_data_invalid", f"the JWS header must contain alg, one of {allowed}, and no members except {members}"
+        )
     if not isinstance(header.get("kid", ""), str):
         raise RequestError("signed_data_invalid", "the kid in the JWS header must be a string")
     return CompactJws(text, algorithm, payload)

@@ -210,7 +210,11 @@ class LedgerKeys:
         except NoteError as error:
             raise self._damaged(str(error)) from None
         names = {key.name for key in keys} | {key.name for key in retired}
-        if not keys or stored.keys[0].until is not None or names != {stored.origin}:
+        if not keys:
+            raise self._damaged("it has no keys")
+        if stored.keys[0].until is not None:
+            raise self._damaged("its first key has the member 'until', which only replaced keys have")
+        if names != {stored.origin}:
             raise self._damaged("its keys do not belong to its origin")
         return _KeyFile(identity, stored, keys, retired)
 

@@ -147,8 +147,8 @@ class Repairer:
         row = self._manifest.get(place.store, place.space, place.content_id)
         if row is None or row.deleted or row.sha256 is None:
             raise RepairError(
-                f"no checksum is recorded for {place}, so it cannot be repaired: "
-                "check it first (`millstream mill check`)"
+                f"no checksum is recorded for {place}, or its deletion is recorded, so it cannot be repaired: check it "
+                "first (`millstream mill check`)"
             )
         wanted = self._event(place, reason, healed=True, sha256=row.sha256, good=place.store)
         return self._recorded(wanted, partial(self._write_anew, place, row.sha256, wanted))

@@ -140,7 +140,8 @@ KINDS: Mapping[str, IssueKind] = {
         BAD,
         "A witness has cosigned other entries than this ledger has: the node was restored from an older backup, "
         "another node signs with its key, or the ledger was rewritten.",
-        "stop the node and restore the newest log.db; if it is lost, start a ledger with a new key "
+        "stop the node and restore the newest state of its logs (log.db, or the storage in log.store); if it is lost, "
+        "start a ledger with a new key "
         "(docs/formats/ledger-tree.md)",
     ),
     "cosignatures-missing": IssueKind(
