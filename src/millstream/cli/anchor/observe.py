@@ -66,7 +66,7 @@ def observe(
     With --ledger, follow the registry of another operator: this node then answers `millstream did resolve` and accepts
     no operations. FILE has one entry per line, as `millstream anchor ledger --ledger registry --json` prints them, or
     one object per line with number, time and anchor_string, whose chain cannot be verified. http(s)://HOST is a node,
-    any other URL a file of such lines. --files names a node (http(s)://HOST), a gateway (the URL before /CID), a folder
+    any other URL a file of such lines. --cas names a node (http(s)://HOST), a gateway (the URL before /CID), a folder
     or a storage provider.
 
     Nothing is written to the ledger's or the files' origin. Each entry is recorded completely or not at all: an
