@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 
 from millstream.messaging.client import (
@@ -41,6 +42,11 @@ BEATING = Options(
     startup_timeout=30.0,
     intervals=Intervals(first_heartbeat=0.02, heartbeat=0.02, reopen=0.05, resend=0.02),
 )
+BEATING_LATER = msgspec.structs.replace(
+    BEATING, intervals=msgspec.structs.replace(BEATING.intervals, first_heartbeat=0.5)
+)
+"""The first heartbeats, which fail and open the connection anew, come when the sends are over."""
+
 VECTORS = Path(__file__).parents[2] / "docs" / "formats" / "fifo-vectors.json"
 
 
@@ -76,7 +82,7 @@ def test_a_send_that_failed_goes_to_the_next_broker_at_once_and_a_heartbeat_brin
         async with AsyncExitStack() as stack:
             one, two = [await stack.enter_async_context(ScriptedServer()) for _ in range(2)]
             one.queues = [one.queue(0, "a"), one.queue(0, "b", two.port)]
-            producer = await stack.enter_async_context(Producer(one.place, ["t"], options=BEATING))
+            producer = await stack.enter_async_context(Producer(one.place, ["t"], options=BEATING_LATER))
             for server in (one, two):
                 server.script["Heartbeat"].extend([grpc.StatusCode.UNAVAILABLE] * 3)
                 server.script["SendMessage"].append(grpc.StatusCode.UNAVAILABLE)
