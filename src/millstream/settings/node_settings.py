@@ -119,7 +119,10 @@ class Settings(Section, frozen=True):
         store, _, space = self.mill.audit_log.partition(":")
         if store not in self.store_urls or not space:
             known = ", ".join(sorted(self.store_urls))
-            raise SettingsError(f"invalid setting mill.audit_log: write STORE:SPACE with one of the stores {known}")
+            raise SettingsError(
+                f"setting mill.audit_log: no store {store[:80]!r} is configured, or no space follows it; write "
+                f"STORE:SPACE with one of the stores {known}"
+            )
         return store, space
 
     @property
