@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from millstream.batching import Batcher
+from millstream.batching.default_limits import LIMITS_OF_NEW_NODES
 from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.log import LogSpec, open_store
@@ -86,7 +87,7 @@ def given(data):
 def expected(data):
     """What the batcher gives in process for the records of the log, sorted by the time they happened."""
     settings, _ = load_settings({"data": str(data)}, environment={})
-    messages, batcher = read(data, "in"), Batcher.of(settings.batching.rules)
+    messages, batcher = read(data, "in"), Batcher.of(settings.batching.rules_with(LIMITS_OF_NEW_NODES))
     events = sorted(
         (event_from_message(m) for m in messages if m.source != TICK_SOURCE), key=lambda event: event.event_time
     )
