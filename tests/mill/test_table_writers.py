@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -41,9 +42,10 @@ def test_nobody_else_writes(statement: str, modules: set[str]) -> None:
 
 def test_the_documentation_names_the_writers() -> None:
     text = (PACKAGE.parents[1] / "docs" / "mill.md").read_text("utf-8")
-    for table, writer in {
-        "mill_manifest": "manifest_writer.ManifestWriter",
-        "mill_audit_log": "result_sink.ResultSink",
-        "mill_bit_log": "check_writer.CheckWriter",
-    }.items():
-        assert re.search(rf"\| `{table}` \|.*`{writer}`", text)
+    for table, module, writer in (
+        ("mill_manifest", "manifest_writer", "ManifestWriter"),
+        ("mill_audit_log", "workers.result_sink", "ResultSink"),
+        ("mill_bit_log", "integrity.check_writer", "CheckWriter"),
+    ):
+        assert hasattr(importlib.import_module(f"millstream.mill.{module}"), writer)
+        assert re.search(rf"\| `{table}` \|.*`{writer}` \(`{module}`\)", text)
