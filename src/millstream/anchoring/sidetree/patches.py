@@ -98,18 +98,22 @@ def _check_keys(keys: object) -> None:
             raise _wrong(
                 f"invalid public key {str(key['id'])[:60]!r}: publicKeyJwk must be an object, and type a string"
             )
-        _check_purposes(key.get("purposes", []))
+        purposes = key.get("purposes", [])
+        if not isinstance(purposes, list):
+            raise _wrong("'purposes' of a public key must be a list")
+        check_purposes(purposes)
     _check_ids([key["id"] for key in checked], unique=True)
 
 
-def _check_purposes(purposes: object) -> None:
-    if not isinstance(purposes, list):
-        raise _wrong("'purposes' of a public key must be a list")
+def check_purposes(purposes: Sequence[object]) -> None:
+    """Raise :class:`RequestError` unless *purposes* are known ones, and none stands twice."""
     for purpose in purposes:
         if not isinstance(purpose, str) or purpose not in PURPOSES:
             raise _wrong(f"unknown purpose {str(purpose)[:60]!r} of a public key: use {', '.join(PURPOSES)}")
     if len(set(purposes)) != len(purposes):
-        raise _wrong(f"the purpose {repeated(purposes)!r} of a public key occurs twice: use each purpose once")
+        raise _wrong(
+            f"the purpose {repeated(map(str, purposes))!r} of a public key occurs twice: use each purpose once"
+        )
 
 
 def _check_services(services: object) -> None:

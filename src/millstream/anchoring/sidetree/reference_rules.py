@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from millstream.anchoring.sidetree.encoding import canonical, encode, is_base64url, is_multihash
-from millstream.anchoring.sidetree.errors import RequestError, repeated, unknown_members
+from millstream.anchoring.sidetree.errors import RequestError, unknown_members
 from millstream.anchoring.sidetree.javascript import decode_base64, utf16_length
 from millstream.anchoring.sidetree.model import OperationType
 from millstream.anchoring.sidetree.patches import (
     MAX_ID_LENGTH,
     MAX_SERVICE_TYPE_LENGTH,
-    PURPOSES,
     check_patches,
+    check_purposes,
     require_action,
 )
 from millstream.anchoring.sidetree.profile import (
@@ -248,16 +248,7 @@ def _check_keys(keys: object) -> None:
             raise _wrong(f"the type of public key {str(key.get('id'))[:60]!r} must be a string")
         _add_id(key.get("id"), ids)
         if "purposes" in key:
-            _check_purposes(key["purposes"])
-
-
-def _check_purposes(value: object) -> None:
-    purposes = _list(value, "purposes")
-    for purpose in purposes:
-        if not isinstance(purpose, str) or purpose not in PURPOSES:
-            raise _wrong(f"unknown purpose {str(purpose)[:60]!r} of a public key: use {', '.join(PURPOSES)}")
-    if len(set(purposes)) != len(purposes):
-        raise _wrong(f"the purpose {repeated(purposes)!r} of a public key occurs twice: use each purpose once")
+            check_purposes(_list(key["purposes"], "purposes"))
 
 
 def _check_services(services: object) -> None:
