@@ -130,9 +130,8 @@ def make_tables(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Ta
     A table that an earlier version made gets the columns that it lacks, which have to be ones that may be NULL.
     """
     wanted = list(metadata.tables.values() if tables is None else tables)
-    with engine.connect() as connection:  # what is there already needs no lock, and may be read-only
-        if all(has_table(connection, table.name) and not _lacking(connection, table) for table in wanted):
-            return
+    if _call_beside_ddl(lambda: _are_whole(engine, wanted)):
+        return
     for left in reversed(range(len(wanted) + 1)):
         try:
             _call_beside_ddl(lambda: _make_absent(engine, metadata, wanted))
@@ -159,6 +158,12 @@ def _call_beside_ddl(function: Callable[[], Result]) -> Result:
     return function()
 
 
+def _are_whole(engine: sa.Engine, tables: Sequence[sa.Table]) -> bool:
+    with engine.connect() as connection:  # what is there already needs no lock, and may be read-only
+        has = connection.dialect.has_table
+        return all(has(connection, table.name) and not _lacking(connection, table) for table in tables)
+
+
 def _make_absent(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Table]) -> None:
     with writing(engine) as connection:
         metadata.create_all(connection, tables)
@@ -174,8 +179,7 @@ def _add_columns(connection: sa.Connection, table: sa.Table) -> None:
 
 def _lacking(connection: sa.Connection, table: sa.Table) -> list[sa.Column[Any]]:
     """The columns of *table* that are missing in the database and can be added."""
-    columns = _call_beside_ddl(lambda: sa.inspect(connection).get_columns(table.name))
-    there = {column["name"] for column in columns}
+    there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     return [column for column in table.columns if column.nullable and column.name not in there]
 
 
