@@ -232,6 +232,9 @@ def journal(engine: sa.Engine) -> Iterator[Any]:
     stream = journal.streams()[0]
     yield journal.candidates(stream, 5), list(journal.message_ids(stream, 5)), list(journal.waiting_parts(stream, 9))
     yield journal.batch_of("weather", 5), journal.reject_reason("weather", 101), list(reader.names())
+    sources = ["pump ", "pump", "pump\t", "Pump", "pümp", "pump  "]
+    journal.add("pumps", CONFIG, [make_batch([number], source) for number, source in enumerate(sources, start=1)], [])
+    yield list(journal.waiting_parts(journal.stream("pumps", CONFIG), 99))
 
 
 SCRIPTS = [manifest, bit_log, outbox, audit_log, adoption, held_items, repairs_and_statistics, console, trees, journal]

@@ -249,10 +249,11 @@ class BatchJournal:
     def _parts(self, chosen: sa.ColumnElement[bool]) -> Iterator[BatchFilePart]:
         query = sa.select(t.payloads.c.header, t.payloads.c.lines, sa.func.length(t.payloads.c.ids))
         query = query.join(t.batches, t.batches.c.seq == t.payloads.c.seq).where(chosen)
+        source: sa.ColumnElement[Any] = t.batches.c.source
+        if self._engine.dialect.name in ("mysql", "mariadb"):  # where text is compared as if padded with spaces
+            source = sa.cast(source, sa.LargeBinary)
         with self._engine.connect() as connection:
-            for header, lines, size in connection.execute(
-                query.order_by(t.batches.c.start, t.batches.c.source, t.batches.c.batch)
-            ):
+            for header, lines, size in connection.execute(query.order_by(t.batches.c.start, source, t.batches.c.batch)):
                 yield BatchFilePart(header, lines, size // _ID_BYTES)
 
     def _rejects(self, chosen: sa.ColumnElement[bool], limit: int | None = None) -> Sequence[tuple[int, str]]:
