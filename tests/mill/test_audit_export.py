@@ -94,6 +94,39 @@ def test_the_newest_file_grows_until_it_is_full_and_then_another_begins(
     assert all(2800 < size <= 3000 for size in sizes[:-1])
 
 
+def test_files_that_were_deleted_are_written_again_as_they_were(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_export, "MOST_BYTES", 1000)
+    for number in range(36):
+        office.process(office.happen(f"item {number}"))
+        office.process(office.happen(f"other {number}", space="t"))
+        office.export()
+    before = office.files()
+    own = [name for name in before if name.startswith(FOLDER)]
+    assert len(own) > 5
+    for gone in ([own[0]], [own[2], own[3], own[-2]], own[:-1], own):
+        for name in gone:
+            office.store.delete("audits", name)
+        assert office.export() == (sum(len(before[name]) - 1 for name in gone), len(gone))
+        assert office.files() == before
+    assert office.export() == (0, 0)
+    assert max(sum(map(len, lines)) for lines in before.values()) <= 1000
+
+
+def test_a_file_of_another_program_before_the_newest_one_is_left_alone(office: Office) -> None:
+    office.process(office.happen("a"))
+    office.export()
+    office.store.put("audits", f"{FOLDER}/000-notes.txt", io.BytesIO(b"mine"))
+    office.process(office.happen("b"))
+    assert office.export() == (1, 1)
+    (name,) = (name for name in office.files() if name.endswith("1.tsv"))
+    office.store.put("audits", f"{FOLDER}/{'0' * 12}.tsv", io.BytesIO(b"mine"))
+    with pytest.raises(AuditExportError, match=r"000\.tsv' .* was not written by this export"):
+        office.export()
+    assert len(office.files()[name]) == 3
+
+
 @pytest.mark.timeout(120)
 def test_files_of_ten_mebibytes(office: Office) -> None:
     events = [

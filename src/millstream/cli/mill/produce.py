@@ -110,8 +110,9 @@ def statistics(settings: Settings, once: bool, include: Path | None, exclude: Pa
 def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
     """Export the audit log to the space in the settings (mill.audit_log), as files of 10 MiB.
 
-    Only events that were not exported before; changes that no worker has processed yet are left to the next run. Exit
-    code 1 if changes are left open, that is, if it is not known whether they happened.
+    Only events that no file there has: a file that was deleted is written again. Changes that no worker has processed
+    yet are left to the next run. Exit code 1 if changes are left open, that is, if it is not known whether they
+    happened.
     """
     if settings.audit_log_space is None:
         raise SettingsError(

@@ -1,7 +1,8 @@
 """The audit log as files of text at a storage provider, for readers without access to the node (reference mill §1.7).
 
-Each (account, store, space) has its own files, which begin with a heading; a new one begins at 10 MiB. The newest file
-itself records what was exported, so there is no other state, and a killed run loses nothing. The format is
+Each (account, store, space) has its own files, which begin with a heading; a new one begins at 10 MiB. The files
+themselves record what was exported, so there is no other state, a killed run loses nothing, and a file that was deleted
+is written again. The format is
 ``docs/formats/audit.md``.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+import re
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -19,7 +21,7 @@ from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
 from millstream.mill.reports.folder import encode_name
 from millstream.stores.audit import AuditEvent, AuditOutbox, settle_ended
-from millstream.stores.protocol import Entry, ItemInfo
+from millstream.stores.protocol import ItemInfo
 
 MOST_BYTES = 10 * 1024 * 1024
 """A file that would be longer with one more event is full."""
@@ -28,6 +30,7 @@ MIMETYPE = "text/tab-separated-values"
 
 _HEADING = next(tsv_lines([])).encode()
 _FIRST, _LAST = "first-event", "last-event"
+_NAME = re.compile(r"\d{12,}\.tsv")
 
 
 class AuditExportError(MillError):
@@ -54,8 +57,8 @@ class AuditExport:
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
         """Export what was not exported before; first what ended processes have left open is settled.
 
-        Raises :class:`AuditExportError` where the newest file of a space is damaged, or was written by another program;
-        nothing is added to it then.
+        Raises :class:`AuditExportError` where the newest file of a space is damaged, or a file there was written by
+        another program; nothing is added to it then.
         """
         settle_ended(self._providers.values())
         done = Exported()
@@ -72,33 +75,45 @@ class AuditExport:
 
     def _export(self, account: str, store: str, space: str, done: Exported) -> None:
         prefix = "".join(f"{encode_name(name)}/" for name in (account, store, space))
-        before = self._newest(prefix)
-        settled = self._outbox.settled(store, space)
-        after = int(before.properties[_LAST]) if before is not None else 0
-        events = self._log.events(store, space, account=account, after=after, until=settled)
+        files = self._files(prefix)
+        settled, after = self._outbox.settled(store, space), 0
+
+        def events(until: int) -> Iterator[AuditEvent]:
+            return self._log.events(store, space, account=account, after=after, until=until)
+
+        for file in files:  # first what lies before and between them: files that were deleted
+            if (first := int(file.properties[_FIRST])) > after + 1:
+                self._write_all(prefix, events(first - 1), None, done)
+            after = max(after, int(file.properties[_LAST]))
+        self._write_all(prefix, events(settled), files[-1] if files else None, done)
+
+    def _write_all(self, prefix: str, events: Iterator[AuditEvent], grown: ItemInfo | None, done: Exported) -> None:
+        """Write *events* to as many files as they fill; the first of them continues *grown* if that has room."""
         first = next(events, None)
         if first is None:
             return
         name, start, data = f"{prefix}{first.number:012d}.tsv", first.number, bytearray(_HEADING)
-        if before is not None and before.size < MOST_BYTES:
-            name, start, data = before.content_id, int(before.properties[_FIRST]), bytearray(self._read(before))
+        if grown is not None and grown.size < MOST_BYTES:
+            name, start, data = grown.content_id, int(grown.properties[_FIRST]), bytearray(self._read(grown))
         last = 0
         for event, line in _lines(itertools.chain([first], events)):
-            if last and len(data) + len(line) > MOST_BYTES:
-                self._write(name, data, start, last, done)
+            if len(data) > len(_HEADING) and len(data) + len(line) > MOST_BYTES:
+                if last:
+                    self._write(name, data, start, last, done)
                 name, start, data = f"{prefix}{event.number:012d}.tsv", event.number, bytearray(_HEADING)
             data += line
             last = event.number
             done.events += 1
         self._write(name, data, start, last, done)
 
-    def _newest(self, prefix: str) -> ItemInfo | None:
-        newest: Entry | None = None
-        for entry in self._providers.entries(self._store, self._space, prefix=prefix):
-            newest = entry
-        if newest is None:
-            return None
-        store, name = self._providers[self._store], newest.content_id
+    def _files(self, prefix: str) -> list[ItemInfo]:
+        """The files of this export under *prefix* in order; the last file there must be one of them."""
+        names = [entry.content_id for entry in self._providers.entries(self._store, self._space, prefix=prefix)]
+        own = [name for name in names if _NAME.fullmatch(name, len(prefix)) or name == names[-1]]
+        return [self._info(name, prefix) for name in own]
+
+    def _info(self, name: str, prefix: str) -> ItemInfo:
+        store = self._providers[self._store]
         info = self._providers.call(lambda: store.info(self._space, name))
         if not all(info.properties.get(key, "").isdecimal() for key in (_FIRST, _LAST)):
             raise AuditExportError(
