@@ -371,6 +371,26 @@ def test_a_line_that_is_too_long_is_put_aside_and_the_next_is_read(
     assert refused.reason == "size"
 
 
+def test_a_value_of_csv_that_is_too_long_is_put_aside_with_the_begin_of_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_parsing, "MAX_ROW_BYTES", 100)
+    monkeypatch.setattr(file_parsing, "KEPT_BYTES", 20)
+    body = "y" * 1000
+    (tmp_path / "x.csv").write_text(f'key,body\r\na,x\r\nb,{body}\r\nc,"x"z\r\nd,x\r\n', newline="")
+    messages, refused = parsed(tmp_path, ParsingRules())
+    assert [message.key for message in messages] == ["a", "d"]
+    assert [(row.place, row.reason, row.row) for row in refused] == [
+        ("line 3", "size", b"b," + b"y" * 18),
+        ("line 4", "row", b'c,"x"z'),
+    ]
+    assert [row.why for row in refused] == [
+        "a value is longer than 100 bytes, the limit of a row: store the content as a content item, and its id in the "
+        "row",
+        "',' expected after '\"'",
+    ]
+
+
 def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
     lines(tmp_path / "a.jsonl", 0, 3)
     (split,) = splits_of((file, cuts_of(file)) for file in find_files([tmp_path]))

@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 class ParsingRules(msgspec.Struct, frozen=True):
     """How rows become messages.
 
-    Rows of the shape ``message`` have its members (as in ``millstream log cat --jsonl``, or columns of the same
+    Rows of the shape ``message`` have its members (as in ``millstream log read --jsonl``, or columns of the same
     names); of the shape ``record`` they are any objects, and *plain* says where in them source, key, time and body are.
     ``received`` is ``now``, or ``event`` where history is to be batched as if it had come in time. Times of Parquet in
     nanoseconds are cut to the microsecond before (``floor``), or rows that lose something are put aside (``reject``).
@@ -151,11 +151,7 @@ def _message(row: SourceRow, file: SourceFile, rules: ParsingRules) -> Message:
     if row.why:
         raise MalformedError(row.reason, row.why)
     if len(row.data) > MAX_ROW_BYTES:
-        raise MalformedError(
-            "size",
-            f"the row is longer than {MAX_ROW_BYTES:,} bytes, the limit of a row: store the content as a content item, "
-            "and its id in the row",
-        )
+        raise MalformedError("size", _too_long("the row"))
     if rules.shape == "message":
         message = decode_line(row.data, written=True)
     else:
@@ -167,6 +163,13 @@ def _message(row: SourceRow, file: SourceFile, rules: ParsingRules) -> Message:
             )
         message = msgspec.structs.replace(message, received_at=message.event_time)
     return message
+
+
+def _too_long(what: str) -> str:
+    return (
+        f"{what} is longer than {MAX_ROW_BYTES:,} bytes, the limit of a row: store the content as a content item, and "
+        "its id in the row"
+    )
 
 
 def _lines(split: Split) -> Iterator[SourceRow]:
@@ -205,22 +208,44 @@ def _table(split: Split, rules: ParsingRules) -> Iterator[SourceRow]:
     csv.field_size_limit(MAX_ROW_BYTES)
     delimiter = "\t" if split.file.path.removesuffix(PACKED).endswith(".tsv") else ","
     with _opened(split.file) as raw:
-        text: TextIO = io.TextIOWrapper(raw, "utf-8-sig", newline="", errors="surrogateescape")
-        rows = csv.reader(text, delimiter=delimiter, strict=True)
+        lines = _RowText(io.TextIOWrapper(raw, "utf-8-sig", newline="", errors="surrogateescape"))
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)
         names = next(rows, [])
         if len(set(names)) < len(names) or not all(names):
             raise UnusableFileError(f"{split.file.path}: the first line must contain the column names, each once")
         while True:
-            place = f"line {rows.line_num + 1}"
+            place, lines.begin = f"line {rows.line_num + 1}", ""
             try:
                 values = next(rows)
             except StopIteration:
                 return
             except csv.Error as error:
-                yield SourceRow(place, b"", str(error))
+                yield _unread_row(place, lines.begin, str(error))
                 continue
             if values:
                 yield _row_of(place, names, values, texts)
+
+
+class _RowText:
+    """The lines of a CSV file; ``begin``, which the reader clears before each row, is the begin of the row's text."""
+
+    def __init__(self, lines: TextIO) -> None:
+        self._lines = lines
+        self.begin = ""
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            if len(self.begin) < KEPT_BYTES:
+                self.begin += line[:KEPT_BYTES]
+            yield line
+
+
+def _unread_row(place: str, begin: str, why: str) -> SourceRow:
+    """A row that the module ``csv`` refuses with the words *why*."""
+    text = begin.rstrip("\r\n").encode("utf-8", "surrogateescape")
+    if why.startswith("field larger than field limit"):
+        return SourceRow(place, text, _too_long("a value"), "size")
+    return SourceRow(place, text, why)
 
 
 _TEXT_COLUMNS = frozenset({"body", "body_base64", "source", "key"})
