@@ -11,7 +11,6 @@ import pytest
 from millstream.cli.main import run
 from millstream.messaging.broker.admin import AdminService, GroupConfigRequest
 from millstream.messaging.broker.limits import GroupSpec, Limits
-from millstream.messaging.broker.settings import RetryRuleError
 from millstream.messaging.protocol import v2
 from millstream.settings import SettingsError, load_settings
 from support.broker_harness import BrokerHarness, bodies, with_harness
@@ -79,7 +78,7 @@ def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "g  dead after 4 attempts; waits 1 s, 1 min\n"
     for wrong, text in (
         ((), "give --max-attempts N"), (("--backoff", "soon"), "invalid duration"),
-        (("--backoff", "13h"), "each more than 0 and at most 12h"), (("--max-attempts", "0"), "1<=x<=1000"),
+        (("--backoff", "13h"), "more than 0 and at most 12h, not 13 h"), (("--max-attempts", "0"), "1<=x<=1000"),
     ):  # fmt: skip
         assert run(["group", "configure", "g", *wrong, *data]) == 2
         assert text in capsys.readouterr().err
@@ -90,11 +89,11 @@ def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFi
     [
         ("max_attempts = 0", "set a value, or remove the setting"),
         ("max_attempts = 1001", "max_attempts must be 1 to 1,000, not 1,001"),
-        ('backoff = ["0s"]', "each more than 0 and at most 12h"),
+        ('backoff = ["0s"]', "each duration must be more than 0 and at most 12h"),
         ('backoff = ["1s", "x"]', r"setting broker\.backoff \(.*millstream\.toml\): invalid duration 'x'"),
     ],
 )
 def test_rules_that_cannot_be_are_refused_with_their_place(tmp_path: Path, lines: str, text: str) -> None:
     (tmp_path / "millstream.toml").write_text(f"[broker]\n{lines}\n", "utf-8")
-    with pytest.raises((SettingsError, RetryRuleError), match=text):
+    with pytest.raises(SettingsError, match=rf"setting broker.* \(.*millstream.toml\).*{text}"):
         load_settings({"data": str(tmp_path)}, environment={})

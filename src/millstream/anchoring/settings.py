@@ -65,7 +65,10 @@ class AnchoringSettings(Section, frozen=True):
     def __post_init__(self) -> None:
         require_time(self, "timestamp_interval")
         if self.timestamp_digest in self.timestamp_retired_digests:
-            raise ValueError("timestamp_digest must not be one of timestamp_retired_digests")
+            raise ValueError(
+                f"timestamp_digest is {self.timestamp_digest!r}, which timestamp_retired_digests has too: choose "
+                "another digest, or remove it from the retired ones"
+            )
         for url in self.timestamp_authorities:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(

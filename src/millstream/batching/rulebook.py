@@ -11,6 +11,7 @@ import msgspec
 from millstream.batching.batch_config import BatchConfig
 from millstream.batching.errors import ConfigError
 from millstream.core.decoding import prepared
+from millstream.core.plain_reasons import kind_at, plain_reason
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -148,7 +149,8 @@ def _place(source: str | None, key: str | None) -> str:
 
 
 def _plain(error: Exception) -> str:
-    """*error* without the path in our own types that msgspec adds, but with the member it is about."""
+    """*error* in plain words; of the path that msgspec adds, only the member that it is about."""
     text, _, path = str(error).partition(" - at `$")
     member = path.rstrip("`").rpartition(".")[2]
-    return f"{member}: {text[:1].lower()}{text[1:]}" if member and member not in text else text
+    text = plain_reason(text, kind_at(path, Override), "a table")
+    return f"{member}: {text}" if member and member not in text else text

@@ -17,6 +17,7 @@ from millstream.console.multipart import read_multipart
 from millstream.console.table_labels import label_cells
 from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, MillstreamError
+from millstream.core.plain_reasons import field_reason
 from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError, Session
 from millstream.rest.api import MOST_BODY, status_of
 from millstream.rest.app_context import AppContext
@@ -207,8 +208,7 @@ def body_of(kind: type[Any], **values: Any) -> Any:
     try:
         return msgspec.convert(values, prepared(kind), strict=False)
     except msgspec.ValidationError as error:
-        text, _, where = str(error).partition(" - at `$")
-        raise FormError(f"{where.strip('`.') or 'the form'}: {text[:1].lower()}{text[1:]}") from error
+        raise FormError(field_reason(error, kind)) from error
 
 
 def parsed_json(text: str | None) -> Any:

@@ -9,6 +9,7 @@ import msgspec
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.decoding import prepared
+from millstream.core.plain_reasons import field_reason
 from millstream.core.settings import Section, SettingsError
 from millstream.log.upkeep.rules import LogRule
 
@@ -52,5 +53,5 @@ def nerve_url(log: LogSettings) -> str:
     try:
         queue = msgspec.convert({"name": name, **msgspec.structs.asdict(found)}, prepared(NerveQueue), strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"setting log.nerve.{name}: {error}") from error
+        raise SettingsError(f"setting log.nerve.{name}: {field_reason(error, NerveQueue)}") from error
     return queue.url(host or next(iter(queue.hosts), ""))

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.metric_collection.prometheus import CONTENT_TYPE, prometheus_text
+from millstream.core.plain_reasons import field_reason
 from millstream.mill.policies.saving import PolicyConflictError
 from millstream.rest.access_control import (
     AuthenticationError,
@@ -30,7 +31,7 @@ from millstream.rest.bodies import JSON, answer, error_response, read_body
 from millstream.rest.csv_tables import to_csv
 from millstream.rest.description import describe
 from millstream.rest.endpoint import PREFIX, ApiRequest, Endpoint, FileDownload, NoBody
-from millstream.rest.queries import QueryError, convert, reason, unique_parameters
+from millstream.rest.queries import QueryError, convert, unique_parameters
 from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
 from millstream.rest.views.system import look_at_health
@@ -166,7 +167,7 @@ def _body(data: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(data, type=prepared(kind))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise QueryError(reason(error)) from error
+        raise QueryError(field_reason(error, kind)) from error
 
 
 def _safe(name: str) -> str:

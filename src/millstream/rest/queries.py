@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.core.decoding import prepared
 from millstream.core.errors import InputError
+from millstream.core.plain_reasons import field_reason
 
 Query = TypeVar("Query")
 
@@ -22,7 +23,7 @@ def convert(values: Mapping[str, object], kind: type[Query]) -> Query:
     try:
         return msgspec.convert(values, prepared(kind), strict=False)
     except msgspec.ValidationError as error:
-        raise QueryError(reason(error)) from error
+        raise QueryError(field_reason(error, kind)) from error
 
 
 def unique_parameters(given: Sequence[tuple[str, str]]) -> Mapping[str, str]:
@@ -33,10 +34,3 @@ def unique_parameters(given: Sequence[tuple[str, str]]) -> Mapping[str, str]:
             raise QueryError(f"parameter {name[:80]!r} is given more than once: give it once")
         found[name] = value
     return found
-
-
-def reason(error: Exception) -> str:
-    """The text of *error* of msgspec, beginning with the name of the field."""
-    text, _, path = str(error).partition(" - at `$")
-    where = path.strip("`.")
-    return f"{where}: {text[:1].lower()}{text[1:]}" if where else f"{text[:1].lower()}{text[1:]}"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 import msgspec
 
 from millstream.batching.errors import ConfigError
 from millstream.core.amounts import Duration, Size, parse_duration, parse_size
 from millstream.core.decoding import prepared
+from millstream.core.plain_reasons import hints, is_struct, kind_at, plain_reason
 from millstream.core.settings import OwnTables, SettingsError
 from millstream.settings.node_settings import DEFAULT_DATA, Settings
 
@@ -79,13 +79,13 @@ def _read_file(named: Path | None, data: Path) -> Layer:
     except OSError as error:
         raise SettingsError(f"cannot read settings file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+        raise SettingsError(f"settings file {path} is not valid TOML: {error}") from error
 
 
 def _nest(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     sections = {field.name for field in msgspec.structs.fields(Settings)}
     nested: dict[str, Any] = {}
-    for name, value in environment.items():
+    for name, value in sorted(environment.items(), reverse=True):  # a section's own value is found to be wrong later
         path = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
         if not name.startswith(ENVIRONMENT_PREFIX) or path[0] not in sections:
             continue
@@ -106,7 +106,10 @@ def _with_new_names(layer: Layer) -> Mapping[str, Any]:
             if old not in values[section]:
                 continue
             if new in values[section]:
-                raise SettingsError(f"{section}.{old} ({layer.origin}) is now {section}.{new}: remove the old name")
+                raise SettingsError(
+                    f"setting {section}.{old} ({layer.origin}) is now {section}.{new}, which is set too: remove "
+                    f"{section}.{old}"
+                )
             values[section][new] = values[section].pop(old)
     return values
 
@@ -117,7 +120,7 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], origin: str, path: s
         if isinstance(value, Mapping):
             inner = into.setdefault(key, {})
             if not isinstance(inner, dict):
-                raise SettingsError(f"{where} ({origins.get(where, origin)}) must be a section, not a single value")
+                raise SettingsError(f"setting {where} ({origins[where]}) must be a table, not a single value")
             _merge(inner, value, origin, where + ".", origins)
         elif value is not None:
             into[key] = value
@@ -132,10 +135,13 @@ def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
         raise _refusal(error.where, str(error), origins) from error
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
+        kind = kind_at(path, Settings)
         where = _named(path.rstrip("`").lstrip("."), values)
         if unknown := _UNKNOWN.fullmatch(text):
-            raise _unknown(where, unknown[1], origins) from error
-        raise _refusal(where or "the top level", f"{text[:1].lower()}{text[1:]}", origins) from error
+            raise _unknown(where, unknown[1], kind, origins) from error
+        if missing := _MISSING.fullmatch(text):
+            raise SettingsError(f"missing setting {where}.{missing[1]}{_origin(where, origins)}") from error
+        raise _refusal(where or "the top level", plain_reason(text, kind, "a table"), origins) from error
     try:
         settings.batching.rules  # noqa: B018  (a node that cannot batch by its settings says so at once)
     except ConfigError as error:
@@ -144,19 +150,20 @@ def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
 
 
 def _refusal(where: str, text: str, origins: Mapping[str, str]) -> SettingsError:
-    origin = f" ({origins[where]})" if where in origins else _from(origins, f"{where}.")
-    return SettingsError(f"setting {where}{origin}: {text}")
+    return SettingsError(f"setting {where}{_origin(where, origins)}: {text}")
 
 
-def _unknown(where: str, name: str, origins: Mapping[str, str]) -> SettingsError:
-    """The error of the setting *name* of the section *where*, which has no such setting."""
+def _origin(where: str, origins: Mapping[str, str]) -> str:
+    """Where the setting *where* comes from, in brackets; for an item of a list, where the list comes from."""
+    name = where.partition("[")[0]
+    return f" ({origins[name]})" if name in origins else _from(origins, f"{where}.")
+
+
+def _unknown(where: str, name: str, kind: Any, origins: Mapping[str, str]) -> SettingsError:
+    """The error of the setting *name* of the section *where*, of type *kind*, which has no such setting."""
     setting = f"{where}.{name}" if where else name
-    kind: Any = Settings
-    for part in where.split(".") if where else ():
-        kind = _hints(kind).get(part) if _is_struct(kind) else table_kind(kind)
-    allowed = f"; allowed: {', '.join(sorted(kind.__struct_fields__))}" if _is_struct(kind) else ""
-    origin = f" ({origins[setting]})" if setting in origins else _from(origins, f"{setting}.")
-    return SettingsError(f"unknown setting {setting}{origin}{allowed}")
+    allowed = f"; allowed: {', '.join(sorted(kind.__struct_fields__))}" if is_struct(kind) else ""
+    return SettingsError(f"unknown setting {setting}{_origin(setting, origins)}{allowed}")
 
 
 def _named(where: str, values: Any) -> str:
@@ -166,7 +173,7 @@ def _named(where: str, values: Any) -> str:
         return where
     kind: Any = Settings
     for name in before.split("."):
-        kind, values = _hints(kind)[name], values[name]
+        kind, values = hints(kind)[name], values[name]
     for name, table in values.items():
         try:
             msgspec.convert({name: table}, prepared(kind), strict=False)
@@ -182,23 +189,19 @@ def _from(origins: Mapping[str, str], section: str) -> str:
 
 
 _UNKNOWN = re.compile("Object contains unknown field `(.*)`")
+_MISSING = re.compile("Object missing required field `(.*)`")
 _AMOUNTS: Sequence[tuple[object, Callable[[Any], int]]] = ((Duration, parse_duration), (Size, parse_size))
-_hints = functools.cache(get_type_hints)
 
 
 def table_kind(kind: Any) -> type[msgspec.Struct] | None:
     """The struct of which a setting of this *kind* has one for each name, or any number; None where it has none."""
-    structs = [each for each in get_args(kind) if _is_struct(each)]
+    structs = [each for each in get_args(kind) if is_struct(each)]
     return structs[0] if structs and get_origin(kind) in (Mapping, Sequence, tuple) else None
-
-
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _parse_members(values: Any, section: type[msgspec.Struct], prefix: str) -> None:
     """Turn the lengths of time and the sizes among *values* of *section* into microseconds and bytes."""
-    kinds = _hints(section)
+    kinds = hints(section)
     for key in kinds.keys() & values.keys() if isinstance(values, dict) else ():
         values[key] = _parse(values[key], kinds[key], section, prefix + key)
 
@@ -207,11 +210,12 @@ def _parse(value: Any, kind: Any, section: type[msgspec.Struct], where: str) -> 
     for amount, parse in _AMOUNTS:
         if amount in (kind, *get_args(kind)):
             try:
-                return [parse(each) for each in value] if isinstance(value, list) else parse(value)
+                several = isinstance(value, list) and get_origin(kind) is tuple
+                return [parse(each) for each in value] if several else parse(value)
             except ValueError as error:
                 raise _AmountError(where, str(error)) from error
     table = section if kind == OwnTables else table_kind(kind)
-    if _is_struct(kind):
+    if is_struct(kind):
         _parse_members(value, kind, f"{where}.")
     elif table is not None and isinstance(value, dict):
         for name, inner in value.items():

@@ -12,7 +12,7 @@ import msgspec
 from millstream.anchoring.registry.settings import RegistrySettings
 from millstream.anchoring.settings import AnchoringSettings
 from millstream.batching.settings import BatchingSettings
-from millstream.core.amounts import Duration
+from millstream.core.amounts import Duration, format_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.settings import Section, SettingsError
 from millstream.core.url_schemes import scheme_of
@@ -49,7 +49,7 @@ class NodeSettings(Section, frozen=True):
                 "mysql://…, or leave it empty for the file node.db"
             )
         if self.lease < MICROSECONDS:
-            raise ValueError("node.lease must be at least 1s")
+            raise ValueError(f"lease must be at least 1 s, not {format_duration(self.lease)}")
 
 
 class Settings(Section, frozen=True):

@@ -41,8 +41,8 @@ class HttpSettings(Section, frozen=True):
 
     def __post_init__(self) -> None:
         for name in ("header_timeout", "body_timeout", "max_connections"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"http.{name} must be more than 0")
+            if (value := getattr(self, name)) <= 0:
+                raise ValueError(f"{name} must be more than 0, not {value}")
 
 
 class ServeSettings(Section, frozen=True):

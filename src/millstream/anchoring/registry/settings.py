@@ -76,8 +76,7 @@ class FollowSettings(Section, frozen=True):
     def __post_init__(self) -> None:
         if self.ledger and not self.cas:
             raise ValueError("ledger requires cas: give the locations of the files that the ledger names")
-        if self.interval <= 0:
-            raise ValueError("interval must be longer than 0 s")
+        require_time(self, "interval")
 
 
 class RegistrySettings(Section, frozen=True):

@@ -24,7 +24,7 @@ class GroupSpec(msgspec.Struct, frozen=True):
     backoff: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_retries(self.max_attempts, self.backoff, f"group {self.name!r}")
+        check_retries(self.max_attempts, self.backoff, f"group {self.name!r}: ")
 
 
 class Limits(msgspec.Struct, frozen=True):

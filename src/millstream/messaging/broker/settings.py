@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from millstream.core.address import parse_address
-from millstream.core.amounts import Duration
+from millstream.core.address import InvalidAddressError, parse_address
+from millstream.core.amounts import Duration, format_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.core.settings import Section
@@ -27,13 +27,15 @@ class RetryRuleError(InputError):
     """Messages cannot be delivered again by these rules."""
 
 
-def check_retries(max_attempts: int, backoff: Sequence[int], where: str) -> None:
-    """Raise :class:`RetryRuleError` unless messages can be delivered by these rules, which stand in *where*."""
+def check_retries(max_attempts: int, backoff: Sequence[int], where: str = "") -> None:
+    """Raise :class:`RetryRuleError` unless messages can be delivered by these rules; the error begins with *where*."""
     if not 0 <= max_attempts <= _MOST_ATTEMPTS:
-        raise RetryRuleError(f"{where}: max_attempts must be 1 to {_MOST_ATTEMPTS:,}, not {max_attempts:,}")
-    if len(backoff) > _MOST_PAUSES or not all(0 < pause <= _LONGEST_PAUSE for pause in backoff):
+        raise RetryRuleError(f"{where}max_attempts must be 1 to {_MOST_ATTEMPTS:,}, not {max_attempts:,}")
+    if len(backoff) > _MOST_PAUSES:
+        raise RetryRuleError(f"{where}backoff must have at most {_MOST_PAUSES} durations, not {len(backoff):,}")
+    if wrong := [pause for pause in backoff if not 0 < pause <= _LONGEST_PAUSE]:
         raise RetryRuleError(
-            f"{where}: backoff must have at most {_MOST_PAUSES} durations, each more than 0 and at most 12h"
+            f"{where}backoff: each duration must be more than 0 and at most 12h, not {format_duration(wrong[0])}"
         )
 
 
@@ -73,9 +75,15 @@ class BrokerSettings(Section, frozen=True):
     advertised: str = ""
 
     def __post_init__(self) -> None:
-        if self.advertised:
-            parse_address(self.advertised)
-        where = "settings broker.max_attempts and broker.backoff"
-        if not self.max_attempts or not self.backoff:
-            raise RetryRuleError(f"{where} must not be 0 or empty: set a value, or remove the setting")
-        check_retries(self.max_attempts, self.backoff, where)
+        for name in ("max_attempts", "backoff"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must not be 0 or empty: set a value, or remove the setting")
+        try:
+            check_retries(self.max_attempts, self.backoff)
+        except RetryRuleError as error:
+            raise ValueError(str(error)) from error  # the reader of the settings says where
+        try:
+            if self.advertised:
+                parse_address(self.advertised)
+        except InvalidAddressError as error:
+            raise ValueError(f"advertised: {error}") from error
