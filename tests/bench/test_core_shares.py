@@ -44,6 +44,6 @@ def test_a_process_gets_its_share_and_no_group_stays() -> None:
 
 
 def test_a_process_that_is_not_there_is_an_error_that_says_what_is_needed() -> None:
-    with pytest.raises(InputError, match="that needs root, and control groups"), core_shares([2**22 + 1], 0.5):
+    with pytest.raises(InputError, match="as root, on a system with the cgroup"), core_shares([2**22 + 1], 0.5):
         pass
     assert groups() == set()

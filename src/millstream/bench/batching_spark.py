@@ -192,4 +192,4 @@ def _steady(sample: Measurement) -> dict[str, float]:
 def _check(found: int, count: int) -> None:
     """All messages must have been batched or taken (none of a fleet's is late or a copy)."""
     if found != count:
-        raise AssertionError(f"{found} of {count} messages were batched")
+        raise AssertionError(f"the job batched {found:,} messages, expected {count:,}")

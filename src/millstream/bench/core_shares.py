@@ -28,8 +28,8 @@ def core_shares(processes: Sequence[int], share: float) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"cannot limit processes to a share of a core: {error}; that needs root, and control groups with the "
-            "controller cpu"
+            f"cannot limit processes to {share:g} of a core: {error}; run the benchmark as root, on a system with the "
+            "cgroup controller cpu, or without --share"
         ) from error
     finally:
         for group in groups:

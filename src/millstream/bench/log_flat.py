@@ -131,10 +131,10 @@ class GrowingLog:
             ids, body = batch.arrow.column("id").to_numpy(), batch.arrow.column("body")
             numbers = np.frombuffer(body.buffers()[2], "<u4")[body.offset : body.offset + len(body)]
             if ids[0] != expected or (np.diff(ids) != 1).any() or (numbers != ids.astype("<u4")).any():
-                raise AssertionError(f"ids {ids[0]} to {ids[-1]} differ from what was written")
+                raise AssertionError(f"messages {ids[0]} to {ids[-1]} of {self._url} differ from what was written")
             expected = int(ids[-1]) + 1
         if expected != last + 1:
-            raise AssertionError(f"the log ends at {expected - 1}, but should end at {last}")
+            raise AssertionError(f"reading {self._url} ended at message {expected - 1}, expected {last}")
 
     def _start_up(self) -> tuple[float, float]:
         """How many seconds a writer, and a reader of the end, take to open the store and the log anew."""

@@ -76,7 +76,7 @@ def comparisons(
     of one core each, or of a *share* of one, do the work one after the other, else the driver itself; *heap* is that of
     the driver. *counts* are the numbers of messages, rows and listed items instead of those of *size*.
     """
-    wanted, stores, given = _chosen(modes, MODES), _chosen(backends, BACKENDS), _counts(counts)
+    wanted, stores, given = _chosen("modes", modes, MODES), _chosen("backends", backends, BACKENDS), _counts(counts)
     if not cores.isdecimal() or cores == "0":
         raise InputError(f"--cores: invalid value {cores!r}: write a whole number of at least 1")
     clusters, each = _workers(workers), _share(share)
@@ -406,11 +406,11 @@ def _place(backend: str, folder: Path) -> Iterator[str]:
         yield f"{server.url}bench"
 
 
-def _chosen(text: str, known: Sequence[str]) -> list[str]:
+def _chosen(option: str, text: str, known: Sequence[str]) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in known:
-            raise InputError(f"unknown {name!r}: choose from {', '.join(known)}")
+            raise InputError(f"--{option}: unknown value {name!r}; choose from {', '.join(known)}")
     return names
 
 
@@ -447,5 +447,5 @@ def _counts(text: str) -> list[int]:
 
 def _checked(found: int, wanted: int) -> int:
     if found != wanted:
-        raise AssertionError(f"{found} of {wanted} came out")
+        raise AssertionError(f"the benchmark counted {found:,} in the result, expected {wanted:,}")
     return wanted

@@ -177,7 +177,10 @@ def measure(comparison: Comparison, runs: int, show: Show) -> ComparisonResult:
     for number in range(runs):
         show(f"{comparison.title}: round {number + 1} of {runs}")
         for taken, contender in zip(samples, comparison.contenders, strict=True):
-            taken.append(contender.run())
+            try:
+                taken.append(contender.run())
+            except AssertionError as error:
+                raise AssertionError(f"{comparison.title}, {contender.name}: {error}") from error
     rows = tuple(
         _row(contender.name, taken, samples[0]) for contender, taken in zip(comparison.contenders, samples, strict=True)
     )

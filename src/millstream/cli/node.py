@@ -83,7 +83,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
     if (serving := find_serving_node(settings.folder)) is not None:
         raise NodeServesError(f"process {serving.pid} serves this node: stop it first")
     if not has_database(settings):
-        raise NodeNotFoundError("the node has no tables to move; check --data and node.database")
+        raise NodeNotFoundError(f"the node in {settings.folder} has no tables to move: check --data and node.database")
     if source_url:
         _require_no_members(settings)
     with open_tables(settings, source_url) as source, open_tables(settings, goal_url) as goal:

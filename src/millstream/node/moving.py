@@ -50,8 +50,9 @@ def require_finished(engine: sa.Engine) -> None:
     """Raise :class:`UnfinishedMoveError` where a move into the database of *engine* has not come to its end."""
     if (move := _read_move(engine)) is not None and not move.is_finished:
         raise UnfinishedMoveError(
-            "the move of the node's tables into this database has not finished: set node.database to the database "
-            "that has the tables, and run `millstream node move` again, which resumes the move"
+            "the move of the node's tables into the database of node.database has not finished: set node.database to "
+            "the database that they are moved from (empty: the file node.db), and repeat the `millstream node move` "
+            "command, which resumes the move"
         )
 
 

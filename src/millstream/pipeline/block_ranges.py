@@ -65,8 +65,8 @@ def plan_block_ranges(
         end = log.last_id if last_id is None else min(last_id, log.last_id)
         if begin < log.first_id:
             raise PipelineInputError(
-                f"log {request.log!r} was trimmed and begins at id {log.first_id}: set the option "
-                "'from' to that id or a later one, or omit it"
+                f"cannot read from id {begin}: log {request.log!r} was trimmed and begins at id {log.first_id}; set "
+                "the option 'from' to that id or a later one, or omit it"
             )
         if end < begin:
             return []

@@ -112,7 +112,10 @@ def warm_up(
     draft = archive.with_suffix(".draft")
     before = _time_query(work, options, java, writing(draft, java), clock)
     if not draft.is_file():
-        raise SessionStartError(f"Java {java.version} at {java.executable} did not write its class archive (CDS)")
+        raise SessionStartError(
+            f"Java {java.version} at {java.executable} did not write its class archive (CDS): see spark-console.log in "
+            f"{work}"
+        )
     draft.replace(archive)
     return archive, before, _time_query(work, options, java, using(archive, java), clock)
 

@@ -204,8 +204,8 @@ class Staging:
         intent = CommitIntent(tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition)))
         if (total := sum(part.pieces for part in intent.parts)) >= _PIECES:
             raise PipelineInputError(
-                f"the write has {total:,} pieces, and one commit at most {_PIECES - 1:,}: split the rows into several "
-                "writes"
+                f"the write {write!r} has {total:,} pieces, and one commit can have at most {_PIECES - 1:,}: split the "
+                "rows into several writes"
             )
         if log.bodies_only:
             require_bodies_only(sorted({column for part in intent.parts for column in part.columns}))

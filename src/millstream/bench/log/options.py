@@ -11,6 +11,7 @@ from millstream.bench.log.contenders import OURS, log_peers, peer_names
 from millstream.bench.peers import ABSENT
 from millstream.core.decoding import prepared
 from millstream.core.errors import InputError
+from millstream.core.plain_reasons import field_reason
 
 Senders = Literal["coroutines", "threads"]
 
@@ -58,7 +59,9 @@ class Choice(msgspec.Struct, frozen=True):
         for name, known in (("backends", tuple(OURS)), ("peers", peer_names()), ("modes", MODES)):
             unknown = set(getattr(self, name)) - set(known)
             if unknown:
-                raise InputError(f"--{name}: unknown {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
+                raise InputError(
+                    f"--{name}: unknown value {', '.join(map(repr, sorted(unknown)))}; choose from {', '.join(known)}"
+                )
         if not self.contenders:
             raise InputError("nothing to measure: name at least one store with --backends, or a peer with --peers")
         for name, (least, most, unit) in _LIMITS.items():
@@ -89,7 +92,7 @@ def parse_choice(parts: Mapping[str, str], **defaults: Any) -> Choice:
     try:
         return msgspec.convert({**defaults, **found}, prepared(Choice), strict=False)
     except msgspec.ValidationError as error:
-        raise InputError(f"cannot read the benchmark options: {error}") from error
+        raise InputError(f"invalid option of the benchmark log: {field_reason(error, Choice)}") from error
 
 
 def _items(text: str) -> list[str]:

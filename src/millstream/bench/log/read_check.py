@@ -61,7 +61,9 @@ class ReadCheck:
                 )
             offsets = offsets_of(body)
             if (np.diff(offsets) != self._payload).any():
-                raise ReadCheckError(f"a body among ids {ids[0]} to {ids[-1]} does not have {self._payload} bytes")
+                raise ReadCheckError(
+                    f"one of the messages {ids[0]} to {ids[-1]} has a body that is not {self._payload:,} bytes long"
+                )
             self.crc = crc32c(memoryview(body.buffers()[2])[int(offsets[0]) : int(offsets[-1])], self.crc)
             self.last_id += len(ids)
 
@@ -71,12 +73,12 @@ class ReadCheck:
         crc, last_id = 0, 0
         for first, which in sorted(sent.packs):
             if first != last_id + 1:
-                raise ReadCheckError(f"a pack was confirmed with the id {first} after {last_id}")
+                raise ReadCheckError(f"an append was confirmed with the first id {first}, expected {last_id + 1}")
             crc, last_id = crc32c(joined[which], crc), last_id + len(packs[which])
         if (self.last_id, self.crc) != (last_id, crc):
             raise ReadCheckError(
-                f"{self.last_id} messages with the checksum {self.crc:08x} were read; {last_id} with {crc:08x} were "
-                "sent"
+                f"{self.last_id:,} messages with the checksum {self.crc:08x} were read, but {last_id:,} with the "
+                f"checksum {crc:08x} were sent"
             )
 
     def _next(self, count: int) -> npt.NDArray[np.int64]:
@@ -92,4 +94,4 @@ def drain(batches: Iterator[pa.RecordBatch], total: int) -> None:
     for batch in batches:
         rows += batch.num_rows
     if rows != total:
-        raise ReadCheckError(f"{rows} rows were read, but {total} were written")
+        raise ReadCheckError(f"{rows:,} rows were read, but {total:,} were written")

@@ -173,7 +173,10 @@ class LogRuns:
         sent = (pa.record_batch([np.arange(start, start + POOL), body], names=["id", "body"]) for start in starts)
         expected.add_columns(sent)
         if (seen.last_id, seen.crc) != (expected.last_id, expected.crc):
-            raise ReadCheckError("the Arrow batches read differ from those written")
+            raise ReadCheckError(
+                f"{seen.last_id:,} messages with the checksum {seen.crc:08x} were read as Arrow batches, but "
+                f"{expected.last_id:,} with the checksum {expected.crc:08x} were written"
+            )
 
     def _load(self, name: str, payload: int, pack: int) -> tuple[int, int]:
         rate = contender(name).rate(payload)

@@ -158,7 +158,9 @@ class MemberTable:
                 leases = _leases(connection)
                 members = _members(connection, recent, leases)
         except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-            raise SqlBusyError(f"the database did not answer: {error.orig}; check that its server runs") from error
+            raise SqlBusyError(
+                f"the node's database did not answer: {error.orig}; check node.database, and that its server runs"
+            ) from error
         serving = [one for one in members if one.ended is None and one.until >= now]
         return MembersStatus(at=now, lease=self._duration, members=members, unowned=unowned_roles(serving, leases, now))
 

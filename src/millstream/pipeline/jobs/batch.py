@@ -105,8 +105,8 @@ class BatchJob(msgspec.Struct, frozen=True):
         found = [row["snapshot"] for row in self._rows("snapshot", ["snapshot"])]
         if not found:
             raise PipelineError(
-                "this job closed every batch at the end of its range, so no open batches can be handed over: run the "
-                "job without flush"
+                f"the job in {self.data} closed every batch at the end of its range, so no open batches can be handed "
+                "over: run the job without flush"
             )
         return join_snapshots(found)
 
@@ -179,8 +179,9 @@ def hand_over(job: BatchJob, output: Log, state: Document) -> None:
     job closed everything.
     """
     if output.sequence("batching") or state.read() is not None:
+        why = "already has batches" if output.sequence("batching") else f"already has the batching state in {state}"
         raise PipelineInputError(
-            f"log {output.name!r} already has batches, so open batches cannot be handed over to it: name a new log"
+            f"log {output.name!r} {why}, so open batches cannot be handed over to it: name a new log"
         )
     snapshot, inputs = job.snapshot(), job.record.inputs
     write_origin(output, BatchLogOrigin(inputs["log"], inputs["last_id"], inputs["received_to"]))
@@ -199,7 +200,8 @@ def _record(folder: JobFolder, inputs: BatchInputs, figures: Mapping[str, int], 
     counts["open"] = rows_in - counts["batched"] - counts["rejected"]
     if counts["open"] < 0 or (inputs.flush and counts["open"]):
         raise PipelineError(
-            f"the job counted {rows_in - counts['open']:,} messages, but read {rows_in:,}: please report this"
+            f"the job in {folder.path} counted {rows_in - counts['open']:,} messages in its batches and rejects, but "
+            f"read {rows_in:,}: please report this"
         )
     rows = counts["batches"] + counts["rejected"]
     return folder.record(rows_in=rows_in, rows_out=rows, bytes=size, counts=counts)

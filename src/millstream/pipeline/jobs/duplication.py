@@ -217,7 +217,9 @@ def _record_copies(folder: JobFolder, bins: Bins, manifest: Manifest) -> JobReco
         failed += part.num_rows - part.column("error").null_count
         size += pc.sum(part.column("bytes")).as_py() or 0
     if rows != bins.items:
-        raise PipelineError(f"{bins.items} copies were planned but {rows} were tried: please report this")
+        raise PipelineError(
+            f"the job in {folder.path} planned {bins.items:,} copies, but tried {rows:,}: please report this"
+        )
     return folder.record(
         rows_in=rows, rows_out=rows - failed, bytes=size, counts={"bins": bins.count, "failed": failed}
     )

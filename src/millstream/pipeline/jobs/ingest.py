@@ -248,7 +248,10 @@ def _parse(
     parse = partial(parse_part, rules=rules, staging=staging, prefix=work.prefix)
     by_split = {done.split: done for done in _run(spark, splits, parse, SplitResult)}
     if len(by_split) != len(splits):
-        raise PipelineInputError(f"{len(splits)} pieces were to be read but {len(by_split)} were: please report this")
+        raise PipelineInputError(
+            f"the ingest divided {len(files):,} files into {len(splits):,} pieces, but tasks read {len(by_split):,}: "
+            "please report this"
+        )
     own: dict[str, list[SplitResult]] = {file.path: [] for file, _ in files}
     for split in splits:
         own[split.file.path].append(by_split[split.number])

@@ -240,6 +240,8 @@ def _count(folder: JobFolder, bins: Bins, read: int, seconds: float) -> JobRecor
         facts += part.num_rows
         size += pc.sum(part.column("read")).as_py() or 0
     if facts != bins.items:
-        raise PipelineError(f"{bins.items} items were planned but {facts} were checked: please report this")
+        raise PipelineError(
+            f"the job in {folder.path} planned to check {bins.items:,} items, but checked {facts:,}: please report this"
+        )
     counts = {"bins": bins.count, "hashed_now": read}
     return folder.record(rows_in=bins.items, rows_out=facts, bytes=size, seconds=seconds, counts=counts)

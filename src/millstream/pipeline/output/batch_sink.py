@@ -103,5 +103,7 @@ def _same(column: Any) -> int:
     """The one value of *column*: all shards were given the same trigger."""
     values = pc.unique(column).to_pylist()
     if len(values) != 1:
-        raise PipelineError(f"the shards of a trigger disagree on {values}: please report this")
+        raise PipelineError(
+            f"the shards of one trigger of the stream returned different values, {values}: please report this"
+        )
     return int(values[0])

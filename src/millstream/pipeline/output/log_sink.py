@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, StringT
 from millstream.core.clock import SystemClock
 from millstream.core.errors import MillstreamError
 from millstream.core.message import MESSAGE_SCHEMA
+from millstream.core.secrets import mask_password
 from millstream.log import LogSpec, user_log
 from millstream.log.backend_schemes import store_files
 from millstream.pipeline.errors import PipelineError, PipelineInputError
@@ -62,9 +63,9 @@ class StagedWrite:
     """The options of a write, checked: ``store`` and ``log``, ``staging`` and ``write``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        if overwrite:
-            raise PipelineInputError("a log can only be appended to: use .mode('append')")
         self.store, self.log = required(options, "store"), required(options, "log")
+        if overwrite:
+            raise PipelineInputError(f"log {self.log!r} can only be appended to: use .mode('append')")
         user_log(self.log)  # a name that no such log can have is refused before anything is computed
         self.staging = options.get("staging") or beside(self.store)
         self.columns = check_schema(schema)
@@ -155,7 +156,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._checkpoint = options.get("checkpointLocation")
         if not (self._named or self._checkpoint):
             raise PipelineInputError(
-                "a stream into a log needs .option('checkpointLocation', …), which identifies a repeated trigger"
+                f"a stream into log {self._request.log!r} needs .option('checkpointLocation', …), which identifies a "
+                "repeated trigger"
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPartMessage:
@@ -208,8 +210,8 @@ def beside(store_url: str) -> str:
     path = store_files(store_url)
     if path is None:
         raise PipelineInputError(
-            "option 'staging' is missing: name a storage provider that all hosts reach, such as file:///shared/folder "
-            "or s3://bucket/prefix"
+            f"option 'staging' is missing, and {mask_password(store_url)} has no folder for it: name a storage "
+            "provider that all hosts reach, such as file:///shared/folder or s3://bucket/prefix"
         )
     return path.with_name(f"{path.name}.staging").as_uri()
 

@@ -315,7 +315,7 @@ def _groups(work: Work, parts: Iterable[pa.RecordBatch], number: int, schema: pa
 
 def _check_bin(part: pa.RecordBatch, number: int) -> None:
     if pc.any(pc.not_equal(part.column("bin"), number)).as_py():
-        raise PipelineError(f"a task for bin {number} was given items of another bin: please report this")
+        raise PipelineError(f"the Spark task for bin {number} received items of another bin: please report this")
 
 
 def _slices(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -44,8 +44,10 @@ class DueRule(msgspec.Struct, frozen=True):
     budget: int | None = None
 
     def __post_init__(self) -> None:
-        if self.older_than < 0 or (self.budget is not None and self.budget < 1):
-            raise PipelineInputError("the age (older than) must be at least 0, and the budget at least 1 byte")
+        if self.older_than < 0:
+            raise PipelineInputError(f"invalid age {self.older_than} (older than): use at least 0 microseconds")
+        if self.budget is not None and self.budget < 1:
+            raise PipelineInputError(f"invalid budget {self.budget}: use at least 1 byte")
 
 
 EVERYTHING = DueRule()

@@ -51,7 +51,8 @@ def plan_range(store_url: str, log: str, first_id: int | None, last_id: int | No
         begin = info.first_id if first_id is None else first_id
         if begin < info.first_id:
             raise PipelineInputError(
-                f"log {log!r} was trimmed and begins at id {info.first_id}: start at that id or a later one"
+                f"cannot start at id {begin}: log {log!r} was trimmed and begins at id {info.first_id}; start at that "
+                "id or a later one"
             )
         if last_id < begin:
             what = f"up to {last_id}" if first_id is None else f"from {begin} to {last_id}"

@@ -211,8 +211,11 @@ def _table(split: Split, rules: ParsingRules) -> Iterator[SourceRow]:
         lines = _RowText(io.TextIOWrapper(raw, "utf-8-sig", newline="", errors="surrogateescape"))
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
         names = next(rows, [])
-        if len(set(names)) < len(names) or not all(names):
-            raise UnusableFileError(f"{split.file.path}: the first line must contain the column names, each once")
+        if twice := sorted({name for name in names if names.count(name) > 1 or not name}):
+            raise UnusableFileError(
+                f"{split.file.path}: the first line must contain the column names, each once, but "
+                + (f"{twice[-1][:80]!r} is there twice" if twice[-1] else "a name is empty")
+            )
         while True:
             place, lines.begin = f"line {rows.line_num + 1}", ""
             try:
@@ -345,7 +348,7 @@ def _as_staged(batch: pa.RecordBatch, file: SourceFile) -> pa.RecordBatch:
             arrays.append(column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UnusableFileError(
-                f"{file.path}: column {field.name!r} has the type {column.type}: {error}"
+                f"{file.path}: column {field.name!r} of type {column.type} cannot be converted to {field.type}: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
 

@@ -65,7 +65,9 @@ class ShardBatchProcessor(StatefulProcessor):
         parts = [row for frame in rows for row in frame.itertuples(index=False)]
         ticks = [row for row in parts if row.tick]
         if len(ticks) != 1:
-            raise PipelineError(f"shard {key[0]} has {len(ticks)} ticks in a trigger: please report this")
+            raise PipelineError(
+                f"shard {key[0]} has {len(ticks)} time marks in a trigger of the stream, expected 1: please report this"
+            )
         (tick,) = ticks
         kept = self._state.get()
         batcher = ColumnBatcher(self._rules, kept[0] if kept else tick.seed)
