@@ -180,7 +180,7 @@ def test_topics_groups_and_clients_are_administered_over_the_url_of_a_node_with_
             0, "orders  NORMAL  2 queues  0 messages  no group\n",
         )  # fmt: skip
         code, text = ask("vera", "topic", "delete", "orders")
-        assert (code, "this requires the role operator; vera has the role viewer" in text) == (1, True)
+        assert (code, "requires the role operator, but the user vera has the role viewer" in text) == (1, True)
         assert ask("", "topic", "list")[0] == 1
         assert run(["send", "orders", "one", "two", "--broker", node.ready["broker"]]) == 0
         capsys.readouterr()

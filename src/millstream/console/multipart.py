@@ -24,29 +24,34 @@ def read_multipart(data: bytes, content_type: str) -> Mapping[str, Sequence[str]
     """
     found = _BOUNDARY.search(content_type)
     if found is None:
-        raise MultipartError("the form has no boundary in its content type")
+        raise MultipartError(
+            f"the Content-Type {content_type[:100]!r} of the form names no boundary: send multipart/form-data; "
+            "boundary=…"
+        )
     mark = b"--" + (found[1] or found[2]).encode("latin-1", "replace")
     parts = (b"\r\n" + data).split(b"\r\n" + mark, _MOST_PARTS + 1)
     if len(parts) > _MOST_PARTS + 1:
-        raise MultipartError(f"the form has more than {_MOST_PARTS} fields")
+        raise MultipartError(f"the form has more than {_MOST_PARTS:,} fields: leave some out")
     if len(parts) < 2 or not parts[-1].startswith(b"--"):
-        raise MultipartError("the form is incomplete: its last boundary is missing")
+        raise MultipartError("the form is incomplete, its last boundary is missing: send the form again")
     fields: dict[str, list[str]] = {}
-    for part in parts[1:-1]:
-        name, text = _field(part)
+    for number, part in enumerate(parts[1:-1], start=1):
+        name, text = _field(part, number)
         if text is not None:
             fields.setdefault(name, []).append(text)
     return fields
 
 
-def _field(part: bytes) -> tuple[str, str | None]:
-    """Name and content of a *part*; no content for a file that was not chosen."""
+def _field(part: bytes, number: int) -> tuple[str, str | None]:
+    """Name and content of a *part*, which is *number* from 1; no content for a file that was not chosen."""
     head, blank, content = part.partition(b"\r\n\r\n")
     lines = (line.partition(b":") for line in head.split(b"\r\n"))
     disposition = next((value for key, _, value in lines if key.strip().lower() == b"content-disposition"), b"")
     name = _NAME.search(disposition)
     if not blank or name is None:
-        raise MultipartError("a part of the form has no name")
+        raise MultipartError(
+            f"part {number} of the form has no name: give each part a header Content-Disposition: form-data; name=…"
+        )
     shown = name[1].decode("utf-8", "replace")
     is_file = _FILE.search(disposition) is not None
     if is_file and not content:

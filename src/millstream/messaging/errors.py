@@ -73,7 +73,7 @@ class UnreachableError(BrokerError):
 class BrokerElsewhereError(BrokerError, NotFoundError):
     """The broker of the node runs in another process, which has to be asked."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str = "`millstream node ls` shows which") -> None:
         super().__init__(f"the broker of this node runs in another process ({place}): use the console of that process")
 
 

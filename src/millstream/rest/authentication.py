@@ -49,7 +49,8 @@ def require_role(request: Request, access: AccessControl, role: Role) -> Princip
         raise AuthenticationError
     if not principal.role.covers(role):
         raise PermissionDeniedError(
-            f"this requires the role {role.value}; {principal.name} has the role {principal.role.value}"
+            f"the request requires the role {role.value}, but the user {principal.name} has the role "
+            f"{principal.role.value}"
         )
     if request.method not in ("GET", "HEAD"):
         _refuse_other_sites(request)

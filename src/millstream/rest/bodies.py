@@ -69,7 +69,7 @@ def check_head(scope: Scope, limit: int, media: Collection[str]) -> None:
 def check_size(size: int, limit: int) -> None:
     """Raises :class:`TooLargeError` where *size* is more than *limit* bytes."""
     if size > limit:
-        raise TooLargeError(f"the body is larger than the limit of {limit:,} bytes")
+        raise TooLargeError(f"the body of the request is larger than the limit of {limit:,} bytes")
 
 
 def _check_type(given: str, media: Collection[str]) -> None:

@@ -59,7 +59,7 @@ class BrokerLink:
         """Append *message* to a topic, as the broker does; its id. Raises :class:`BrokerElsewhereError`."""
         supervisor = self._active()
         if supervisor is None:
-            raise BrokerElsewhereError("`millstream node ls` shows which")
+            raise BrokerElsewhereError
 
         async def published() -> int:
             (number,) = await supervisor.core.publish(topic, [message])

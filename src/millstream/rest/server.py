@@ -50,7 +50,10 @@ def serve_app(app: ASGIApp, host: str, port: int, settings: HttpSettings, *, tls
             config.load()
         except OSError as error:  # ssl.SSLError is one
             reason = error.strerror or error
-            raise TlsFilesError(f"cannot use {tls.certificate} and {tls.key} for TLS: {reason}") from error
+            raise TlsFilesError(
+                f"cannot use {tls.certificate} and {tls.key} for TLS: {reason}; both must be PEM files, and the key "
+                "that of the certificate"
+            ) from error
     with _restored_signals():
         _Server(config).run()
 

@@ -134,7 +134,9 @@ def withdraw_policy(call: PageRequest) -> Mapping[str, Any] | Response:
 def _save(call: PageRequest, draft: PolicyDraft) -> Mapping[str, Any] | Response:
     if not call.principal.role.covers(Role.ADMIN):
         role = call.principal.role.value
-        raise PermissionDeniedError(f"this requires the role admin; {call.principal.name} has the role {role}")
+        raise PermissionDeniedError(
+            f"to save a policy requires the role admin, but the user {call.principal.name} has the role {role}"
+        )
     body = body_of(policies.PolicyText, text=draft.text)
     try:
         saved = policies.put_policy(call.app, call.ask(policies.AccountQuery, body, if_match=draft.version))

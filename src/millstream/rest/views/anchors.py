@@ -122,7 +122,7 @@ def anchor(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> AnchorDeta
     number, node = request.query.number, app.node
     entry = node.anchoring.ledger.entry(number)
     if entry is None:
-        raise UnknownAnchorError(f"the ledger has no entry {number}; `/anchors` lists its entries")
+        raise UnknownAnchorError(f"the ledger of anchors has no entry {number}; `/anchors` lists its entries")
     row, refused = _row(app, entry, known=True), node.anchoring.observer.index.refused(number)
     try:
         cid, manifest = read_manifest(node.anchoring.cas, entry.anchor_string)
@@ -155,7 +155,9 @@ def anchor_refused(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> Li
 def file(app: AppContext, request: ApiRequest[FileQuery, Any]) -> FileDownload:
     """Get a content-addressed file, verified against its name."""
     if not is_cid(request.query.cid):
-        raise InvalidCidError(f"invalid content id {request.query.cid[:100]!r}: give the CID of a stored file")
+        raise InvalidCidError(
+            f"invalid content id {request.query.cid[:100]!r}: give the CID of a stored file (bafkrei…)"
+        )
     return FileDownload(
         f"{request.query.cid}.json",
         app.node.anchoring.cas.get(request.query.cid, MAX_FILE_BYTES),

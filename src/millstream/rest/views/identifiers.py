@@ -28,7 +28,7 @@ class NoRegistryError(MillstreamError):
 
 
 class NotFollowingError(NotFoundError):
-    """The registry of this node does not follow the ledger of another node."""
+    """The registry of this node does not follow a ledger: set registry.follow.ledger to the ledger of another node."""
 
 
 class DidQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

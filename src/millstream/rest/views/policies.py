@@ -276,7 +276,9 @@ def policy_version(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> P
     for found, data in history(app.node.policies.location, account):
         if found == number:
             return PolicyText(data.decode("utf-8", "replace"))
-    raise UnknownPolicyError(f"the policy of account {account!r} has no version {number}")
+    raise UnknownPolicyError(
+        f"the policy of account {account!r} has no version {number}; `/policies/{account}/versions` lists its versions"
+    )
 
 
 @endpoints.get("/policies/{account}/versions/{number}/plans", VersionQuery)
