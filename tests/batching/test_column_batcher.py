@@ -14,20 +14,19 @@ from millstream.batching import (
     Batcher,
     BoundBrokenError,
     Event,
-    EventBatch,
     FlushedError,
     Override,
-    Reject,
     Rulebook,
     SnapshotError,
     column_engines,
 )
 from millstream.batching.column_batcher import ColumnBatcher
-from millstream.batching.column_engines import ClosedTables, OrderFreeColumnEngine
+from millstream.batching.column_engines import OrderFreeColumnEngine
 from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.batching.columns import CutResult, cut_columns
 from millstream.batching.snapshot import decode_snapshot
 from suite.sizes import examples, sized
+from support.closed_tables import in_order, named, table_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]
 many = examples(ci=200, long=10_000)
@@ -63,23 +62,6 @@ rows = st.lists(
     ),
     max_size=60,
 )
-
-
-def table_of(events: list[Event]) -> pa.Table:
-    return pa.table({name: [getattr(event, name) for event in events] for name in EVENT_SCHEMA.names}, EVENT_SCHEMA)
-
-
-def named(closed: ClosedTables) -> tuple[list[EventBatch], list[Reject]]:
-    batches = [
-        EventBatch(**row | {"events": tuple(row["events"]), "amends": tuple(row["amends"])})
-        for row in closed.batches.to_pylist()
-    ]
-    return in_order(batches, [Reject(**row) for row in closed.rejects.to_pylist()])
-
-
-def in_order(batches: list[EventBatch], rejects: list[Reject]) -> tuple[list[EventBatch], list[Reject]]:
-    batches = sorted(batches, key=lambda batch: (batch.source, batch.start, batch.batch))
-    return batches, sorted(rejects, key=lambda reject: (reject.rejected, reject.reason))
 
 
 @many

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 
 from millstream.batching.batch_config import BatchConfig, BatchingMode, ConflictCut, LatePolicy
 from millstream.batching.engine import Engine, EngineHost
-from millstream.batching.errors import SnapshotError
 from millstream.batching.event import BatcherOutput, Event
 from millstream.batching.late_engines import LateAmendEngine, LateSideEngine
 from millstream.batching.order_free import OrderFreeEngine
-from millstream.batching.rule_dispatch import RuleDispatchEngine
+from millstream.batching.rule_dispatch import rule_engine
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.snapshot import decode_snapshot, encode_snapshot
+from millstream.batching.snapshot import decode_snapshot, decode_snapshot_for, encode_snapshot
 from millstream.batching.thin_edge import ThinEdgeEngine
 
 
@@ -69,7 +68,7 @@ class Batcher(EngineHost):
 
     def _begin(self, rules: Rulebook) -> None:
         self.rules, self.config = rules, rules.default
-        self._engine: Engine = RuleDispatchEngine(rules, _engine) if rules.overrides else _engine(rules.default)
+        self._engine: Engine = rule_engine(rules, _engine)
 
     def receive(self, event: Event) -> BatcherOutput:
         """Take one record; see :meth:`receive_many`."""
@@ -105,18 +104,17 @@ class Batcher(EngineHost):
         """The batcher of which *data* is the snapshot.
 
         Raises :class:`~millstream.batching.errors.SnapshotError` where *data* is damaged, of another version, or
-        was taken under other *rules* (if given).
+        was taken under other *rules* (if given); changes that were decided later may have been added to these.
         """
-        kept, state = decode_snapshot(data)
-        if isinstance(rules, BatchConfig):
-            rules = Rulebook(rules)
-        if rules is not None and rules != kept:
-            raise SnapshotError(
-                f"the snapshot was taken with the rules {kept.rules_text}, not {rules.rules_text}: "
-                "flush the batcher with the old rules first, or keep those rules"
-            )
-        batcher = cls.of(kept)
-        batcher._engine.load(state)
+        if rules is None:
+            kept, state = decode_snapshot(data)
+            batcher = cls.of(kept)
+            batcher._engine.load(state)
+            return batcher
+        batcher = cls.of(rules)
+        known = decode_snapshot_for(data, batcher.rules)
+        if known is not None:
+            batcher._engine.load(known)
         return batcher
 
 

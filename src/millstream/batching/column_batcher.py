@@ -12,11 +12,10 @@ import pyarrow as pa
 from millstream.batching.batch_config import BatchConfig
 from millstream.batching.column_engines import ClosedTables, ColumnEngine, OrderFreeColumnEngine, RecordEngineAdapter
 from millstream.batching.engine import EngineHost
-from millstream.batching.errors import SnapshotError
 from millstream.batching.late_column_engines import LateAmendColumnEngine, LateSideColumnEngine
-from millstream.batching.rule_dispatch_columns import RuleDispatchColumnEngine
+from millstream.batching.rule_dispatch_columns import rule_column_engine
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.snapshot import decode_columns, decode_snapshot, encode_columns, encode_snapshot
+from millstream.batching.snapshot import decode_columns, decode_snapshot_for, encode_columns, encode_snapshot
 from millstream.batching.thin_edge import ThinEdgeEngine
 
 
@@ -30,8 +29,7 @@ class ColumnBatcher(EngineHost):
 
     def __init__(self, rules: BatchConfig | Rulebook, snapshot: bytes | None = None) -> None:
         self.rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
-        default = self.rules.default
-        self._engine = RuleDispatchColumnEngine(self.rules, _engine) if self.rules.overrides else _engine(default)
+        self._engine = rule_column_engine(self.rules, _engine)
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -57,20 +55,13 @@ class ColumnBatcher(EngineHost):
     def _restore(self, snapshot: bytes) -> None:
         engine = self._engine
         if isinstance(engine, OrderFreeColumnEngine):
-            kept, *state = decode_columns(snapshot)
-            self._check_rules(kept)
-            engine.restore_rows(*state)
-        else:
-            kept, memory = decode_snapshot(snapshot)
-            self._check_rules(kept)
-            engine.load(memory)
-
-    def _check_rules(self, kept: Rulebook) -> None:
-        if kept != self.rules:
-            raise SnapshotError(
-                f"the snapshot was taken with the rules {kept.rules_text}, not {self.rules.rules_text}: "
-                "flush the batcher with the old rules first, or keep those rules"
-            )
+            kept, *rows = decode_columns(snapshot)
+            if kept == self.rules:
+                engine.restore_rows(*rows)
+                return
+        state = decode_snapshot_for(snapshot, self.rules)
+        if state is not None:
+            engine.load(state)
 
 
 def _engine(config: BatchConfig) -> ColumnEngine:

@@ -12,28 +12,43 @@ from millstream.batching.order_free import by_close, by_start
 from millstream.batching.rulebook import Rulebook
 
 
-class RuleDispatchEngine(CompositeEngine[Engine]):
-    """The engines of a rulebook; *make* makes the engine of some rules.
+def rule_engine(rules: Rulebook, make: Callable[[BatchConfig], Engine]) -> Engine:
+    """The engine for *rules*, of the engines that *make* makes for each set of rules."""
+    periods = [_period_engine(period, make) for period in rules.periods]
+    if len(periods) == 1:
+        return periods[0]
+    return DispatchEngine(periods, lambda event: rules.period_at(event.event_time, event.received_at))
+
+
+def _period_engine(rules: Rulebook, make: Callable[[BatchConfig], Engine]) -> Engine:
+    """The engine for the rules of one period."""
+    if not rules.overrides:
+        return make(rules.default)
+    choose, numbers = rules.chooser(), {config: number for number, config in enumerate(rules.configs)}
+    return DispatchEngine([make(config) for config in numbers], lambda e: numbers[choose(e.source, e.key)])
+
+
+class DispatchEngine(CompositeEngine[Engine]):
+    """Several *engines*, each with other rules; *place* returns the number of the engine that a record is for.
 
     What each gives depends on the records that are for it alone, so all together are as independent of order as one.
     """
 
-    def __init__(self, rules: Rulebook, make: Callable[[BatchConfig], Engine]) -> None:
-        self._choose = rules.chooser()
-        self._engines = {config: make(config) for config in rules.configs}
-        super().__init__(*self._engines.values())
+    def __init__(self, engines: Sequence[Engine], place: Callable[[Event], int]) -> None:
+        self._place = place
+        super().__init__(*engines)
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise what :meth:`receive` would raise for *events*."""
-        for config, mine in self._dealt(events):
-            self._engines[config].check(mine)
+        for engine, mine in self._dealt(events):
+            engine.check(mine)
 
     def receive(self, events: Sequence[Event]) -> BatcherOutput:
         """Take *events*; all are taken or none."""
         dealt = self._dealt(events)
-        for config, mine in dealt:
-            self._engines[config].check(mine)
-        outcome = _joined([self._engines[config].receive(mine) for config, mine in dealt])
+        for engine, mine in dealt:
+            engine.check(mine)
+        outcome = _joined([engine.receive(mine) for engine, mine in dealt])
         outcome.batches.sort(key=by_close)
         return outcome
 
@@ -50,7 +65,7 @@ class RuleDispatchEngine(CompositeEngine[Engine]):
         return outcome
 
     def dump(self) -> EngineState:
-        """The memory of all engines, in the order of the rulebook."""
+        """The memory of all engines, in their order."""
         return EngineState(self.clock, False, [], parts=[engine.dump() for engine in self._parts])
 
     def load(self, state: EngineState) -> None:
@@ -58,11 +73,11 @@ class RuleDispatchEngine(CompositeEngine[Engine]):
         for engine, part in zip(self._parts, state.parts, strict=True):
             engine.load(part)
 
-    def _dealt(self, events: Sequence[Event]) -> list[tuple[BatchConfig, list[Event]]]:
-        dealt: dict[BatchConfig, list[Event]] = {}
+    def _dealt(self, events: Sequence[Event]) -> list[tuple[Engine, list[Event]]]:
+        dealt: dict[int, list[Event]] = {}
         for event in events:
-            dealt.setdefault(self._choose(event.source, event.key), []).append(event)
-        return list(dealt.items())
+            dealt.setdefault(self._place(event), []).append(event)
+        return [(self._parts[number], mine) for number, mine in dealt.items()]
 
 
 def _joined(outcomes: Sequence[BatcherOutput]) -> BatcherOutput:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +17,26 @@ from millstream.batching.rulebook import Rulebook
 from millstream.batching.window_boundaries import Flags, Integers
 
 
-class RuleDispatchColumnEngine(CompositeEngine[ColumnEngine]):
-    """The engines of a rulebook; *make* makes the engine of some rules (``routed.py`` does so for single records)."""
+def rule_column_engine(rules: Rulebook, make: Callable[[BatchConfig], ColumnEngine]) -> ColumnEngine:
+    """The engine for *rules*, of the engines that *make* makes for each set of rules."""
+    periods = [_period_engine(period, make) for period in rules.periods]
+    return periods[0] if len(periods) == 1 else DispatchColumnEngine(periods, partial(_periods_of, rules))
 
-    def __init__(self, rules: Rulebook, make: Callable[[BatchConfig], ColumnEngine]) -> None:
-        self._rules = rules
-        self._engines = {config: make(config) for config in rules.configs}
-        super().__init__(*self._engines.values())
+
+def _period_engine(rules: Rulebook, make: Callable[[BatchConfig], ColumnEngine]) -> ColumnEngine:
+    """The engine for the rules of one period."""
+    if not rules.overrides:
+        return make(rules.default)
+    return DispatchColumnEngine([make(config) for config in rules.configs], partial(_rules_of, rules))
+
+
+class DispatchColumnEngine(CompositeEngine[ColumnEngine]):
+    """Several *engines*, each with other rules; *places* returns the number of the engine of each row of a table
+    (``rule_dispatch.py`` does so for single records)."""
+
+    def __init__(self, engines: Sequence[ColumnEngine], places: Callable[[pa.Table], Integers]) -> None:
+        self._places = places
+        super().__init__(*engines)
 
     def check(self, events: pa.Table) -> None:
         for engine, mine in self._dealt(events):
@@ -50,14 +64,24 @@ class RuleDispatchColumnEngine(CompositeEngine[ColumnEngine]):
         for number, engine in enumerate(self._parts):
             yield engine, events.filter(pa.array(place == number))
 
-    def _places(self, events: pa.Table) -> Integers:
-        """The place of each record's rules: overrides for keys, over them those for sources, over these for both."""
-        places = {config: number for number, config in enumerate(self._engines)}
-        found = np.zeros(len(events), np.int64)
-        for override in sorted(self._rules.overrides, key=lambda o: (o.source is not None, o.key is not None)):
-            chosen: Flags = np.ones(len(events), np.bool_)
-            for name, value in (("source", override.source), ("key", override.key)):
-                if value is not None:
-                    chosen &= pc.equal(events[name], value).to_numpy()
-            found[chosen] = places[override.config]
-        return found
+
+def _periods_of(rules: Rulebook, events: pa.Table) -> Integers:
+    """The period of *rules* that each record is in: see :meth:`Rulebook.period_at`."""
+    event_times, received = (events[name].to_numpy() for name in ("event_time", "received_at"))
+    found = np.zeros(len(events), np.int64)
+    for number, change in enumerate(rules.later, start=1):
+        found[(event_times >= change.since) & (received > change.decided)] = number
+    return found
+
+
+def _rules_of(rules: Rulebook, events: pa.Table) -> Integers:
+    """The place of each record's rules: overrides for keys, over them those for sources, over these for both."""
+    places = {config: number for number, config in enumerate(rules.configs)}
+    found = np.zeros(len(events), np.int64)
+    for override in sorted(rules.overrides, key=lambda o: (o.source is not None, o.key is not None)):
+        chosen: Flags = np.ones(len(events), np.bool_)
+        for name, value in (("source", override.source), ("key", override.key)):
+            if value is not None:
+                chosen &= pc.equal(events[name], value).to_numpy()
+        found[chosen] = places[override.config]
+    return found

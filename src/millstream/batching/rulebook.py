@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -22,18 +23,34 @@ class Override(msgspec.Struct, frozen=True):
     key: str | None = None
 
 
+class RuleChange(msgspec.Struct, frozen=True):
+    """Other *rules* for the records from the event time ``since`` on that were received after ``decided``.
+
+    The rules before accept no record from ``since`` on that was received up to ``decided``: it is too far ahead. So all
+    such records are rejected by the rules that were in force when they came, and none is in a batch already.
+    """
+
+    since: int
+    decided: int
+    rules: Rulebook
+
+
 class Rulebook(msgspec.Struct, frozen=True):
     """The rules of a batcher: ``default``, and ``overrides`` for some sources and keys.
 
     An override for a source and a key goes before one for the source, that before one for the key. Records of a source
-    under different rules are batched apart, as if they were of two sources. Raises :class:`ConfigError` where an
-    override names neither, two name the same, or one changes the mode.
+    under different rules are batched apart, as if they were of two sources. ``changes`` are the later rules, by time;
+    ``UNSET`` where the rules were never changed. Raises :class:`ConfigError` where an override names neither, two name
+    the same, one changes the mode, or a change would be of records that may have been batched already.
     """
 
     default: BatchConfig
     overrides: tuple[Override, ...] = ()
+    changes: tuple[RuleChange, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if self.changes is not msgspec.UNSET:
+            _check_changes(self)
         places = [(override.source, override.key) for override in self.overrides]
         if (None, None) in places:
             raise ConfigError("an override has neither a source nor a key: add a source, a key or both")
@@ -48,15 +65,53 @@ class Rulebook(msgspec.Struct, frozen=True):
             raise ConfigError(f"two overrides are for {_place(source, key)}: keep one of them")
 
     @property
+    def later(self) -> tuple[RuleChange, ...]:
+        """The changes of these rules; empty where they were never changed."""
+        return self.changes if isinstance(self.changes, tuple) else ()
+
+    @property
+    def periods(self) -> tuple[Rulebook, ...]:
+        """The first rules, then those of each change."""
+        if not self.later:
+            return (self,)
+        return (Rulebook(self.default, self.overrides), *(change.rules for change in self.later))
+
+    @property
+    def current(self) -> Rulebook:
+        """The latest rules."""
+        return self.periods[-1]
+
+    def changed(self, since: int, decided: int, rules: Rulebook) -> Rulebook:
+        """These rules, then *rules*: see :class:`RuleChange`. Raises :class:`ConfigError`."""
+        return Rulebook(self.default, self.overrides, (*self.later, RuleChange(since, decided, rules)))
+
+    def period_at(self, event_time: int, received_at: int) -> int:
+        """Which of :attr:`periods` is for a record with these times."""
+        for number in range(len(self.later), 0, -1):
+            change = self.later[number - 1]
+            if event_time >= change.since and received_at > change.decided:
+                return number
+        return 0
+
+    @property
+    def lead(self) -> int:
+        """How far a record may be ahead of its receipt under any of these rules."""
+        return max(config.lead for config in self.configs)
+
+    @property
     def configs(self) -> list[BatchConfig]:
         """All rules, none twice, the default first."""
-        return list(dict.fromkeys([self.default, *(override.config for override in self.overrides)]))
+        found = [self.default, *(override.config for override in self.overrides)]
+        for change in self.later:
+            found += change.rules.configs
+        return list(dict.fromkeys(found))
 
     @property
     def rules_text(self) -> str:
         """The rules as text, for messages."""
         others = (f"{o.source!r}/{o.key!r}: {o.config.rules_text}" for o in self.overrides)
-        return "; ".join([self.default.rules_text, *others])
+        later = (f"from {change.since} on: {change.rules.rules_text}" for change in self.later)
+        return "; ".join([self.default.rules_text, *others, *later])
 
     @property
     def patience(self) -> int:
@@ -75,12 +130,14 @@ class Rulebook(msgspec.Struct, frozen=True):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The rules as JSON data: those of ``default``, and ``overrides`` where there are any."""
+        """The rules as JSON data: those of ``default``, and ``overrides`` and ``changes`` where there are any."""
         told: dict[str, Any] = msgspec.to_builtins(self.default)
-        return told | ({"overrides": msgspec.to_builtins(self.overrides)} if self.overrides else {})
+        told |= {"overrides": msgspec.to_builtins(self.overrides)} if self.overrides else {}
+        changes = [{"since": c.since, "decided": c.decided, "rules": c.rules.plain} for c in self.later]
+        return told | ({"changes": changes} if changes else {})
 
     def chooser(self) -> Callable[[str, str], BatchConfig]:
-        """The function that gives the rules for a source and a key."""
+        """The function that gives the first rules for a source and a key."""
         table = {(override.source, override.key): override.config for override in self.overrides}
         default = self.default
 
@@ -141,6 +198,27 @@ def _override(number: int, table: Mapping[str, Any], given: Mapping[str, Any]) -
         return msgspec.convert(place | {"config": {**given, **rules}}, prepared(Override))
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"{where} is not valid: {_plain(error)}") from error
+
+
+def _check_changes(book: Rulebook) -> None:
+    """Raise :class:`ConfigError` for changes that are not in order, or of records that may have been batched."""
+    if not book.later:
+        raise ConfigError("the list of changes is empty: omit it")
+    if any(rules.default.mode == "faithful" for rules in book.periods):
+        raise ConfigError("the rules of mode faithful cannot change: its batches depend on the order of arrival")
+    for before, change in zip(book.periods, book.later, strict=False):
+        if change.rules.later:
+            raise ConfigError("the rules of a change cannot have changes of their own: list all changes by time")
+        if change.since <= change.decided + before.lead:
+            raise ConfigError(
+                f"the rules cannot change at {change.since}: records up to {change.decided + before.lead} may be in a "
+                "batch already, so choose a later time"
+            )
+    for one, other in pairwise(book.later):
+        if other.since <= one.since or other.decided < one.decided:
+            raise ConfigError(
+                f"the rules cannot change at {other.since}: they already change at {one.since}, so choose a later time"
+            )
 
 
 def _place(source: str | None, key: str | None) -> str:

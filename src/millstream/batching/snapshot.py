@@ -87,6 +87,46 @@ def decode_columns(data: bytes) -> tuple[Rulebook, int | None, bool, pa.Table]:
     return found.rules, found.state.clock, found.state.flushed, rows_from_state(found.state)
 
 
+def decode_snapshot_for(data: bytes, rules: Rulebook) -> EngineState | None:
+    """The state in *data*, for an engine under *rules*; None where nothing was batched yet, whatever the rules.
+
+    Raises :class:`SnapshotError` where *data* is not valid, or was taken under other rules: only changes that were
+    decided later may have been added.
+    """
+    kept, state = decode_snapshot(data)
+    if kept == rules:
+        return state
+    if _is_blank(state):
+        return None
+    periods, later = kept.periods, kept.later
+    added = rules.later[len(later) :]
+    if not added or (periods, later) != (rules.periods[: len(periods)], rules.later[: len(later)]):
+        raise SnapshotError(
+            f"the snapshot was taken with the rules {kept.rules_text}, not {rules.rules_text}: keep the old rules, or "
+            "let the new rules begin at a later time (`millstream batch rules`)"
+        )
+    if state.clock is not None and state.clock > added[0].decided:
+        raise SnapshotError(
+            f"the snapshot is of the time {state.clock}, but its rules were changed at {added[0].decided}: use an "
+            "older snapshot, or replay the log"
+        )
+    parts = [_without_records(period, state) for period in rules.periods[len(periods) :]]
+    return EngineState(state.clock, False, [], parts=[*(state.parts if later else [state]), *parts])
+
+
+def _without_records(rules: Rulebook, state: EngineState) -> EngineState:
+    """What the engine for the *rules* of a period remembers at the time of *state*, if it got no record."""
+    one = EngineState(state.clock, state.flushed, [])
+    return EngineState(state.clock, False, [], parts=[one] * len(rules.configs)) if rules.overrides else one
+
+
+def _is_blank(state: EngineState) -> bool:
+    """Whether an engine with *state* has seen neither a record nor a time."""
+    if state.clock is not None or state.flushed or state.sources or state.late or state.given:
+        return False
+    return all(map(_is_blank, state.parts))
+
+
 def _seal(version: int, content: _Snapshot | _ColumnSnapshot) -> bytes:
     body = _encoder.encode(content)
     return _HEAD.pack(_MAGIC, version, zlib.crc32(body)) + body
