@@ -34,7 +34,7 @@ def test_each_part_of_a_load_is_counted() -> None:
     need = capacity(Workload(objects=100, object_bytes=1e6, copies=2, days=10, check_days=5), prices)
     assert need.stored_bytes == 2 * 1000 * 1e6
     assert need.database_bytes == 2 * 1000 * (262 + 248 + 354)
-    assert need.requests_a_day == pytest.approx(100 * (2 + 3) + 2 * 1000 / 5 * 2.001)
+    assert need.requests_a_day == pytest.approx(100 * (2 + 3) + 2 * 1000 / 5 * 1.001)
     assert need.price_a_month == pytest.approx(2.0 + 0.001728 + need.requests_a_day * 30 / 1000 + 730)
     messages = capacity(Workload(messages=1e6, days=1, copies=1))
     assert messages.database_bytes == pytest.approx(43e6, rel=0.01)

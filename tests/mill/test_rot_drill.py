@@ -13,6 +13,7 @@ import pytest
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.duplication.source_recorder import record_space
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
@@ -20,8 +21,9 @@ from millstream.mill.policies.policy import Pair
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import ReportResult
-from millstream.mill.tasks import decode_task
-from millstream.stores import LocalStore
+from millstream.mill.tasks import BitCheck, QueueName, Repair, decode_task
+from millstream.stores import ItemNotFoundError, LocalStore
+from millstream.stores.bulk import SMALL
 from millstream.stores.s3 import S3Limits, S3Store, parse_address
 from millstream.testing import services
 from millstream.testing.damage import flip_bit
@@ -173,6 +175,22 @@ def test_an_etag_says_nothing_of_the_bytes_and_a_listing_nothing_of_what_can_be_
     assert {name: result.row for name, result in found.items()} == {"bad/flipped": "B18"}
     drill.repair(found)
     assert drill.sweep("3") == {}
+
+
+def test_p6_a_damaged_object_that_can_be_read_only_once_is_named_by_tasks_done_together(drill: Drill) -> None:
+    (path,) = drill.files("flipped")
+    flip_bit(path)
+    processor = BitCheckProcessor(BitChecker(drill.world.providers, drill.world.manifest))
+    tasks = [BitCheck("3", "s", name) for name in drill.bodies]
+    results = dict(zip((task.content_id for task in tasks), processor.process_group(tasks), strict=True))
+    with pytest.raises(ItemNotFoundError):  # Swift has set the object aside
+        drill.s3.info("s", "bad/flipped")
+    found = results["bad/flipped"]
+    assert found is not None
+    assert [(one.row, one.content is not None) for one in found.checks] == [("B3", True)]
+    assert found.tasks == ((QueueName.REPAIR, Repair("s", "bad/flipped", "3: B3 checksum-mismatch")),)
+    small = {name for name, body in drill.bodies.items() if len(body) <= SMALL}
+    assert {name for name, result in results.items() if result is not None} == small
 
 
 def test_p8_an_emptied_source_takes_no_copy_with_it(drill: Drill) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from millstream.stores import AlreadyExistsError, ItemInfo, ItemNotFoundError, SpaceNotFoundError, StoreError
-from millstream.stores.bulk import SMALL, NewItem, listed_infos
+from millstream.stores.bulk import SMALL, NewItem, Reading, listed_infos
 from millstream.stores.s3 import S3Store, parse_address
 from millstream.testing.s3 import FaultyClient, S3Server
 
@@ -88,3 +88,35 @@ def test_large_and_missing_items_are_errors_of_their_own(moto: S3Server) -> None
     large, missing, old = store.bulk.hashes(S, ["large", "missing", "old"])
     assert isinstance(large, StoreError) and isinstance(missing, ItemNotFoundError)
     assert not isinstance(old, StoreError) and old.sha256 == hashlib.sha256(b"old").hexdigest()
+
+
+def test_metadata_and_bytes_of_an_item_are_read_in_one_request(moto: S3Server) -> None:
+    requests = Requests()
+    store, new = requests.open(moto), items(20)
+    store.bulk.put(S, new)
+    store.put(S, "large", _stream(bytes(SMALL + 1)))
+    requests.clear()
+    names = [*(one.content_id for one in new), "large"]
+    *found, large = store.bulk.readings(S, names)
+    assert requests == {"get_object": 21}
+    assert [one.sha256 if isinstance(one, Reading) else one for one in found] == [one.sha256 for one in new]
+    first = store.info(S, new[0].content_id)
+    assert found[0] == Reading(
+        first.checksum(), new[0].sha256, first.size, first.modified, 1, first.mimetype, first.properties
+    )
+    assert isinstance(large, StoreError)
+    sizes = store.bulk.readings(S, names[:2], [new[0].sha256, new[0].sha256])
+    assert sizes[0] == len(new[0].data) and isinstance(sizes[1], Reading)
+    missing, nowhere = store.bulk.readings(S, ["missing"]) + store.bulk.readings("other", ["missing"])
+    assert isinstance(missing, ItemNotFoundError) and isinstance(nowhere, SpaceNotFoundError)
+
+
+def test_bytes_that_are_not_those_the_provider_recorded_are_read_all_the_same(moto: S3Server) -> None:
+    store = Requests().open(moto)
+    store.put(S, "sour", _stream(b"good"))
+    key = {"Bucket": store._address.bucket, "Key": f"{store._address.prefix}{S}/sour"}
+    metadata = moto.client.head_object(**key)["Metadata"]
+    moto.client.put_object(**key, Body=b"bad", Metadata=metadata)
+    (found,) = store.bulk.readings(S, ["sour"], [hashlib.sha256(b"good").hexdigest()])
+    assert isinstance(found, Reading)
+    assert (found.provider, found.sha256) == tuple(hashlib.sha256(data).hexdigest() for data in (b"good", b"bad"))

@@ -14,7 +14,7 @@ from millstream.mill.errors import ItemLeftOutError, UnknownStoreError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.mount_check import MountCheck
 from millstream.stores.audit import AuditedStore
-from millstream.stores.bulk import Reading, bulk_of, reads_at_once, reads_together
+from millstream.stores.bulk import Reading, bulk_of, reads_at_once
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.local.store import LocalStore
 from millstream.stores.protocol import (
@@ -137,11 +137,6 @@ class ConfiguredStores(Mapping[str, Store]):
             return [None] * len(content_ids)
         found = self.call(lambda: bulk.infos(space, content_ids))
         return [one if isinstance(one, ItemInfo) else None for one in found]
-
-    def reads_together(self, store: str) -> bool:
-        """Whether items of *store* are to be looked at and read together."""
-        bulk = bulk_of(self[store])
-        return bulk is not None and reads_together(bulk)
 
     def readings(
         self, store: str, space: str, content_ids: Sequence[str], expected: Sequence[str | None] = ()

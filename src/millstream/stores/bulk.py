@@ -55,7 +55,9 @@ class ReadsAtOnce(Protocol):
     def readings(
         self, space: str, content_ids: Sequence[str], expected: Sequence[str | None] = ()
     ) -> Sequence[int | Reading | StoreError]:
-        """What each item is; an error where it has more bytes than :data:`SMALL`, or anything is odd with it.
+        """What each item is; an error where it has more bytes than :data:`SMALL`, or its bytes cannot be had.
+
+        Bytes that differ from what the provider recorded of them are no error.
 
         *expected* has a checksum (SHA-256, hex) of each item, or None. Where the bytes and what the provider recorded
         of them are as expected, and the file has no other name, the answer is the number of bytes alone.
@@ -100,11 +102,6 @@ def find_absent(bulk: Bulk, space: str, content_ids: Sequence[str]) -> Sequence[
     """Those of *content_ids* of which *bulk* sees at a glance that they are not there; of others it may be so, too."""
     own = getattr(bulk, "absent", None)
     return [] if own is None else cast("Sequence[str]", own(space, content_ids))
-
-
-def reads_together(bulk: Bulk) -> bool:
-    """Whether items are to be checked together: with some stores that costs more than it saves."""
-    return bool(getattr(bulk, "reads_together", True))
 
 
 def reads_at_once(bulk: Bulk) -> ReadsAtOnce | None:

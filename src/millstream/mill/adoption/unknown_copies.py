@@ -114,7 +114,7 @@ def _compare(
 ) -> list[tuple[AdoptedItem, str]]:
     """The items of *pairs* that are there, each with what its copy hashes to, or with a word in place of that."""
     alike = [item.content_id for entry, item in pairs if entry.size == item.size]
-    together = providers.hash_many(store, space, alike) if providers.reads_together(store) else [None] * len(alike)
+    together = providers.hash_many(store, space, alike)
     sums = {name: read.sha256 for name, read in zip(alike, together, strict=True) if read is not None}
     compared = []
     for entry, item in pairs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 import msgspec
@@ -88,13 +88,18 @@ class BitChecker:
         return self.check_row(place, row, audit, attempt=attempt)
 
     def check_many(self, store: str, space: str, content_ids: Sequence[str]) -> Iterator[CheckedItem]:
-        """Check those of *content_ids* that can be looked at and read together; the others are left out."""
-        looked = zip(content_ids, self.observe_many(store, space, content_ids), strict=True)
+        """Check those of *content_ids* that can be looked at and read together; the others are left out.
+
+        The outcomes are those of a first attempt.
+        """
+        rows = self._manifest.get_many(store, space, content_ids)
+        sizes = [rows[name].size if name in rows else None for name in content_ids]
+        looked = zip(content_ids, self.observe_many(store, space, content_ids, sizes=sizes), strict=True)
         found = {name: seen for name, seen in looked if isinstance(seen, ItemReading)}
-        rows = self._manifest.get_many(store, space, list(found))
         audit = self.audit_sums(store, space, list(found)) if found else {}
         for name, seen in found.items():
-            yield self.check_row(ItemRef(store, space, name), rows.get(name), audit[name], seen=seen)
+            place = ItemRef(store, space, name)
+            yield self.check_row(place, rows.get(name), audit[name], attempt=1, seen=self.observe(place, seen))
 
     def audit_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
         """The audit's checksums of some items, by id (:meth:`AuditLookup.sums`)."""
@@ -200,14 +205,14 @@ class BitChecker:
             missed = self._audit_lookup.missing_event(result, seen.mimetype)
         return CheckedItem(result, outcome, missed, seen.mimetype, seen.properties)
 
-    def observe(self, place: ItemRef) -> ItemReading:
+    def observe(self, place: ItemRef, seen: ItemReading | None = None) -> ItemReading:
         """Ask the provider, then read the bytes; where they do not match, look again.
 
-        So neither a fault on the way nor a change between question and reading counts as damage. What was read as
-        damaged and cannot be had the second time is damaged: Swift sets a rotted object aside once it has given out its
-        bytes.
+        *seen* is the first observation, where there is one. So neither a fault on the way nor a change between question
+        and reading counts as damage. What was read as damaged and cannot be had the second time is damaged: Swift sets
+        a rotted object aside once it has given out its bytes.
         """
-        seen = self._look(place)
+        seen = seen or self._look(place)
         for _ in range(MAX_LOOKS - 1):
             if not _differs(seen):
                 return seen
@@ -251,15 +256,26 @@ class BitChecker:
         return ItemReading(provider, read.sha256, read.size, info.modified, info.mimetype, info.properties)
 
     def observe_many(
-        self, store: str, space: str, content_ids: Sequence[str], expected: Sequence[str | None] = ()
+        self,
+        store: str,
+        space: str,
+        content_ids: Sequence[str],
+        expected: Sequence[str | None] = (),
+        sizes: Sequence[int | None] = (),
     ) -> Sequence[int | ItemReading | None]:
-        """:meth:`observe` for those of *content_ids* that can be looked at and read together; None for the others.
+        """The first observation of those of *content_ids* that can be looked at and read together; None for the others.
 
-        Of an item that is found to be in every way as *expected* it is the size alone, where the store can tell.
+        Of an item that is found to be in every way as *expected* it is the size alone, where the store can tell. Items
+        whose recorded *sizes* exceed :data:`SMALL` bytes are not asked for.
         """
+        places = [n for n, (_, size) in enumerate(zip_longest(content_ids, sizes)) if size is None or size <= SMALL]
+        if len(places) < len(content_ids):
+            some = [expected[n] for n in places] if expected else ()
+            seen = dict(
+                zip(places, self.observe_many(store, space, [content_ids[n] for n in places], some), strict=True)
+            )
+            return [seen.get(n) for n in range(len(content_ids))]
         try:
-            if not self._providers.reads_together(store):
-                return [None] * len(content_ids)
             at_once = self._providers.readings(store, space, content_ids, expected)
             if at_once is not None:
                 return [_read_at_once(one) if isinstance(one, Reading) else one for one in at_once]
@@ -350,25 +366,29 @@ class BitCheckProcessor:
     def process(self, task: BitCheck, attempt: int) -> TaskResult:
         """Check the item for the *attempt*-th time."""
         checked = self._checker.check(ItemRef(task.store, task.space, task.content_id), attempt=attempt)
-        if checked.outcome.verdict == CheckVerdict.RETRY:
-            return TaskResult(_summary(checked), again=checked.outcome.delay)
-        return TaskResult(
-            _summary(checked),
-            checks=(checked.result,),
-            tasks=(checked.task,) if checked.task else (),
-            missed=(checked.missed,) if checked.missed else (),
-        )
+        return _task_result(checked) or TaskResult(_summary(checked), again=checked.outcome.delay)
 
     def process_group(self, tasks: Sequence[BitCheck]) -> Sequence[TaskResult | None]:
-        """Those of *tasks* that find all in order with items that can be looked at and read together."""
+        """The results of those of *tasks* that can be done together and need no second attempt."""
         results: dict[BitCheck, TaskResult] = {}
         wanted = sorted(set(tasks), key=lambda task: (task.store, task.space))
         for (store, space), some in groupby(wanted, key=lambda task: (task.store, task.space)):
             for checked in self._checker.check_many(store, space, [task.content_id for task in some]):
-                if checked.outcome.verdict == CheckVerdict.SUCCESS and checked.task is None and checked.missed is None:
-                    task = BitCheck(store, space, checked.result.content_id)
-                    results[task] = TaskResult(_summary(checked), checks=(checked.result,))
+                if (result := _task_result(checked)) is not None:
+                    results[BitCheck(store, space, checked.result.content_id)] = result
         return [results.get(task) for task in tasks]
+
+
+def _task_result(checked: CheckedItem) -> TaskResult | None:
+    """What a task that found *checked* results in; None where the item has to be checked again."""
+    if checked.outcome.verdict == CheckVerdict.RETRY:
+        return None
+    return TaskResult(
+        _summary(checked),
+        checks=(checked.result,),
+        tasks=(checked.task,) if checked.task else (),
+        missed=(checked.missed,) if checked.missed else (),
+    )
 
 
 def _differs(seen: ItemReading) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, count
+from itertools import chain
 from typing import Any, NamedTuple
 
 from millstream.mill.audit.audit_lookup import AuditLookup
@@ -20,7 +20,7 @@ from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.manifest_table import COMPARISON_COLUMNS
-from millstream.mill.merge_join import groups, one_behind, outer_join
+from millstream.mill.merge_join import one_behind, outer_join
 from millstream.mill.reports.report import SpaceTally
 from millstream.stores.protocol import Entry, StoreError
 
@@ -84,8 +84,8 @@ def _look_at(pool: ThreadPoolExecutor, checker: BitChecker, store: str, space: s
     sums, sizes, times, deleted, _, logged = items.columns
     expected = expected_sums(sums, deleted, logged if checker.is_audited(store) else sums)
     parts = [
-        pool.submit(checker.observe_many, store, space, names, expected[start : start + _TOGETHER])
-        for start, names in zip(count(0, _TOGETHER), groups(items.keys, _TOGETHER), strict=False)
+        pool.submit(checker.observe_many, store, space, items.keys[part], expected[part], sizes[part])
+        for part in (slice(start, start + _TOGETHER) for start in range(0, len(items.keys), _TOGETHER))
     ]
     return _Group(ItemsToCheck(items.keys, sums, sizes, times, deleted, expected, ()), parts)
 

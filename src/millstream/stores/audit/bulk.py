@@ -19,7 +19,6 @@ from millstream.stores.bulk import (
     folder_of,
     listed_infos,
     reads_at_once,
-    reads_together,
     takes_files,
 )
 from millstream.stores.hashing import Digests
@@ -48,11 +47,6 @@ class AuditedBulk:
 
     def listed_infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
         return listed_infos(self._bulk, space, content_ids)
-
-    @property
-    def reads_together(self) -> bool:
-        """See :func:`millstream.stores.bulk.reads_together`."""
-        return reads_together(self._bulk)
 
     @property
     def takes_files(self) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
-from millstream.stores.bulk import SMALL, NewItem
+from millstream.stores.bulk import SMALL, NewItem, Reading
 from millstream.stores.hashing import Digests
 from millstream.stores.names import order_key
 from millstream.stores.protocol import ItemInfo, ItemNotFoundError, StoreError
@@ -26,13 +27,7 @@ _LISTED = 1000
 
 
 class S3Bulk:
-    """The :class:`~millstream.stores.bulk.Bulk` of *store*.
-
-    Its items are not to be checked together (``reads_together``): what a server sets aside once it was read, as Swift
-    does with an object that rotted, is examined once, and then read.
-    """
-
-    reads_together = False
+    """The :class:`~millstream.stores.bulk.Bulk` of *store*, and :class:`~millstream.stores.bulk.ReadsAtOnce`."""
 
     def __init__(self, store: S3Store) -> None:
         self._store = store
@@ -77,10 +72,17 @@ class S3Bulk:
         with self._store.open(space, content_id) as file:
             data = file.read(SMALL + 1)
         if len(data) > SMALL:
-            raise StoreError(
-                f"item {content_id!r} in space {space!r} exceeds {SMALL:,} bytes, the limit of a bulk read"
-            )
+            raise too_large(space, content_id)
         return data
+
+    def readings(
+        self, space: str, content_ids: Sequence[str], expected: Sequence[str | None] = ()
+    ) -> Sequence[int | Reading | StoreError]:
+        found = _in_threads(lambda one: self._store.reading(space, one), content_ids)
+        return [
+            one.size if isinstance(one, Reading) and one.sha256 == one.provider == sha256 else one
+            for one, sha256 in zip_longest(found, expected)
+        ]
 
     def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
         read = self.read(space, content_ids)
@@ -91,6 +93,11 @@ class S3Bulk:
 
     def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
         return _in_threads(lambda one: self._store.put_new(space, one), items)
+
+
+def too_large(space: str, content_id: str) -> StoreError:
+    """The error of an item of more than :data:`SMALL` bytes."""
+    return StoreError(f"item {content_id!r} in space {space!r} exceeds {SMALL:,} bytes, the limit of a bulk read")
 
 
 def _in_threads(act: Callable[[Asked], Answer], asked: Sequence[Asked]) -> list[Answer | StoreError]:

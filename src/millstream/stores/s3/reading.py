@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
-def get_object(calls: S3Calls, key: str) -> tuple[io.BufferedReader, Mapping[str, Any]]:
-    """All bytes of the object *key*, and what S3 says of it with them (no checksums). Raises ``ItemNotFoundError``."""
-    reader = _ObjectReader(calls, key, 0, None)
+def get_object(calls: S3Calls, key: str, *, checksums: bool = False) -> tuple[io.BufferedReader, Mapping[str, Any]]:
+    """All bytes of the object *key*, and S3's metadata of it from the same response. Raises ``ItemNotFoundError``.
+
+    With *checksums* those that the provider recorded are among the metadata, and reading bytes that do not have them
+    raises :class:`StoreError`.
+    """
+    reader = _ObjectReader(calls, key, 0, None, {"ChecksumMode": "ENABLED"} if checksums else {})
     return io.BufferedReader(reader, CHUNK), reader.response
 
 
@@ -32,9 +36,11 @@ def open_object(calls: S3Calls, key: str, start: int, length: int | None) -> io.
 class _ObjectReader(io.RawIOBase):
     """Reads one version of an object; when the connection breaks, it asks for the rest of the same version."""
 
-    def __init__(self, calls: S3Calls, key: str, start: int, length: int | None) -> None:
+    def __init__(
+        self, calls: S3Calls, key: str, start: int, length: int | None, arguments: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__()
-        self._calls, self._key = calls, key
+        self._calls, self._key, self._arguments = calls, key, arguments or {}
         self._position = start
         self._end = None if length is None else start + length
         self._etag: str | None = None
@@ -84,7 +90,7 @@ class _ObjectReader(io.RawIOBase):
 
     def _ask(self) -> None:
         """Open the object where we are; nothing is to be read where that is its end."""
-        arguments: dict[str, Any] = {}
+        arguments = dict(self._arguments)
         if self._position or self._end is not None:
             arguments["Range"] = f"bytes={self._position}-" + ("" if self._end is None else str(self._end - 1))
         if self._etag is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.retry import RetryPolicy
-from millstream.stores.bulk import NewItem
+from millstream.stores.bulk import SMALL, NewItem, Reading
 from millstream.stores.checks import check_acls, check_mimetype, check_properties
 from millstream.stores.names import order_key
 from millstream.stores.protocol import (
@@ -33,7 +33,7 @@ from millstream.stores.protocol import (
 )
 from millstream.stores.ranges import check_range
 from millstream.stores.s3.address import S3Address
-from millstream.stores.s3.bulk import S3Bulk
+from millstream.stores.s3.bulk import S3Bulk, too_large
 from millstream.stores.s3.client import RETRIES, S3Calls
 from millstream.stores.s3.copying import Copier
 from millstream.stores.s3.errors import BucketMissingError, ConditionFailedError, UploadGoneError
@@ -42,7 +42,7 @@ from millstream.stores.s3.limits import S3Limits
 from millstream.stores.s3.listing import first_keys, list_entries, list_prefixes
 from millstream.stores.s3.metadata import Metadata, pack
 from millstream.stores.s3.objects import S3Object, read_head
-from millstream.stores.s3.reading import open_object
+from millstream.stores.s3.reading import get_object, open_object
 from millstream.stores.s3.uploads import Upload, Uploader
 
 if TYPE_CHECKING:
@@ -136,6 +136,25 @@ class S3Store:
 
     def info(self, space: str, content_id: str) -> ItemInfo:
         return self._head(space, content_id).info(content_id)
+
+    def reading(self, space: str, content_id: str) -> Reading:
+        """The metadata and the bytes of a small item, in one request. Raises :class:`StoreError`, as where it is large.
+
+        Some servers return the bytes of a damaged object once only, so what was read must not be asked for again.
+        """
+        try:
+            file, response = get_object(self._calls, self._keys.item(space, content_id), checksums=True)
+        except ItemNotFoundError as error:
+            raise self._missing(space, content_id) from error
+        with file:
+            info = read_head(response).info(content_id)
+            if info.size > SMALL:
+                raise too_large(space, content_id)
+            data = file.read()
+        return Reading(
+            info.checksum(), hashlib.sha256(data).hexdigest(), len(data), info.modified, 1, info.mimetype,
+            info.properties,
+        )  # fmt: skip
 
     def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> io.BufferedReader:
         check_range(start, length)
