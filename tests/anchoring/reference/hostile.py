@@ -76,10 +76,25 @@ def _change_here(value: Any, place: Any, pick: random.Random) -> None:
         del value[place]
     elif kind < 0.5 and isinstance(value, list):
         value.insert(place, pick.choice([*value, *_VALUES]))
-    elif kind < 0.6 and isinstance(value, dict):
+    elif kind < 0.7 and isinstance(value, dict):
+        _inherit(value, place, pick)
+    elif kind < 0.8 and isinstance(value, dict):
         value[pick.choice(["x", "type", "operations", "ids", "toJSON"])] = pick.choice(_VALUES)
     else:
         value[place] = pick.choice(_VALUES)
+
+
+def _inherit(value: dict[str, Any], place: str, pick: random.Random) -> None:
+    """Move a member of *value* into its prototype, or give it another one; or let *place* inherit from what it was."""
+    kind = pick.random()
+    if kind < 0.4:
+        value["__proto__"] = {place: value.pop(place)}
+    elif kind < 0.5:
+        value["__proto__"] = {place: pick.choice(_VALUES)}
+    elif kind < 0.6:
+        value["__proto__"] = pick.choice(_VALUES)
+    else:
+        value[place] = {"__proto__": value[place], **pick.choice([{}, {}, {"x": 1}, {"length": 1}])}
 
 
 def _changed_jws(text: str, pick: random.Random) -> str:

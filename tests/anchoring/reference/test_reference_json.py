@@ -20,7 +20,7 @@ SCALARS = (
     '"é"', '"😀"', '"\\ud800"', '"a\\"b"', '"\\\\"', '"\\ud83d\\ude00"',
     "1e-400", "1e400",
 )  # fmt: skip
-NAMES = ('"a"', '"b"', '"toJSON"', '"10"', '"2"', '"é"', '""')
+NAMES = ('"__proto__"', '"a"', '"b"', '"toJSON"', '"10"', '"2"', '"é"', '""')
 
 
 def value(pick: random.Random, depth: int) -> str:

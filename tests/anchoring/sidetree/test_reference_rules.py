@@ -142,6 +142,40 @@ def test_json_is_read_with_the_faults_of_the_references_parser(text: bytes, valu
         assert decode_json(text) == value
 
 
+NEXT = '"updateCommitment":"EiDiQ7gPVNT_yjsUNSJHgH6pRj4KQfyynm_KtI9DtnultQ"'
+
+
+@pytest.mark.parametrize(("delta", "good"), [
+    ('{"patches":[],NEXT,"__proto__":{"x":1}}', False),
+    ('{"patches":[],NEXT,"__proto__":["a"]}', False),
+    ('{"patches":[],NEXT,"__proto__":null}', True),
+    ('{"patches":[],NEXT,"__proto__":null,"__proto__":{}}', False),
+    ('{"patches":[],NEXT,"__proto__":{"x":1},"__proto__":{}}', True),
+    ('{"patches":[],"__proto__":{NEXT}}', True),
+    ('{"__proto__":{"__proto__":{"patches":[],NEXT}}}', True),
+    ('{"patches":{"__proto__":[]},NEXT}', False),
+    ('{"patches":[{"action":"remove-services","__proto__":{"ids":["a"]}}],NEXT}', True),
+    ('{"patches":[{"action":"replace","document":{"__proto__":{"x":1}}}],NEXT}', False),
+    ('{"patches":[{"action":"replace","__proto__":{"document":{}}}],NEXT}', True),
+    ('{"patches":[{"action":"add-services","x":1,"__proto__":{"services":[]}}],NEXT}', True),
+])  # fmt: skip
+def test_members_that_an_object_inherits_count_as_for_the_reference(delta: str, good: bool) -> None:
+    read = decode_json(f'{{"deltas":[{delta}]}}'.replace("NEXT", NEXT).encode())["deltas"][0]
+    if good:
+        assert check_read_delta(read, SIDETREE)
+        return
+    with pytest.raises(RequestError):
+        check_read_delta(read, SIDETREE)
+
+
+@pytest.mark.parametrize("text", [
+    b'{"a":{"x":"__proto__",{"__proto__":null}:1}}', b'{"a":1,{"toString":1}:1}', b'{"__proto__":tnull}',
+])  # fmt: skip
+def test_json_at_which_the_references_parser_throws_is_refused(text: bytes) -> None:
+    with pytest.raises(ReferenceJsonError):
+        print(decode_json(text))
+
+
 @given(PORTABLE)
 def test_usual_json_is_read_as_everybody_reads_it(value: Any) -> None:
     text = stringify(value)

@@ -273,6 +273,52 @@ def test_what_the_reference_takes_is_taken(name: str) -> None:
     assert files.read().fault is None
 
 
+INHERITED: dict[str, tuple[str, Change]] = {
+    "operations": ("core index", lambda f: f.update(__proto__={"operations": f.pop("operations")})),
+    "proof": ("core proof", lambda f: f["operations"].update(recover=[{"__proto__": f["operations"]["recover"][0]}])),
+    "chunk": ("provisional index", lambda f: f.update(chunks=[{"x": 1, "__proto__": f["chunks"][0]}])),
+    "proofs": ("core proof", lambda f: f.update(__proto__={"operations": f.pop("operations")})),
+    "deltas": ("chunk", lambda f: f.update(deltas={"__proto__": f["deltas"]})),
+    "one delta": ("chunk", lambda f: f.update(deltas={"__proto__": [None, *f["deltas"][1:]], "0": f["deltas"][0]})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INHERITED)
+def test_what_a_file_inherits_from_a_prototype_is_read_as_the_reference_reads_it(name: str) -> None:
+    kind, change = INHERITED[name]
+    written = write_batch(mixed_batch(), SIDETREE)
+    assert Files(written).change(kind, change).read() == OperationBatch(6, written.operations)
+
+
+@pytest.mark.parametrize("length", [4, "5", True, None])
+def test_deltas_that_inherit_from_a_list_must_have_its_length(length: object) -> None:
+    files = files_of(mixed_batch())
+    files.change("chunk", lambda f: f.update(deltas={"__proto__": f["deltas"], "length": length}))
+    assert "'deltas' of the chunk file must be a list" in provisional_fault(files)
+
+
+def test_an_operation_has_only_the_members_that_it_does_not_inherit() -> None:
+    """The reference writes an operation as JSON before it applies it, and finds less in it then."""
+    files = files_of(mixed_batch())
+    files.change("chunk", lambda f: f["deltas"].__setitem__(slice(2, 4), [{"__proto__": d} for d in f["deltas"][2:4]]))
+    batch = files.read()
+    assert [(o.type.value, o.delta is None) for o in batch.operations] == [
+        ("create", False), ("create", False), ("recover", True), ("deactivate", True), ("update", False),
+    ]  # fmt: skip
+
+
+def test_a_create_whose_suffix_data_inherits_what_it_needs_is_passed_over() -> None:
+    files = files_of(mixed_batch())
+
+    def inherit(index: Json) -> None:
+        data = index["operations"]["create"][0]["suffixData"]
+        data["__proto__"] = {"recoveryCommitment": data.pop("recoveryCommitment")}
+
+    batch = files.change("core index", inherit).read()
+    assert batch.fault is None
+    assert [operation.type.value for operation in batch.operations].count("create") == 1
+
+
 def _packed(data: bytes) -> bytes:
     """*data* under gzip, the same bytes whenever it is made: tests are named for them."""
     return gzip.compress(data, mtime=0)

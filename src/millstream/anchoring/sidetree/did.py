@@ -157,7 +157,10 @@ def _document(name: str, state: DidState) -> dict[str, Any]:
     if "alsoKnownAs" in content:
         document["alsoKnownAs"] = content["alsoKnownAs"]
     if "services" in content:
-        document["service"] = [{**service, "id": f"#{service['id']}"} for service in content["services"]]
+        document["service"] = [
+            {"id": f"#{each['id']}", "type": each["type"], "serviceEndpoint": each["serviceEndpoint"]}
+            for each in content["services"]
+        ]
     keys = content.get("publicKeys", [])
     if keys:
         document["verificationMethod"] = [

@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from array import array
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -36,11 +36,90 @@ _WORDS: Final = {"t": ("true", True), "f": ("false", False), "n": ("null", None)
 _SPACE: Final = "\t\n\v\f\r \xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"  # fmt: skip  # noqa: E501
 _DECIMAL = re.compile(r"([+-]?)(?:([0-9]++)\.?([0-9]*+)|\.([0-9]++))(?:[eE]([+-]?[0-9]++))?")
 _MOST_DIGITS: Final = 800
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _RADIX: Final = {"0x": 16, "0o": 8, "0b": 2}
 
 
 class ReferenceJsonError(ValueError):
     """The reference implementation cannot read the text."""
+
+
+_ABSENT: Final = object()
+_PROTOTYPE: Final = "__proto__"
+
+
+class InheritingObject(dict[str, Any]):
+    """An object whose text sets its *prototype* by a member ``__proto__``: to a dict or list, or to None (none at all).
+
+    As in JavaScript, look-ups see inherited members too; length, iteration and what is written as JSON do not.
+    """
+
+    def __init__(self, members: Mapping[str, Any], prototype: Any) -> None:
+        super().__init__(members)
+        self.prototype = prototype
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The member *name*, its own or an inherited one; *default* if there is none."""
+        for level in _prototype_chain(self):
+            value = _own_member(level, name)
+            if value is not _ABSENT:
+                return value
+        return default
+
+    def __contains__(self, name: object) -> bool:
+        return self.get(str(name), _ABSENT) is not _ABSENT
+
+    def __missing__(self, name: str) -> Any:
+        value = self.get(name, _ABSENT)
+        if value is _ABSENT:
+            raise KeyError(name)
+        return value
+
+    def enumerable(self) -> set[str]:
+        """The names that ``for … in`` gives: of its own and of inherited members."""
+        names = set[str]()
+        for level in _prototype_chain(self):
+            names |= dict.keys(level) if isinstance(level, dict) else {str(place) for place in range(len(level))}
+        return names
+
+    def is_array(self) -> bool:
+        """Whether JavaScript's ``instanceof Array`` holds."""
+        return any(isinstance(level, list) for level in _prototype_chain(self))
+
+
+def inherits(value: Any) -> bool:
+    """Whether *value*, or a value inside, is an object with a prototype of its own."""
+    values = [value]
+    while values:
+        item = values.pop()
+        if isinstance(item, InheritingObject):
+            return True
+        if isinstance(item, dict):
+            values.extend(item.values())
+        elif isinstance(item, list):
+            values.extend(item)
+    return False
+
+
+def _prototype_chain(value: Any) -> Iterator[Any]:
+    """*value*, its prototype, the prototype of that, and so on, as far as they come from the text."""
+    while value is not None:
+        yield value
+        value = value.prototype if isinstance(value, InheritingObject) else None
+
+
+def _own_member(level: Any, name: str) -> Any:
+    if isinstance(level, dict):
+        return dict.get(level, name, _ABSENT)
+    if name == "length":
+        return len(level)
+    return level[int(name)] if _INDEX.fullmatch(name) and int(name) < len(level) else _ABSENT
+
+
+def _is_without_prototype(value: Any) -> bool:
+    """Whether the chain of prototypes of *value* ends with null, and not with the one of all objects."""
+    *_, last = _prototype_chain(value)
+    return isinstance(last, InheritingObject)
 
 
 def parses_alike(data: bytes) -> bool:
@@ -96,7 +175,11 @@ class _Fault:
 
     def __init__(self, message: str, rest: str) -> None:
         self.message = message
-        self.value = {"name": "ParseError", "message": message, "text": rest}
+        self.value = _FaultObject({"name": "ParseError", "message": message, "text": rest})
+
+
+class _FaultObject(dict[str, str]):
+    """A fault that became a value. What inherits from one is taken for a fault, too."""
 
 
 _LONGEST_REST: Final = 10_000
@@ -120,6 +203,8 @@ class _ReferenceParser:
         value = self._run()
         if isinstance(value, _Fault):
             raise ReferenceJsonError(f"not JSON: {value.message.lower()}")
+        if any(isinstance(level, _FaultObject) for level in _prototype_chain(value)):
+            raise ReferenceJsonError("not JSON: the value inherits from a fault")
         rest = self._text[self._base :]
         if rest[:1] in ("}", "]"):
             rest = rest[1:]
@@ -197,8 +282,7 @@ class _ReferenceParser:
             self._is_name = False
             self._seek()
             value = yield self._value()
-            if name != "__proto__":  # sets the prototype: what is inherited is not written again
-                found[name] = value.value if isinstance(value, _Fault) else value
+            found = _with_member(found, name, value.value if isinstance(value, _Fault) else value)
             self._seek()
             if self._ch == "}":
                 self._cut(self._at)
@@ -339,8 +423,17 @@ def _long_number(found: re.Match[str]) -> float:
     return float(f"{sign}{first or 0}e{max(min(power, 10**6), -(10**6))}")
 
 
+def _with_member(found: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """*found* after JavaScript's assignment of *value* to the member *name*."""
+    if name != _PROTOTYPE or _is_without_prototype(found):
+        found[name] = value
+    elif value is None or isinstance(value, dict | list):  # any other value is ignored
+        return InheritingObject(found, value)
+    return found
+
+
 def _name(value: Any) -> str:
-    """The name of a member that JavaScript makes of *value*."""
+    """The name of a member that JavaScript makes of *value*. Raises :class:`ReferenceJsonError` where it throws."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):
@@ -349,6 +442,8 @@ def _name(value: Any) -> str:
         return number_text(value) if math.isfinite(value) else "NaN" if math.isnan(value) else _infinity(value)
     if isinstance(value, list):
         return ",".join("" if item is None else _name(item) for item in value)
+    if isinstance(value, dict) and ("toString" in value or _is_without_prototype(value)):
+        raise ReferenceJsonError("not JSON: the name of a member is an object that has no text")
     return "[object Object]"
 
 

@@ -26,7 +26,13 @@ from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
 from millstream.anchoring.sidetree.javascript import stringify, utf16_length
 from millstream.anchoring.sidetree.model import Operation, OperationType
 from millstream.anchoring.sidetree.profile import Profile
-from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, is_portable
+from millstream.anchoring.sidetree.reference_json import (
+    InheritingObject,
+    ReferenceJsonError,
+    decode_json,
+    inherits,
+    is_portable,
+)
 from millstream.anchoring.sidetree.signatures import CompactJws
 
 Object = Mapping[str, Any]
@@ -61,7 +67,7 @@ class CoreFiles(msgspec.Struct, frozen=True):
     ``suffixes`` are those of all operations, in order. An operation that can have no effect is None.
     """
 
-    creates: Sequence[Operation]
+    creates: Sequence[Operation | None]
     recovers: Sequence[Operation | None]
     deactivates: Sequence[Operation | None]
     suffixes: Sequence[str]
@@ -96,10 +102,11 @@ class ReferenceReader:
         lists = rules.allow_members(
             index.get("operations", {}), {"create", "recover", "deactivate"}, f"'operations' of the {CORE_INDEX}"
         )
-        creates = [_create(item) for item in _items(lists, "create", CORE_INDEX)]
+        created = [_create(item) for item in _items(lists, "create", CORE_INDEX)]
+        creates = [operation for _, operation in created]
         recovers = [_reference(item, CORE_INDEX) for item in _items(lists, "recover", CORE_INDEX)]
         deactivates = [_reference(item, CORE_INDEX) for item in _items(lists, "deactivate", CORE_INDEX)]
-        suffixes = [*(create.suffix for create in creates), *(item.suffix for item in (*recovers, *deactivates))]
+        suffixes = [*(suffix for suffix, _ in created), *(item.suffix for item in (*recovers, *deactivates))]
         check_suffixes(suffixes, count, CORE_INDEX)
         provisional = (
             self._uri(index, "provisionalIndexFileUri", CORE_INDEX) if "provisionalIndexFileUri" in index else None
@@ -169,10 +176,8 @@ class ReferenceReader:
 
     def _deltas(self, uri: str, count: int) -> Sequence[_Delta]:
         file = self._object(uri, CHUNK, self._profile.max_chunk_bytes, {"deltas"})
-        deltas = file.get("deltas")
-        if not isinstance(deltas, list):
-            raise BatchFileError(f"'deltas' of the {CHUNK} must be a list")
-        checked = [_Delta(delta, is_portable(rules.check_delta(delta, self._profile))) for delta in deltas]
+        deltas = _array(file.get("deltas"), count)
+        checked = [_Delta(delta, _is_usual(delta, rules.check_delta(delta, self._profile))) for delta in deltas]
         if len(checked) != count:
             raise BatchFileError(
                 f"the {CHUNK} must have one delta for each of {count:,} operations, but has {len(checked):,}"
@@ -222,10 +227,26 @@ class ReferenceReader:
             raise BatchFileError(f"cannot read the {name}: {error}") from error
 
 
-def _create(item: object) -> Operation:
+def _create(item: object) -> tuple[str, Operation | None]:
+    """The suffix of the create in *item*, and the create; None if it has no effect, as its own members do not do."""
     what = f"a create operation in the {CORE_INDEX}"
     data = rules.check_suffix_data(rules.allow_members(item, {"suffixData"}, what).get("suffixData"))
-    return Operation(_CREATE, hash_of(data), suffix_data=data)
+    suffix, own = hash_of(data), dict(data)
+    try:
+        return suffix, Operation(_CREATE, suffix, suffix_data=rules.check_suffix_data(own))
+    except RequestError:
+        return suffix, None
+
+
+def _array(value: Any, count: int) -> list[Any]:
+    """The items of *value*, a list or an object that inherits from one; the latter must have *count* items."""
+    if isinstance(value, InheritingObject) and value.is_array():
+        length = value.get("length")
+        if isinstance(length, int | float) and not isinstance(length, bool) and length == count:
+            return [value.get(str(place)) for place in range(count)]
+    if not isinstance(value, list):
+        raise BatchFileError(f"'deltas' of the {CHUNK} must be a list")
+    return value
 
 
 def _reference(item: object, name: str) -> _Reference:
@@ -284,7 +305,7 @@ def as_applied(operation: Operation, profile: Profile) -> Operation | None:
 
     The reference writes an operation down as JSON and reads it again, which it cannot where a number has an exponent.
     """
-    if is_portable(canonical(operation.delta)):
+    if _is_usual(operation.delta, canonical(operation.delta)):
         return operation
     try:
         request = decode_json(stringify(operation.request, canonical=False))
@@ -295,8 +316,13 @@ def as_applied(operation: Operation, profile: Profile) -> Operation | None:
         rules.check_delta_members(delta, profile)
     except RequestError:
         # One without a delta that counts leaves an empty document, but for an update, which is passed over.
-        return None if operation.type == _UPDATE else msgspec.structs.replace(operation, delta={})
-    return msgspec.structs.replace(operation, delta=delta)
+        delta = None
+    return None if delta is None and operation.type == _UPDATE else msgspec.structs.replace(operation, delta=delta)
+
+
+def _is_usual(delta: Any, data: bytes) -> bool:
+    """Whether every parser reads *delta* as it is written; *data* is its canonical JSON."""
+    return is_portable(data) and not inherits(delta)
 
 
 def _items(lists: Object, kind: str, name: str) -> list[Any]:

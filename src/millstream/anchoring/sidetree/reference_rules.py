@@ -30,7 +30,12 @@ from millstream.anchoring.sidetree.profile import (
     REPLACE,
     Profile,
 )
-from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, decode_native
+from millstream.anchoring.sidetree.reference_json import (
+    InheritingObject,
+    ReferenceJsonError,
+    decode_json,
+    decode_native,
+)
 from millstream.anchoring.sidetree.signatures import CompactJws, split_jws
 from millstream.anchoring.sidetree.uris import check_uri
 
@@ -51,7 +56,8 @@ _SIGNED: Final[Mapping[OperationType, tuple[str, Sequence[str], int]]] = {
 def own_members(value: object, what: str) -> Object:
     """The members that JavaScript counts in *value*: of a list its places, of text its characters, of a number none.
 
-    Of a list and of text no more than the first few are given: nothing may have as many. Raises :class:`RequestError`
+    Look-ups see inherited members too (:class:`~millstream.anchoring.sidetree.reference_json.InheritingObject`). Of a
+    list and of text no more than the first few are given: nothing may have as many. Raises :class:`RequestError`
     for null, which has none to count; *what* names the value there.
     """
     if isinstance(value, dict):
@@ -64,9 +70,12 @@ def own_members(value: object, what: str) -> Object:
 
 
 def allow_members(value: object, allowed: Set[str], what: str) -> Object:
-    """The members of *value*, which must be among *allowed*; null has none. Raises :class:`RequestError`."""
+    """The members of *value*, which must be among *allowed*, inherited ones too; null has none.
+
+    Raises :class:`RequestError`.
+    """
     members = own_members(value, what)
-    unknown = members.keys() - allowed
+    unknown = (members.enumerable() if isinstance(members, InheritingObject) else members.keys()) - allowed
     if unknown and not isinstance(value, dict):
         raise RequestError(
             "reference", f"{what} must be an object, not {'a string' if isinstance(value, str) else 'a list'}"
