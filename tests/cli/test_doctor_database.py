@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.batching.default_limits import LIMITS_OF_NEW_NODES, NO_LIMITS, DefaultLimits
 from millstream.cli.doctor_database import _packet, left_over_states
 from millstream.cli.main import run
 from millstream.node import Node
@@ -19,15 +20,19 @@ def settings_of(folder: Path, text: str) -> Settings:
     return load_settings(flags={"data": str(folder)}, environment={})[0]
 
 
-def test_a_packet_is_compared_with_the_largest_anchor_that_the_settings_allow(tmp_path: Path) -> None:
-    unbounded = _packet(settings_of(tmp_path, ""), 64 << 20)
-    assert (unbounded.ok, unbounded.optional) == (False, True), "a batch may have any number of messages"
-    assert "an anchor of 3,355,443 messages fits" in unbounded.found and "= 1024M" in unbounded.fix
-    assert _packet(settings_of(tmp_path, ""), 1 << 30).ok
-    bounded = settings_of(tmp_path, "[batching]\nmax_count = 1_000\n")
-    fits, small = _packet(bounded, 256 << 20), _packet(bounded, 64 << 20)
-    assert fits.ok and not small.ok and not small.optional
-    assert small.fix.startswith("max_allowed_packet = 191M in the server's configuration")
+def test_a_packet_is_compared_with_the_largest_anchor_that_limits_and_settings_allow(tmp_path: Path) -> None:
+    def fix(text: str, limits: DefaultLimits) -> str:
+        check = _packet(settings_of(tmp_path, text), limits, 16 << 20)
+        assert (check.ok, check.optional) == (False, False)
+        return check.fix
+
+    most = "max_allowed_packet = 107M in the server's configuration"
+    assert fix("", NO_LIMITS) == fix("", LIMITS_OF_NEW_NODES) == most, "256 MB of batch files are fewer messages"
+    few = "[anchoring]\nmax_batches = 100\n"
+    assert fix(few, NO_LIMITS) == fix(few + "[batching]\nmax_count = 0\n", LIMITS_OF_NEW_NODES) == most
+    assert fix(few, LIMITS_OF_NEW_NODES) == "max_allowed_packet = 48M in the server's configuration"
+    assert fix(few + "[batching]\nmax_count = 1_000\n", NO_LIMITS).startswith("max_allowed_packet = 41M")
+    assert _packet(settings_of(tmp_path, few), LIMITS_OF_NEW_NODES, 48 << 20).ok
 
 
 def test_states_in_the_folder_that_no_process_reads_are_found(tmp_path: Path) -> None:
@@ -74,5 +79,8 @@ def test_the_doctor_asks_the_server_and_names_what_a_move_has_left(
         with Node.open(settings) as node:
             assert node.batching.state("a.batches").read() == b"[]"
         assert doctor()["left-over states"]["found"] == "node.db: not read by any process"
+        for url, packet in ((database, "107M"), (empty, "48M")):  # no limits were recorded; a new node will have some
+            settings_of(tmp_path, f"[node]\ndatabase = '{url}'\n[anchoring]\nmax_batches = 100\n")
+            assert str(doctor()["database packets"]["found"]).endswith(f"an anchor has up to {packet}")
         settings_of(tmp_path, f"[node]\ndatabase = '{empty}'\n")
         assert "was not filled from them" in str(doctor()["left-over states"]["fix"])
