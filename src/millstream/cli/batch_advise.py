@@ -73,8 +73,8 @@ def advise_command(
         given = node.batching.rules.default
         choices = _choices(
             given,
-            _times(windows, given.window),
-            _times(max_delays, given.max_delay),
+            _times("--windows", windows, given.window),
+            _times("--max-delays", max_delays, given.max_delay),
             _policies(policies),
             _time(grace) if grace else None,
         )
@@ -106,19 +106,19 @@ def _choices(
     ]
 
 
-def _times(text: str | None, given: int) -> list[int]:
-    """The times of a list; without it those around *given*."""
+def _times(option: str, text: str | None, given: int) -> list[int]:
+    """The times of a list, the value of *option*; without it those around *given*."""
     if text is not None:
-        return sorted({_time(part) for part in text.split(",")})
+        return sorted({_time(option, part) for part in text.split(",")})
     around = {given * factor for factor in _FACTORS} | {given // factor for factor in _FACTORS}
     return sorted(around)
 
 
-def _time(text: str) -> int:
+def _time(option: str, text: str) -> int:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(f"{option}: {error}") from error
 
 
 def _policies(text: str) -> list[LatePolicy]:

@@ -39,7 +39,10 @@ def store_options(command: Command) -> Command:
     @functools.wraps(command)
     def with_store(settings: Settings, *args: Any, store: str | None, **kwargs: Any) -> Any:
         if store and store.startswith("memory:"):
-            raise click.UsageError("a store in memory is lost when this command ends: name a store on a disk")
+            raise click.UsageError(
+                f"--store {store}: a store in memory is lost when this command ends; name a store on a disk, on a "
+                "database server or in a bucket"
+            )
         if store:
             settings = msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, store=store))
         return command(settings, *args, **kwargs)

@@ -17,6 +17,7 @@ from millstream.cli.common import Command, data_options, print_json
 from millstream.cli.examples import example
 from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, NotFoundError
+from millstream.core.plain_reasons import field_reason
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -231,8 +232,9 @@ def read_key(file: Path) -> PrivateKey:
         with file.open("rb") as source:
             return PrivateKey(msgspec.json.decode(source.read(10_000), type=prepared(dict[str, str])))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RequestError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DidInputError(f"{file} contains no private key (JWK): {reason}") from error
+        if isinstance(error, OSError):
+            raise DidInputError(f"cannot read the private key in {file}: {error.strerror}") from error
+        raise DidInputError(f"{file} contains no private key (JWK): {field_reason(error, dict)}") from error
 
 
 def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:
@@ -244,7 +246,7 @@ def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:
             source.read(1_000_000).removeprefix(BOM_UTF8), type=prepared(dict[str, Any] | list[dict[str, Any]])
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DidInputError(f"{source.name} contains no valid patch: {error}") from error
+        raise DidInputError(f"{source.name} contains no valid patch: {field_reason(error, dict)}") from error
     return value if isinstance(value, list) else [value]
 
 

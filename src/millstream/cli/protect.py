@@ -29,6 +29,7 @@ from millstream.cli.protect_parts import alone, checksums_option, protection_par
 from millstream.cli.protect_report import print_plan, print_protection
 from millstream.cli.protect_setup import Setup, Stores, Wanted, find_stores, set_up, wanted
 from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.amounts import format_duration
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.garbage_collection import collecting_seldom
@@ -97,7 +98,7 @@ def protect(
     if watch and dry_run:
         raise click.UsageError("--watch and --dry-run cannot be combined: give one of them")
     if watch and every < MICROSECONDS:
-        raise click.UsageError("--every must be 1s or longer")
+        raise click.UsageError(f"--every must be at least 1 s, not {format_duration(every)}")
     if exclude and no_exclude:
         raise click.UsageError("--exclude and --no-exclude cannot be combined: give one of them")
     settings, _ = load_settings({"data": data}, config=config)

@@ -102,8 +102,9 @@ def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[
             "mounted, or the URL, its credentials and that its server answers"
         ) from error
     destinations = [_destination_url(one) for one in to]
-    if len({_same(one) for one in destinations}) < len(destinations):
-        raise SetupError("--to names one destination twice, which would make a single copy: name two places")
+    same = [_same(one) for one in destinations]
+    if twice := [to[number] for number, one in enumerate(same) if one in same[:number]]:
+        raise SetupError(f"--to names {twice[0]} twice, which would make a single copy: name two places")
     name = check_space(found[0])
     if is_system(name):
         raise SetupError(f"space name {name!r} is reserved for the system: choose another name with --space")

@@ -244,9 +244,14 @@ def _key_lines(key: str) -> list[str]:
         with path.open("rb") as file:
             data = file.read(MAX_KEY_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise click.UsageError(f"cannot read the key file {key[:200]!r}: {error}") from error
+        raise click.UsageError(
+            f"cannot read the key file {key[:200]!r}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if len(data) > MAX_KEY_FILE_BYTES:
-        raise click.UsageError(f"the key file {key[:200]!r} has more than {MAX_KEY_FILE_BYTES:,} bytes")
+        raise click.UsageError(
+            f"the key file {key[:200]!r} has more than {MAX_KEY_FILE_BYTES:,} bytes: name a file with one verifier "
+            "key per line"
+        )
     rows = [line.strip() for line in data.decode("utf-8", "replace").split("\n")]
     lines = [line for line in rows if line and not line.startswith("#")]
     if not lines:

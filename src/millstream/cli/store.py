@@ -276,10 +276,11 @@ def _properties(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def _accesses(pairs: Iterable[str]) -> dict[str, SpaceAccess]:
-    try:
-        return {name: SpaceAccess(access) for name, access in _properties(pairs).items()}
-    except ValueError as error:
-        raise InputError(f"{error}: write NAME=read or NAME=write") from error
+    accesses = _properties(pairs)
+    for name, access in accesses.items():
+        if access not in set(SpaceAccess):
+            raise InputError(f"invalid access {access!r} for {name!r}: write {name}=read or {name}=write")
+    return {name: SpaceAccess(access) for name, access in accesses.items()}
 
 
 def _in_parallel(function: Callable[[_File], ItemInfo], files: list[_File]) -> list[ItemInfo]:

@@ -46,9 +46,14 @@ _MOST_PASSWORD_BYTES = 1 << 16
 
 
 def read_password(path: str | Path) -> str:
-    """The password in the file *path*, without the end of its line. Raises OSError and ValueError."""
-    with Path(path).open("rb") as file:
-        return file.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
+    """The password in the file *path*, without the end of its line. Raises ValueError, which does not name the file."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not text in UTF-8") from error
 
 
 def mask_password(url: str) -> str:

@@ -76,7 +76,7 @@ def read_records(path: Path, limit: int | None = None) -> UserRecords:
             except _RowError as error:
                 bad.append(BadRow(line, str(error), _as_text(row)[:200]))
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
-        raise UserFileError(f"cannot read {path}: {error}") from error
+        raise UserFileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     return _collect(path, good, bad)
 
 

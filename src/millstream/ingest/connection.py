@@ -73,7 +73,9 @@ class MqttConnection:
         except ssl.SSLCertVerificationError as error:
             raise BrokerRefusedError(_certificate_refused(self._place.url, error)) from error
         except (OSError, ValueError) as error:
-            raise BrokerUnavailableError(f"cannot reach {self._place.url}: {error}") from error
+            raise BrokerUnavailableError(
+                f"cannot reach {self._place.url}: {error}; check the host and the port, and that the broker runs"
+            ) from error
         self._await("CONNECT", lambda: self._paho.welcome is not None)
         assert self._paho.welcome is not None
         code, session_present = self._paho.welcome
@@ -97,7 +99,10 @@ class MqttConnection:
         self._await("SUBSCRIBE", lambda: bool(self._paho.granted))
         for (topic, qos), code in zip(fresh.items(), self._paho.granted, strict=True):
             if code.is_failure:
-                raise BrokerRefusedError(f"{self._place.url} refused the subscription to {topic!r}: {code}")
+                raise BrokerRefusedError(
+                    f"{self._place.url} refused the subscription to {topic!r} ({code}): allow it in the broker, or "
+                    "subscribe to other topics"
+                )
             if code.value < qos:
                 raise BrokerRefusedError(
                     f"{self._place.url} grants QoS {code.value} for {topic!r}, not {qos}: use --qos "

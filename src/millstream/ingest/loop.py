@@ -135,7 +135,9 @@ class MqttIngest:
             try:
                 size, limit = len(arrival.payload), self._options.max_payload
                 if size > limit:
-                    raise MalformedError("size", f"{size:,} bytes exceed the limit of {limit:,} bytes (--max-payload)")
+                    raise MalformedError(
+                        "size", f"the payload has {size:,} bytes; the limit is {limit:,} (--max-payload)"
+                    )
                 found.records.extend(marked(self._shape(arrival), arrival))
             except MalformedError as error:
                 found.rejects.extend(marked([_reject(arrival, error)], arrival))

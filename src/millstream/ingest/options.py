@@ -38,7 +38,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
         for topic in self.topics:
             _check_filter(topic)
         if not self.topics:
-            raise IngestInputError("no topic to subscribe to: give at least one")
+            raise IngestInputError("no topic to subscribe to: give at least one topic filter, such as plant/+/#")
         if not 1 <= self.in_flight <= MOST_IN_FLIGHT:
             raise IngestInputError(
                 f"invalid number of messages in flight, {self.in_flight}: choose 1 to {MOST_IN_FLIGHT:,}"

@@ -144,7 +144,7 @@ def _read(document: Document) -> SessionRecord | None:
         data = document.read()
         return None if data is None else msgspec.json.decode(data, type=prepared(SessionRecord))
     except OSError as error:
-        raise ReceiptsError(f"cannot read {document}: {error}") from error
+        raise ReceiptsError(f"cannot read {document}: {error.strerror or error}") from error
     except msgspec.DecodeError as error:
         raise ReceiptsError(
             f"{document} is not a valid session record: {error}. Move the file away (in a database: delete the row) "

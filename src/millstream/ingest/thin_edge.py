@@ -52,13 +52,16 @@ def _topic(topic: str) -> _Topic:
     levels = topic.split("/")
     if levels[0] == "tedge":
         if len(levels) > 3 or "" in levels:
-            raise MalformedError("topic", "invalid topic: expected tedge/measurements or tedge/measurements/CHILD")
+            raise MalformedError(
+                "topic", f"invalid topic {topic[:200]!r}: expected tedge/measurements or tedge/measurements/CHILD"
+            )
         return _Topic(f"device/{levels[2]}//" if len(levels) == 3 else _MAIN, "m", "")
     if len(levels) != 7 or levels[5] not in _CHANNELS:
         kinds = ", ".join(f"{name} ({kind}s)" for name, kind in _CHANNELS.items())
         raise MalformedError(
             "topic",
-            f"invalid topic: expected te/ENTITY/CHANNEL/TYPE with an entity of four levels and a channel of {kinds}",
+            f"invalid topic {topic[:200]!r}: expected te/ENTITY/CHANNEL/TYPE with an entity of four levels and a "
+            f"channel of {kinds}",
         )
     return _Topic("/".join(levels[1:5]), levels[5], levels[6])
 
@@ -69,9 +72,9 @@ def _measurements(topic: _Topic, arrival: ReceivedMessage) -> list[Message]:
     time = None if raw_time is None else read_timestamp(raw_time)
     kind = topic.type or ("" if raw_type is None else text_of(raw_type, "the type"))
     if not members:
-        raise MalformedError("empty", "the message contains no measurement")
+        raise MalformedError("empty", "the payload has no measurement, that is, no member besides time and type")
     if "" in members:
-        raise MalformedError("member", "a measurement has no name")
+        raise MalformedError("member", "a measurement has an empty name: give each measurement a name")
     return [
         Message(_checked(name, raw), f"{kind}/{name}" if kind else name, topic.source, time)
         for name, raw in members.items()

@@ -54,7 +54,7 @@ def _append_file(writer: Writer, file: Path, jsonl: bool) -> None:
     handle = sys.stdin.fileno() if file == Path("-") else os.open(file, os.O_RDONLY)
     number = 1
     try:
-        for lines in _runs_of_lines(handle):
+        for lines in _runs_of_lines(handle, file):
             if jsonl:
                 _append_json(writer, lines, file, number)
             else:
@@ -76,9 +76,13 @@ def _append_json(writer: Writer, lines: list[bytes], file: Path, number: int) ->
             number += 1
     except MessageError as error:
         _append(writer, messages)
-        where = "standard input" if file == Path("-") else str(file)
-        raise InputError(f"{where}, line {number}: {error}. {_how_to_continue(number)}") from error
+        raise InputError(f"{_where(file)}, line {number}: {error}. {_how_to_continue(number)}") from error
     _append(writer, messages)
+
+
+def _where(file: Path) -> str:
+    """The name of *file* in an error."""
+    return "standard input" if file == Path("-") else str(file)
 
 
 def _how_to_continue(number: int) -> str:
@@ -108,19 +112,20 @@ def _confirm(ids: IdRange) -> None:
         ) from error
 
 
-def _runs_of_lines(handle: int) -> Iterator[list[bytes]]:
+def _runs_of_lines(handle: int, file: Path) -> Iterator[list[bytes]]:
     """All complete lines that are available, without their ends; the last line may lack its end."""
-    rest = b""
+    rest, number = b"", 1
     while chunk := _ready_bytes(handle):
         *lines, tail = chunk.split(b"\n")
         if lines:
             yield [rest + lines[0], *lines[1:]]
+            number += len(lines)
             rest = b""
         rest += tail
         if len(rest) > _LONGEST:
             raise InputError(
-                f"the line is longer than {_LONGEST:,} bytes, the limit of a message: store its content as "
-                "a content item"
+                f"{_where(file)}, line {number}: the line is longer than {_LONGEST:,} bytes, the limit of a message; "
+                f"store its content as a content item. {_how_to_continue(number)}"
             )
     if rest:
         yield [rest]

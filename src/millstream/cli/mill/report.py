@@ -76,7 +76,7 @@ def report(
 
 
 def _without_report(node: Node, store: str, space: str) -> str:
-    line = f"{store}/{space}: no report yet; run `millstream mill check {store} {space}`"
+    line = f"{store}/{space}: no report yet; run `millstream mill check --store {store} --space {space}`"
     is_protected = store in node.stores.providers and find_adopted_store(node.stores.providers[store]) is not None
     return f"{line} (`millstream status` shows what `protect` read)" if is_protected else line
 
@@ -87,7 +87,10 @@ def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -
         raise click.UsageError("--tsv writes the table of one report: name its STORE and SPACE")
     lines = node.mill.reports.archive.lines(store, space)
     if lines is None:
-        raise ReportError(f"the last report on {space} in {store} has no table: run `millstream mill check` first")
+        raise ReportError(
+            f"the last report on {space} in {store} has no table: run `millstream mill check --store {store} --space "
+            f"{space}` first"
+        )
     with replacing(path) as file:
         file.writelines(lines)
 

@@ -64,7 +64,7 @@ def work(
     same for Prometheus. Exit code 1 if a task died.
     """
     if queues and pools:
-        raise click.UsageError("queues and pools cannot be combined: give one of them")
+        raise click.UsageError("QUEUES and --pool cannot be combined: give one of them")
     chosen = (
         {"queues": tuple(map(QueueName, queues))}
         if queues

@@ -43,9 +43,10 @@ def adopt_on_spark(
 
     sources = list(_sources(node, spaces))
     if not sources:
+        named = f"the space {' or '.join(map(repr, spaces))}" if spaces else "a space"
         raise UnknownSpaceError(
-            "no store with such a space can be adopted: the settings need a folder or bucket that "
-            "other programs write, as folder:///PATH?space=NAME or s3://BUCKET/PREFIX?space=NAME"
+            f"no configured store that other programs write has {named}: add one to the settings, with the URL "
+            "folder:///PATH?space=NAME or s3://BUCKET/PREFIX?space=NAME"
         )
     if checksums is not None and len(sources) > 1:
         raise click.UsageError("--checksums applies to a single space: name it with --space")

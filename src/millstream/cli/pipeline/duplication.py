@@ -78,7 +78,7 @@ def _duplicate(
     if execute and isinstance(node.stores.providers[pair.destination], AuditedStore):
         raise InputError(
             f"store {pair.destination!r} is audited, and Spark tasks cannot write its audit log: omit "
-            "--execute, and let workers copy"
+            "--execute, and let workers copy (`millstream mill work`)"
         )
     stores = node.settings.store_urls
     with shown(spark, f"{space} {pair}"):
