@@ -76,7 +76,7 @@ def advise_command(
             _times("--windows", windows, given.window),
             _times("--max-delays", max_delays, given.max_delay),
             _policies(policies),
-            _time(grace) if grace else None,
+            _time("--grace", grace) if grace else None,
         )
         with node.spark.session() as spark, shown(spark, "batch advise"):
             tried = try_rules(spark, settings.log_url, log, choices, last_id=last_id, clock=node.clock)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from millstream.core.decoding import prepared
 from millstream.core.errors import InputError
+from millstream.core.plain_reasons import field_reason
 from millstream.core.timestamps import parse_timestamp
 
 HEADER_TYPE = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
@@ -120,7 +121,7 @@ def decode_line(line: bytes, *, written: bool = False) -> Message:
         body = _decode_value(fields.body, fields.body_base64, "body", "body")
         headers = tuple(map(_decode_header, fields.headers or ()))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MessageError(f"invalid message: {error}") from error
+        raise MessageError(f"invalid message: {field_reason(error, _Line)}") from error
     event_time, received_at = _time("event_time", fields.event_time), _time("received_at", fields.received_at)
     _check_number("id", fields.id)
     return Message(

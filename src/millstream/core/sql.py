@@ -235,7 +235,13 @@ class SqlDatabase:
                 return once()
             except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
                 raise self.busy_error(
-                    f"the database did not answer, or failed: {error.orig}; check that it runs and has free space"
+                    f"the database {_named(self.engine.url)} did not answer, or failed: {error.orig}; check that it "
+                    "runs and has free space"
                 ) from error
 
         return ANSWERS.call(translated, self.clock)
+
+
+def _named(url: sa.URL) -> str:
+    """The name of the database at *url*, and its host if it is on a server."""
+    return f"{url.database} on {url.host}" if url.host else str(url.database or "in memory")

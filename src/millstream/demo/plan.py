@@ -54,7 +54,7 @@ class DemoPlan(msgspec.Struct, frozen=True):
             kept = msgspec.json.decode(path.read_bytes(), type=prepared(DemoPlan))
         except msgspec.DecodeError as error:
             raise PlanError(
-                f"{path} is damaged ({error}); remove the data folder, or choose another folder with --data"
+                f"{path} is damaged ({error}): remove the folder {folder.parent}, or choose another folder with --data"
             ) from error
         if msgspec.structs.replace(kept, flights=self.flights) != self:
             raise PlanError(

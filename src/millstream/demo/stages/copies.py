@@ -44,8 +44,8 @@ def ingest_files(demo_run: DemoRun) -> StageResult:
     unknown = sum(found.without_checksum for found in recorded.values())
     if unknown:
         raise DemoError(
-            f"{unknown:,} items in the first store have no recorded checksum: delete the demo's "
-            "folder and run the demo again"
+            f"{unknown:,} items in store {PRIMARY!r} have no recorded checksum: delete the folder "
+            f"{demo_run.node.folder} and run the demo again"
         )
     size = sum(entry.size for entry in all_entries(store, FILES_SPACE))
     return StageResult({"files": recorded[FILES_SPACE].listed, "anchored files": recorded[CAS_SPACE].listed}, size)
