@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from millstream.anchoring.sidetree import ORB, SIDETREE, OperationType, PrivateKey, Profile, RequestError, parse_request
 from millstream.anchoring.sidetree.encoding import canonical, commitment_to, encode, hash_of
 from millstream.anchoring.sidetree.keys import check_key
+from millstream.anchoring.sidetree.requests import recover_request
 from millstream.anchoring.sidetree.signatures import sign
 from millstream.testing.dids import DidOwner, add_service, secret_key
 
@@ -143,6 +144,26 @@ def test_a_revealed_key_cannot_be_committed_to_again() -> None:
 def test_one_key_for_updates_and_recovery_is_refused() -> None:
     delta = {"patches": [add_service("x")], "updateCommitment": commitment_to(secret_key("one").public)}
     assert code_of(create_of(delta, recovery="one")) == "key_reuse"
+
+
+@pytest.mark.parametrize(
+    ("recovery", "update"),
+    [("next", "next"), ("next", "revealed"), ("revealed", "next"), ("revealed", "revealed")],
+)
+def test_a_recover_must_commit_to_two_new_keys(recovery: str, update: str) -> None:
+    person = DidOwner("recovered")
+    keys = {"revealed": person.recovery_key, "next": secret_key("next recovered")}
+    request = recover_request(
+        person.suffix,
+        [add_service("x")],
+        key=person.recovery_key,
+        next_recovery_key=keys[recovery].public,
+        next_update_key=keys[update].public,
+    )
+    for profile in (SIDETREE, ORB):
+        with pytest.raises(RequestError) as caught:
+            parse_request(request, profile)
+        assert caught.value.code == "key_reuse"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from millstream.anchoring.sidetree import (
     DidState,
     Operation,
     OperationType,
+    Profile,
     RequestError,
     apply,
     long_form,
@@ -132,6 +133,25 @@ def test_a_key_that_commits_to_itself_is_passed_over() -> None:
     person = DidOwner("self")
     loop = update_between(person.suffix, person.update_key, person.update_key, "loop")
     assert resolve(anchored(person.create, loop)) == resolve(anchored(person.create))
+
+
+@pytest.mark.parametrize("profile", [SIDETREE, ORB], ids=lambda profile: profile.name)
+@pytest.mark.parametrize("next_key", ["revealed", "next recovery"])
+def test_a_recover_counts_although_it_reuses_a_key_for_updates(profile: Profile, next_key: str) -> None:
+    """No client may submit it, but others anchor it, and the reference implementation applies it."""
+    person = DidOwner("reuse")
+    recovery = secret_key("next recovery")
+    update = person.recovery_key if next_key == "revealed" else recovery
+    delta = {"patches": [add_service("new")], "updateCommitment": commitment_to(update.public)}
+    payload = {
+        "recoveryKey": person.recovery_key.public,
+        "recoveryCommitment": commitment_to(recovery.public),
+        "deltaHash": hash_of(delta),
+    }
+    signed, reveal_value = parse_jws(sign(payload, person.recovery_key), profile), hash_of(person.recovery_key.public)
+    recover = Operation(OperationType.RECOVER, person.suffix, delta, reveal_value=reveal_value, signed=signed)
+    later = update_between(person.suffix, update, secret_key("later"), "later")
+    assert services(resolve(anchored(person.create, recover, later), profile)) == ["new", "later"]
 
 
 def test_a_patch_replaces_what_has_the_same_id_where_it_stands() -> None:

@@ -211,8 +211,7 @@ def _create(request: Object, profile: Profile) -> Operation:
     delta, data = _sized_delta(request["delta"], profile)
     if not bytes_hash_to(data, suffix_data["deltaHash"]):
         raise RequestError("delta_hash", "the hash of the delta does not match deltaHash in suffixData")
-    if delta["updateCommitment"] == suffix_data["recoveryCommitment"]:
-        raise RequestError("key_reuse", "the update commitment and the recovery commitment must differ")
+    _require_two_keys(delta["updateCommitment"], suffix_data["recoveryCommitment"])
     return Operation(OperationType.CREATE, hash_of(suffix_data), delta, suffix_data)
 
 
@@ -232,11 +231,15 @@ def _signed_operation(kind: OperationType, request: Object, profile: Profile) ->
 
 
 def _refuse_reuse(operation: Operation) -> None:
-    """A revealed key is public: no operation may commit to it again."""
-    next_commitment = (
-        operation.payload.get("recoveryCommitment")
-        if operation.type == OperationType.RECOVER
-        else (operation.delta or {}).get("updateCommitment")
-    )
-    if next_commitment == commitment_of(operation.reveal_value):
+    """A revealed key is public: no operation may commit to it again, and a recover must commit to two keys."""
+    next_update = (operation.delta or {}).get("updateCommitment")
+    next_recovery = operation.payload.get("recoveryCommitment")
+    if commitment_of(operation.reveal_value) in (next_update, next_recovery):
         raise RequestError("key_reuse", "the next commitment must be to a new key, not to the one revealed here")
+    if operation.type == OperationType.RECOVER:
+        _require_two_keys(next_update, next_recovery)
+
+
+def _require_two_keys(update_commitment: object, recovery_commitment: object) -> None:
+    if update_commitment == recovery_commitment:
+        raise RequestError("key_reuse", "the update commitment and the recovery commitment must differ")
