@@ -176,10 +176,10 @@ def test_reject_is_the_default_and_spelled_in_no_identity():
     ("wrong", "what"),
     [
         ({"late": "later"}, "late"),
-        ({"grace": 5}, "grace is 5"),
-        ({"late": "side"}, "invalid grace None"),
+        ({"grace": 5}, "grace is set"),
+        ({"late": "side"}, "late is side, but grace is not set"),
         ({"late": "side", "grace": -1}, "invalid grace -1"),
-        ({"late": "amend", "grace": 49}, "at least the window"),
+        ({"late": "amend", "grace": 49}, "grace is 49 ticks, but late = amend requires at least the window, 50 ticks"),
         ({"late": "side", "grace": 9, "mode": "faithful"}, "faithful"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_broken_bound_under_one_set_of_rules_leaves_all_as_they_were():
     [
         ((Override(DEFAULT),), "has neither a source nor a key"),
         ((Override(DEFAULT, "p"), Override(BatchConfig(1, 1), "p")), "two overrides are for source 'p'"),
-        ((Override(BatchConfig(1, 1, mode="faithful"), "p"),), "cannot change the mode"),
+        ((Override(BatchConfig(1, 1, mode="faithful"), "p"),), "has mode faithful, but the default"),
     ],
 )
 def test_overrides_that_make_no_sense_are_refused(overrides, what):
@@ -113,7 +113,10 @@ def test_what_an_override_does_not_say_is_taken_from_the_options():
         ),
         ("[[override]]\nsource = 7", r"override 1 \(source 7\).*source: must be a string, not an integer"),
         ("[[override]]\nsource = 'p'\nwindow = -3", r"override 1 \(source 'p'\).*invalid window -3"),
-        ("[[override]]\nkey = 'k'\n[[override]]\nlate = 'side'", r"override 2 is not valid: invalid grace None"),
+        (
+            "[[override]]\nkey = 'k'\n[[override]]\nlate = 'side'",
+            r"override 2 is not valid: late is side, but grace",
+        ),
         ("[[override]]\nkey = 'k'\nmode = 'faithful'", r"override 1 \(key 'k'\) has the unknown member 'mode'"),
     ],
 )

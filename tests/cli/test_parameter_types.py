@@ -30,9 +30,9 @@ def test_a_time_or_size_is_taken_with_its_unit(kind: click.ParamType[float], tex
 @pytest.mark.parametrize(
     ("kind", "text", "reason"),
     [
-        (RecordDuration(), "soon", "write 500ms, 30s"),
+        (RecordDuration(), "soon", "write a time such as 500ms, 30s"),
         (Seconds(0.001), "100us", "at least 0.001 s"),
-        (Seconds(), "-1", "write 500ms, 30s"),
+        (Seconds(), "-1", "write a time such as 500ms, 30s"),
         (SizeType(1), "0", "too small: give at least 1 bytes"),
         (SizeType(1, 2**20), "2MiB", "too large: give at most 1,048,576 bytes"),
         (Timestamp(), "yesterday", "write 2013-01-31T12:00Z, or microseconds"),

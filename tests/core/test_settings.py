@@ -48,7 +48,7 @@ def test_later_places_win_and_are_named(tmp_path: Path) -> None:
         ),
         ("[logging]\nlevel = 'all'", r"setting logging\.level \(.*: invalid value 'all'; choose from debug, info, "),
         ("[[log.rules]]\nmax_count = 3", r"missing setting log\.rules\[0\]\.log \(.*millstream\.toml\)"),
-        ("[node]\nlease = [1]", r"setting node\.lease \(.*: invalid duration \[1\]: write 500ms"),
+        ("[node]\nlease = [1]", r"setting node\.lease \(.*: invalid duration \[1\]: write a time such as 500ms"),
         ("[node]\nlease = '1ms'", r"setting node \(.*: lease must be at least 1 s, not 1 ms"),
         ("[broker]\nadvertised = 'here'", r"setting broker \(.*: advertised: invalid address 'here'"),
     ],
@@ -86,10 +86,15 @@ def test_the_rules_of_batching_are_read_with_those_of_some_sources_and_keys(tmp_
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('late = "side"', r"section batching \(.*millstream\.toml\): invalid grace None"),
+        ('late = "side"', r"section batching \(.*millstream\.toml\): late is side, but grace is not set"),
+        ('late = "amend"\ngrace = "10m"', "grace is 10 min, but late = amend requires at least the window, 30 min"),
+        (
+            '[[batching.override]]\nkey = "k"\nlate = "amend"\ngrace = "10m"',
+            r"override 1 \(key 'k'\) is not valid: grace is 10 min, .* the window, 30 min: increase grace",
+        ),
         ('late = "later"', r"batching\.late .*later"),
         ("max_count = -1", r"section batching .*invalid max_count -1"),
-        ('grace = "1s"', "grace is 1000000, but late records are rejected"),
+        ('grace = "1s"', "grace is set, but late is reject: set late"),
         (
             '[[batching.override]]\nsource = "p"\nwindow = "wide"',
             r"batching\.override 1, window: invalid duration 'wide'",

@@ -77,7 +77,7 @@ def test_parquet_with_timestamps(tmp_path: Path) -> None:
         ("r.txt", "x", "ends in"),
         ("r.jsonl", "", "empty"),
         ("r.jsonl", "what\nis this\n", "no row is a valid record; the first error is in line 1"),
-        ("r.csv", "a,b\n1,2\n", "no column event_time and key"),
+        ("r.csv", "a,b\n1,2\n", r"missing columns: event_time, key \(present: a, b\)"),
         ("r.parquet", "PAR0", "cannot read"),
         ("r.csv", "key,event_time,received_at\na,1,2\nb,1,\n", "received_at"),
     ],

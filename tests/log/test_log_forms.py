@@ -31,7 +31,7 @@ def test_protobuf_messages_come_back_as_they_were(log: Log) -> None:
 def test_a_protobuf_message_of_another_type_is_not_taken_for_it(log: Log) -> None:
     with log.writer() as writer:
         writer.append_proto([wrappers_pb2.StringValue(value="a")])
-    with pytest.raises(LogInputError, match=r"message 1 is a google\.protobuf\.StringValue, not a google"):
+    with pytest.raises(LogInputError, match=r"message 1 of log 'weather' is a google\.protobuf\.StringValue, not"):
         list(log.read_proto(duration_pb2.Duration))
 
 
@@ -40,7 +40,7 @@ def test_bytes_that_are_no_protobuf_are_refused_and_others_need_no_header(log: L
         writer.append([wrappers_pb2.StringValue(value="a").SerializeToString(), b"\xff"])
     found = log.read_proto(wrappers_pb2.StringValue)
     assert next(found)[1].value == "a"
-    with pytest.raises(LogInputError, match=r"message 2 is not a valid google\.protobuf\.StringValue"):
+    with pytest.raises(LogInputError, match=r"message 2 of log 'weather' is not a valid google\.protobuf\.StringValue"):
         next(found)
 
 
@@ -52,6 +52,10 @@ def test_a_sourced_message_has_its_source_in_the_message(log: Log) -> None:
     assert [message.source for message in found] == ["SENSOR:7", "a:b:18446744073709551615"]
     assert [as_sourced(message) for message in found] == sent
     assert list(log.read_sourced()) == list(enumerate(sent, 1))
+    with log.writer() as writer:
+        writer.append([Message(b"", source="JFK")])
+    with pytest.raises(LogInputError, match="message 3 of log 'weather': invalid source 'JFK'"):
+        list(log.read_sourced(3))
 
 
 @given(st.text(min_size=1), st.integers(0, 2**64 - 1), st.text(), st.binary())

@@ -115,7 +115,7 @@ def test_a_web_hook_gets_the_alarm_as_json(hook: tuple[str, list[Any]]) -> None:
     assert got == [{"queue": "audit", "kind": "dead-letters", "count": 3, "over": False, "message": ALARM.message}]
     with pytest.raises(NoticeError) as caught:
         WebHookReceiver(f"{url}/broken").tell(ALARM)
-    assert "broken" not in str(caught.value)
+    assert "broken" not in str(caught.value) and "127.0.0.1 did not accept the notice: 500" in str(caught.value)
     with pytest.raises(NoticeError, match="a URL that begins with http:// or https://"):
         WebHookReceiver("file:///etc/passwd")
 
@@ -157,8 +157,29 @@ def test_mail_is_sent() -> None:
         port = server.server_address[1]
     assert "Subject: Millstream: dead-letters in audit" in text and "To: ann@example.org" in text
     assert ALARM.message in text
-    with pytest.raises(NoticeError, match="did not accept the notice"):
+    with pytest.raises(
+        NoticeError, match=rf"cannot send .* mail server 127\.0\.0\.1:{port}: .*; check mill\.alarms\.smtp_host"
+    ):
         MailReceiver("127.0.0.1", port, "mill@example.org", ["ann@example.org"]).tell(ALARM)
+
+
+class _RefusingMailServer(socketserver.StreamRequestHandler):
+    """A mail server that knows none of its recipients."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 ready\r\n")
+        while line := self.rfile.readline():
+            answers = {b"RCPT": b"550 no such user\r\n", b"QUIT": b"221 bye\r\n"}
+            self.wfile.write(answers.get(line[:4].upper(), b"250 fine\r\n"))
+
+
+def test_a_mail_that_the_server_refuses_is_told_apart_from_a_server_that_is_not_there() -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), _RefusingMailServer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(NoticeError, match=r"did not accept the notice: ann@example\.org: 550 no such user; check"):
+            MailReceiver("127.0.0.1", server.server_address[1], "mill@example.org", ["ann@example.org"]).tell(ALARM)
+        thread.join()
 
 
 def test_the_figures_are_served_as_json_and_to_prometheus(world: Any) -> None:

@@ -85,6 +85,6 @@ def test_without_a_mail_server_the_change_is_processed_and_the_notice_is_dead_wi
         tally = node.mill.workers(QueueName.AUDIT).run_until_drained()
         assert (tally.done, tally.failed, tally.dead) == (2, 2, 1)
         (dead,) = node.queues.open("audit").dead()
-        assert "did not accept the notice" in dead.cause
+        assert f"cannot send the notice through the mail server localhost:{port}" in dead.cause
         assert [event.action.value for event in node.mill.audit.log.events()] == ["CREATE_SPACE", "ADD_CONTENT"]
     capfd.readouterr()

@@ -96,7 +96,7 @@ ERRORS = [
     ("{} {}", "line 1, column 4: expected the end of the file"),
     ("{'a':1}", "line 1, column 2: expected a name in double quotes"),
     ('{"a":NaN}', "line 1, column 6: expected a value"),
-    ("[" * 50, "line 1, column 21: nested deeper than 20 levels"),
+    ("[" * 50, "line 1, column 21: the value is nested deeper than the limit of 20 levels"),
 ]
 
 

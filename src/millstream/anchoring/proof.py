@@ -319,9 +319,14 @@ def _check_message(proof: MessageProof) -> Message:
     except (BatchFormatError, CanonicalError, MerklePathError) as error:
         raise ProofError(f"the message of the proof is invalid: {error}") from error
     if message.id != proof.id:
-        raise ProofError(f"the proof is for message {proof.id}, but contains message {message.id}")
+        raise ProofError(
+            f"the proof is for message {proof.id}, but contains message {message.id}: get the proof again from the node"
+        )
     if root.hex() != proof.batch_header.root:
-        raise ProofError(f"message {proof.id} does not belong to the Merkle root of batch {proof.batch_header.batch!r}")
+        raise ProofError(
+            f"message {proof.id} does not belong to the Merkle root of batch {proof.batch_header.batch!r}: get the "
+            "proof again from the node"
+        )
     return message
 
 
@@ -329,26 +334,37 @@ def _check_files(proof: MessageProof, entry: LedgerEntry, cas: Cas) -> None:
     """The batch lies under the manifest's root, and both batch and message stand in the file where the proof says."""
     cid, manifest = read_manifest(cas, entry.anchor_string)
     if cid != proof.manifest or manifest.log != proof.log:
-        raise ProofError(f"the anchor names manifest {cid} of log {manifest.log!r}, but the proof names another")
+        raise ProofError(
+            f"the anchor names manifest {cid} of log {manifest.log[:80]!r}, but the proof names manifest "
+            f"{proof.manifest[:80]} of log {proof.log[:80]!r}: get the proof again from the node"
+        )
     header = encode_header(proof.batch_header)
     try:
         root = root_of_path(leaf_hash(header), proof.batch_index, manifest.count, _hashes(proof.batch_path))
     except MerklePathError as error:
         raise ProofError(f"the batch of the proof is invalid: {error}") from error
     if root.hex() != manifest.root:
-        raise ProofError(f"batch {proof.batch_header.batch!r} does not belong to the Merkle root of manifest {cid}")
+        raise ProofError(
+            f"batch {proof.batch_header.batch!r} does not belong to the Merkle root of manifest {cid}: get the proof "
+            "again from the node"
+        )
     file, place = _file_of(manifest, proof.batch_index)
     if file.uri != proof.batch_file:
         raise ProofError(
-            f"batch {proof.batch_index} of the manifest is in file {file.uri}, but the proof names another file"
+            f"batch {proof.batch_index} of manifest {cid} is in file {file.uri}, but the proof names file "
+            f"{proof.batch_file[:80]}: get the proof again from the node"
         )
     stored = _batch_at(read_file(cas, file), place)
     if stored is None or stored.header_line != header:
         raise ProofError(
-            f"batch {proof.batch_header.batch!r} is not at the position in file {file.uri} that the proof states"
+            f"batch {proof.batch_header.batch!r} is not at the position in file {file.uri} that the proof states: get "
+            "the proof again from the node"
         )
     if stored.lines[proof.message_index] != canonical_json(proof.message):
-        raise ProofError(f"message {proof.id} is not at the position in file {file.uri} that the proof states")
+        raise ProofError(
+            f"message {proof.id} is not at the position in file {file.uri} that the proof states: get the proof again "
+            "from the node"
+        )
 
 
 def _file_of(manifest: CutManifest, batch_index: int) -> tuple[BatchFile, int]:

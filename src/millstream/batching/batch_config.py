@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from millstream.batching.errors import ConfigError
+from millstream.batching.errors import ConfigError, GraceTooShortError
 
 ConflictCut = Literal["at_event", "midpoint"]
 """Where a repeated key cuts: just before the repeating record (seed document, UC3) or halfway between the two."""
@@ -123,27 +123,25 @@ def _check_cap(config: BatchConfig, name: str) -> None:
     if type(value) is not int or not 1 <= value < _LIMIT:
         raise ConfigError(f"invalid {name} {value!r}: give a whole number from 0 (no limit) to 2^62 - 1")
     if config.mode == "faithful":
-        raise ConfigError(f"{name} is {value}, but mode faithful does not support limits: omit {name}")
+        raise ConfigError(f"{name} is {value:,}, but mode faithful does not support limits: omit {name}")
 
 
 def _check_late(config: BatchConfig) -> None:
     policy, grace = config.policy, config.grace
     if policy == "reject":
         if grace is not None and grace is not msgspec.UNSET:
-            raise ConfigError(
-                f"grace is {grace!r}, but late records are rejected: set late to side or amend, or omit grace"
-            )
+            raise ConfigError("grace is set, but late is reject: set late to side or amend, or omit grace")
         msgspec.structs.force_setattr(config, "late", msgspec.UNSET)
         msgspec.structs.force_setattr(config, "grace", msgspec.UNSET)
         return
     _check_choice("late", policy, get_args(LatePolicy))
+    if grace is None or grace is msgspec.UNSET:
+        raise ConfigError(f"late is {policy}, but grace is not set: set grace, or set late to reject")
     _check_ticks("grace", grace)
     if config.mode == "faithful":
-        raise ConfigError(f"late is {policy!r}, but mode faithful always rejects late records: omit late")
+        raise ConfigError(f"late is {policy}, but mode faithful always rejects late records: omit late")
     if policy == "amend" and isinstance(grace, int) and grace < config.window:
-        raise ConfigError(
-            f"grace is {grace}, but late=amend requires a grace of at least the window, {config.window}: increase grace"
-        )
+        raise GraceTooShortError(grace, config.window)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from millstream.core.errors import InputError, MillstreamError
 
 
@@ -11,6 +13,22 @@ class BatchingError(MillstreamError):
 
 class ConfigError(BatchingError, InputError):
     """The batching rules cannot be used as they are."""
+
+
+class GraceTooShortError(ConfigError):
+    """Late records can amend batches only within a ``grace`` of at least the ``window``; both are in ticks.
+
+    *where* begins the text, and *shown* makes the text of a number of ticks.
+    """
+
+    def __init__(
+        self, grace: int, window: int, where: str = "", shown: Callable[[int], str] = "{:,} ticks".format
+    ) -> None:
+        super().__init__(
+            f"{where}grace is {shown(grace)}, but late = amend requires at least the window, {shown(window)}: increase "
+            "grace"
+        )
+        self.grace, self.window, self.where = grace, window, where
 
 
 class BoundBrokenError(BatchingError, InputError):

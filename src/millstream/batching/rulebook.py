@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from millstream.batching.batch_config import BatchConfig
-from millstream.batching.errors import ConfigError
+from millstream.batching.errors import ConfigError, GraceTooShortError
 from millstream.core.decoding import prepared
 from millstream.core.plain_reasons import kind_at, plain_reason
 
@@ -57,8 +57,8 @@ class Rulebook(msgspec.Struct, frozen=True):
         for override in self.overrides:
             if override.config.mode != self.default.mode:
                 raise ConfigError(
-                    f"the override for {_place(override.source, override.key)} cannot change the mode, "
-                    f"{self.default.mode}: remove mode from the override"
+                    f"the override for {_place(override.source, override.key)} has mode {override.config.mode}, but "
+                    f"the default rules have mode {self.default.mode}: give the override the same mode"
                 )
         twice = {place for place in places if places.count(place) > 1}
         for source, key in sorted(twice, key=repr):
@@ -196,6 +196,8 @@ def _override(number: int, table: Mapping[str, Any], given: Mapping[str, Any]) -
         rules.setdefault("grace", None)
     try:
         return msgspec.convert(place | {"config": {**given, **rules}}, prepared(Override))
+    except GraceTooShortError as error:
+        raise GraceTooShortError(error.grace, error.window, f"{where} is not valid: ") from error
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"{where} is not valid: {_plain(error)}") from error
 

@@ -30,6 +30,7 @@ from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.documents import Document
 from millstream.core.metric_collection.hook import Metrics, NoMetrics
+from millstream.core.timestamps import format_timestamp
 from millstream.log import Log
 
 _PAUSE = 0.05
@@ -199,6 +200,6 @@ class BatchService:
             place = int(back[0])
             raise BatchServiceError(
                 f"message {messages.column('id')[place].as_py()} of log {self._source.name!r} has the receive time "
-                f"{received[place]}, earlier than {before[place]}, that of the previous message: batch an imported log "
-                f"with `millstream pipeline batch {self._source.name}`"
+                f"{format_timestamp(int(received[place]))}, earlier than {format_timestamp(int(before[place]))}, that "
+                f"of the previous message: batch an imported log with `millstream pipeline batch {self._source.name}`"
             )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from millstream.batching.batch_config import BatchConfig, ConflictCut, LatePolicy
 from millstream.batching.default_limits import NO_LIMITS, DefaultLimits
+from millstream.batching.errors import GraceTooShortError
 from millstream.batching.rulebook import RULE_NAMES, Rulebook, overrides_of
-from millstream.core.amounts import Duration
+from millstream.core.amounts import Duration, format_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.settings import OwnTables, Section
 
@@ -45,4 +46,7 @@ class BatchingSettings(Section, frozen=True):
         for name in limits.__struct_fields__:
             if given[name] is None:
                 given[name] = getattr(limits, name)
-        return Rulebook(BatchConfig(**given), overrides_of(self.override, given))
+        try:
+            return Rulebook(BatchConfig(**given), overrides_of(self.override, given))
+        except GraceTooShortError as error:  # a tick is a microsecond here
+            raise GraceTooShortError(error.grace, error.window, error.where, format_duration) from error

@@ -40,8 +40,8 @@ def store_options(command: Command) -> Command:
     def with_store(settings: Settings, *args: Any, store: str | None, **kwargs: Any) -> Any:
         if store and store.startswith("memory:"):
             raise click.UsageError(
-                f"--store {store}: a store in memory is lost when this command ends; name a store on a disk, on a "
-                "database server or in a bucket"
+                f"--store {store}: a log store in memory is lost when the command ends: give a log store on disk, on a "
+                "database server or in a bucket, such as --store sqlite:///path/log.db"
             )
         if store:
             settings = msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, store=store))

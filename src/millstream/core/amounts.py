@@ -27,7 +27,9 @@ def parse_duration(text: str | float) -> Duration:
     """Microseconds of a duration such as ``30m`` or ``1.5`` (seconds). Raises :class:`ValueError`."""
     match = _DURATION.fullmatch(str(text).strip())
     if not match:
-        raise ValueError(f"invalid duration {text!r}: write 500ms, 30s, 20m, 2h, 7d, or a number of seconds")
+        raise ValueError(
+            f"invalid duration {text!r}: write a time such as 500ms, 30s, 20m, 2h or 7d, or a number of seconds"
+        )
     return Duration(round(float(match[1]) * _WRITTEN[match[2] or "s"]))
 
 
@@ -43,7 +45,7 @@ def parse_size(text: str | int) -> Size:
     """The bytes of a size such as ``500000``, ``64MB`` or ``10GiB``. Raises :class:`ValueError`."""
     match = _SIZE.fullmatch(str(text).strip())
     if match is None:
-        raise ValueError(f"invalid size {text!r}: write 500000, 64MB or 10GiB")
+        raise ValueError(f"invalid size {text!r}: write a number of bytes, such as 500000, 64MB or 10GiB")
     unit: int = (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " ")
     return Size(round(float(match[1]) * unit))
 

@@ -82,11 +82,11 @@ def read_records(path: Path, limit: int | None = None) -> UserRecords:
 
 def _collect(path: Path, good: list[dict[str, Any]], bad: list[BadRow]) -> UserRecords:
     if not good:
-        why = f"; the first error is in line {bad[0].line}: {bad[0].reason}" if bad else ", because it is empty"
+        why = f"; the first error is in line {bad[0].line:,}: {bad[0].reason}" if bad else ", because the file is empty"
         raise UserFileError(f"{path}: no row is a valid record{why}")
     timed = any(row["received_at"] is not None for row in good)
     if timed and any(row["received_at"] is None for row in good):
-        raise UserFileError(f"{path}: only some rows have received_at; set received_at in all rows, or in none")
+        raise UserFileError(f"{path}: only some rows have received_at: set received_at in all rows, or in none")
     schema = RECORD_SCHEMA.append(pa.field("received_at", pa.int64()))
     table = pa.Table.from_pylist(good, schema=schema)
     return UserRecords(table if timed else table.drop_columns(["received_at"]), tuple(bad), timed)
@@ -132,7 +132,11 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 def _require(path: Path, names: Any) -> None:
     missing = [name for name in REQUIRED if name not in names]
     if missing:
-        raise UserFileError(f"{path}: no column {' and '.join(missing)}; the columns are {', '.join(map(str, names))}")
+        present = ", ".join(map(str, names)) or "none"
+        raise UserFileError(
+            f"{path}: missing column{'s' * (len(missing) > 1)}: {', '.join(missing)} (present: {present}): add or "
+            "rename the columns"
+        )
 
 
 class _UnreadableValue:

@@ -38,6 +38,13 @@ _CLOSE_SECONDS = 5.0
 _TAKEN_OVER = 0x8E
 _EXPIRED, _OTHER_HOST = 10, {62, 64}  # X509_V_ERR_CERT_HAS_EXPIRED, …_HOSTNAME_MISMATCH, …_IP_ADDRESS_MISMATCH
 _BUSY = {0x88, 0x89, 0x97, 0x9F}  # server unavailable, busy, over quota, too many connections: try again
+_REMEDIES = {
+    0x84: "select another version with --protocol",
+    0x85: "select another client id with --client-id",
+    0x86: "correct the user and the password in the URL",
+    0x87: "check the user and the password in the URL, and the access rules of the broker",
+}
+"""What to do about a refusal, by the reason code of MQTT 5."""
 
 
 class PollResult(msgspec.Struct, frozen=True):
@@ -81,7 +88,8 @@ class MqttConnection:
         code, session_present = self._paho.welcome
         if code.is_failure:
             kind = BrokerUnavailableError if code.value in _BUSY else BrokerRefusedError
-            raise kind(f"{self._place.url} refused the connection: {code}")
+            todo = _REMEDIES.get(code.value, "the log of the broker may have the reason")
+            raise kind(f"{self._place.url} refused the connection: {code}; {todo}")
         return session_present
 
     def subscribe(self, wanted: Mapping[str, int], known: Mapping[str, int]) -> None:
@@ -100,8 +108,8 @@ class MqttConnection:
         for (topic, qos), code in zip(fresh.items(), self._paho.granted, strict=True):
             if code.is_failure:
                 raise BrokerRefusedError(
-                    f"{self._place.url} refused the subscription to {topic!r} ({code}): allow it in the broker, or "
-                    "subscribe to other topics"
+                    f"{self._place.url} refused the subscription to {topic!r} ({code}): allow this user to read the "
+                    "topic in the access rules of the broker, or subscribe to other topics"
                 )
             if code.value < qos:
                 raise BrokerRefusedError(

@@ -149,7 +149,7 @@ class Log:
         from millstream.log.encoding.proto import decode_proto
 
         for batch in self.read(first_id, last_id):
-            yield from decode_proto(batch, kind)
+            yield from decode_proto(batch, kind, self.name)
 
     def read_sourced(self, first_id: int | None = None, last_id: int | None = None) -> Iterator[tuple[int, Sourced]]:
         """The sourced messages from *first_id* to *last_id*, each with its id.
@@ -161,7 +161,11 @@ class Log:
 
         for batch in self.read(first_id, last_id):
             for message in batch:
-                yield message.id, decode_packet(message.body) if self.bodies_only else as_sourced(message)
+                try:
+                    sourced = decode_packet(message.body) if self.bodies_only else as_sourced(message)
+                except LogInputError as error:
+                    raise LogInputError(f"message {message.id} of log {self.name!r}: {error}") from error
+                yield message.id, sourced
 
     def on_append(self, callback: Callable[[int], object]) -> Callable[[], None]:
         """Call *callback* with the last durable id after every commit that a writer of this store makes.

@@ -44,7 +44,7 @@ def as_sourced(message: Message) -> Sourced:
     """The sourced message that *message* holds. Raises :class:`LogInputError` where its source is of another form."""
     found = _SOURCE.fullmatch(message.source)
     if found is None or int(found[2]) > _MOST:
-        raise LogInputError(f"invalid source {message.source[:80]!r} of message {message.id}: it must be TYPE:ID")
+        raise LogInputError(f"invalid source {message.source[:80]!r}: a source must be TYPE:ID, with an ID below 2^64")
     name = decode_name(dict(message.headers).get(NAME_HEADER, b""))
     return Sourced(found[1], int(found[2]), message.body, name)
 

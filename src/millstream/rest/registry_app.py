@@ -207,7 +207,8 @@ class _RegistryHandlers:
         found = await run_in_threadpool(self._registry.history.resolve, request.path_params["did"])
         if found is None:
             raise UnresolvedDidError(
-                f"unknown DID {request.path_params['did'][:100]!r}: no anchored operation creates it"
+                f"unknown DID {request.path_params['did'][:100]!r}: no anchored operation creates it; check the DID, "
+                "give its long form, or try again when its create operation is anchored"
             )
         return answer(found, media=RESOLUTION_MEDIA)
 

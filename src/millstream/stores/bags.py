@@ -114,8 +114,8 @@ def finish_bag(folder: Path, sums: Mapping[str, str], *, space: str, processes: 
         odd = sorted({*written.items()} ^ {*expected.items()})
         names = sorted({name for name, _ in odd})
         raise BagError(
-            f"{counted(len(names), 'file')} in bag {folder} are not what was exported, such as {names[0]!r}: export "
-            "into an empty folder"
+            f"the payload of bag {folder} differs from the export in {counted(len(names), 'file')}, for example "
+            f"{names[0]!r}: export into an empty folder"
         )
     for path in folder.glob("*.txt"):
         with path.open("rb") as file:
@@ -152,7 +152,7 @@ class OpenBag:
         try:
             found = [msgspec.json.decode(line, type=prepared(BagItem)) for line in lines]
         except msgspec.MsgspecError as error:
-            raise BagError(f"{path} is not a valid list of items: {error}") from error
+            raise BagError(f"{path} is not a valid list of items: {error}; ask the sender for a new bag") from error
         return {item.content_id: item for item in found}
 
     def files(self) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
@@ -199,7 +199,10 @@ def _require_plain(folder: Path) -> None:
             path = Path(root, name)
             mode = path.lstat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise BagError(f"{path} is a symbolic link or a special file: a bag may contain only regular files")
+                raise BagError(
+                    f"{path} is a symbolic link or a special file: a bag may contain only regular files and folders: "
+                    "replace a link by the file or folder that it links to, and remove special files"
+                )
 
 
 def _library() -> Any:

@@ -28,12 +28,12 @@ from millstream.stores.protocol import (
     ChecksumOrigin,
     Entry,
     ItemInfo,
-    ItemNotFoundError,
     SpaceAccess,
     SpaceNotFoundError,
     StoreInputError,
     StoreRefusedError,
     StoreUnavailableError,
+    item_not_found,
 )
 from millstream.stores.ranges import RangeReader, check_range
 
@@ -172,7 +172,7 @@ class CasStore:
         with translated(f"looking for {content_id} in {self.url}"):
             place = find_file(str(self._root), [(content_id,)]) if is_cid(content_id) else None
         if place is None:
-            raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}")
+            raise item_not_found(content_id, space, self.url)
         return place
 
     def _require_space(self, space: str) -> None:

@@ -21,10 +21,10 @@ from millstream.stores.protocol import (
     ChecksumOrigin,
     Entry,
     ItemInfo,
-    ItemNotFoundError,
     SpaceAccess,
     SpaceNotEmptyError,
-    SpaceNotFoundError,
+    item_not_found,
+    space_not_found,
 )
 from millstream.stores.ranges import RangeReader, check_range
 
@@ -169,12 +169,10 @@ class MemoryStore:
         try:
             return self._spaces[check_space(space)]
         except KeyError:
-            raise SpaceNotFoundError(
-                f"there is no space {space!r} in {self.url}; create the space with `millstream store create`"
-            ) from None
+            raise space_not_found(space, self.url) from None
 
     def _item(self, space: str, content_id: str) -> _StoredItem:
         try:
             return self._space(space).items[check_content_id(content_id)]
         except KeyError:
-            raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}/{space}") from None
+            raise item_not_found(content_id, space, self.url) from None

@@ -52,6 +52,22 @@ class ItemNotFoundError(StoreError, NotFoundError):
     """There is no such content item."""
 
 
+def space_not_found(space: str, url: str) -> SpaceNotFoundError:
+    """The error of a *space* that the store at *url* does not have."""
+    return SpaceNotFoundError(
+        f"there is no space {space!r} in {url}: `millstream store list STORE` lists the spaces, and `millstream store "
+        "create STORE SPACE` creates one"
+    )
+
+
+def item_not_found(content_id: str, space: str, url: str) -> ItemNotFoundError:
+    """The error of an item that is not in *space* of the store at *url*."""
+    return ItemNotFoundError(
+        f"there is no item {content_id!r} in space {space!r} of {url}: `millstream store list STORE SPACE` lists the "
+        "items"
+    )
+
+
 class SpaceNotEmptyError(StoreError):
     """The space still holds content items."""
 

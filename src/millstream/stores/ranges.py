@@ -43,5 +43,6 @@ class RangeReader(io.RawIOBase):
 
 def check_range(start: int, length: int | None) -> None:
     """Raise :class:`StoreInputError` where *start* or *length* is negative."""
-    if start < 0 or (length is not None and length < 0):
-        raise StoreInputError(f"invalid range: start and length must be 0 or more, not {start} and {length}")
+    for name, value in (("start", start), ("length", length)):
+        if value is not None and value < 0:
+            raise StoreInputError(f"invalid {name} {value:,} of the range: give 0 or more bytes")

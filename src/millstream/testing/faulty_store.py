@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from millstream.core.clock import Clock
-from millstream.stores import Entry, ItemNotFoundError, Store, StoreUnavailableError
+from millstream.stores import Entry, Store, StoreUnavailableError
+from millstream.stores.protocol import item_not_found
 from millstream.stores.wrapper import WRITES, Answer, StoreCall, StoreWrapper
 
 When = Callable[[StoreCall], bool]
@@ -101,7 +102,7 @@ class VanishingStore(FaultyStore):
 
     def before(self, call: StoreCall) -> None:
         if call.method in ("info", "open") and self.when(call):
-            raise ItemNotFoundError(f"there is no {call.content_id!r} in {self.url}/{call.space}")
+            raise item_not_found(call.content_id, call.space, self.url)
 
 
 class StaleListingStore(FaultyStore):

@@ -96,7 +96,8 @@ def test_without_trust_time_stamps_are_unchecked_and_never_well(node: StampedNod
 def test_an_authority_that_is_not_trusted_dates_nothing(node: StampedNode, tmp_path: Path) -> None:
     other = TimestampRoot(tmp_path / "other", "Other Root")
     answer = node.verify(node.prove(1), other.path)
-    assert answer.code == 1 and "no time stamp of the proof is trusted: the token of CN=One TSA" in answer.err
+    assert answer.code == 1 and "the time stamp of the proof is not trusted: the token of CN=One TSA" in answer.err
+    assert "if you trust this authority, add its root certificate to the trusted certificates" in answer.err
 
 
 def test_each_authority_gives_its_own_date_and_one_that_is_trusted_is_enough(
@@ -214,7 +215,7 @@ def _backdated(members: Members, __: Members, _: TimestampAuthority) -> None:
         (_no_token, "the token is not valid"),
         (_capitals, "not a hash in lower-case hex"),
         (_too_many, "the limit is 100"),
-        (_backdated, "is trusted: the token of CN=One TSA is not valid: digest failure"),
+        (_backdated, "is not trusted: the token of CN=One TSA is not valid: digest failure"),
     ],
 )
 def test_a_forged_time_stamp_is_found(

@@ -69,7 +69,7 @@ def test_absolute_names_are_those_below_the_source(tmp_path: Path) -> None:
         (f"{MD5}  a\n{MD5[:-1]}  b", "line 2"),
         (f"SHA1 (a) = {MD5}", "unknown checksum algorithm"),
         (f"{MD5}  ../a", "is outside the source"),
-        (f"{MD5}  a\n{MD5[::-1]}  a", "an earlier line has another md5 checksum"),
+        (f"{MD5}  a\n{MD5[::-1]}  a", "lines 1 and 2 have different md5 checksums of 'a'"),
         ("", "contains no checksums"),
     ],
 )

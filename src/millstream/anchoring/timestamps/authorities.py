@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_CERTIFICATE_BYTES = 1 << 20
 """The most bytes of a file of certificates."""
 
+_UNKNOWN_ISSUER = ("issuer certificate", "self-signed certificate", "self signed certificate")
+"""What OpenSSL says of certificates that lead to no trusted one."""
+
 
 class TrustedAuthorities:
     """Authorities whose certificates lead to one of *certificates* that is self-signed; the others are between."""
@@ -46,7 +49,10 @@ class TrustedAuthorities:
                 with contextlib.suppress(TimestampError):
                     self._require_trusted(found, [root])
                     return found
-            raise error
+            if any(words in str(error) for words in _UNKNOWN_ISSUER):
+                todo = "if you trust this authority, add its root certificate to the trusted certificates"
+                raise TimestampError(f"{error}; {todo}") from error
+            raise
         return found
 
     def _require_trusted(self, token: TimestampToken, roots: Sequence[Certificate]) -> None:

@@ -77,14 +77,21 @@ def check_timestamps(
     Raises :class:`ProofError` where one does not belong to the entry, and where *authorities* trust none of them.
     """
     if (count := sum(1 + len(stamp.renewals) for stamp in stamps)) > MOST_TOKENS:
-        raise ProofError(f"the proof has {count:,} time stamps and renewals; the limit is {MOST_TOKENS:,}")
+        raise ProofError(
+            f"the proof has {count:,} time stamps and renewals; the limit is {MOST_TOKENS:,}; "
+            "`millstream prove --no-timestamps` makes a proof without time stamps"
+        )
     found = tuple(_checked(stamp, leaf, authorities, now) for stamp in stamps)
     if authorities is not None and not any(each.status == "trusted" for each in found):
         if not found:
             raise ProofError(
                 "the proof has no time stamps: make the proof again (millstream prove) on a node with time stamps"
             )
-        raise ProofError(f"no time stamp of the proof is trusted: {found[0].problem}")
+        if len(found) == 1:
+            raise ProofError(f"the time stamp of the proof is not trusted: {found[0].problem}")
+        raise ProofError(
+            f"none of the {len(found):,} time stamps of the proof is trusted; the first: {found[0].problem}"
+        )
     return found
 
 

@@ -90,4 +90,7 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _no_packet(why: str) -> LogInputError:
-    return LogInputError(f"not a sourced packet of the nerve layout: {why}")
+    return LogInputError(
+        f"not a sourced packet of the nerve layout: {why}; read the message as bytes with `millstream log read` or "
+        "`Log.read()`"
+    )

@@ -40,8 +40,8 @@ def encode_proto(messages: Iterable[Encodable], key: str = "", source: str = "")
     return [Message(m.SerializeToString(), key, source, headers=_headers(type(m))) for m in messages]
 
 
-def decode_proto(messages: Iterable[Message], kind: type[Proto]) -> Iterator[tuple[int, Proto]]:
-    """The ids of *messages*, and what their bodies are as *kind*.
+def decode_proto(messages: Iterable[Message], kind: type[Proto], log: str) -> Iterator[tuple[int, Proto]]:
+    """The ids of *messages* of the log *log*, and what their bodies are as *kind*.
 
     Raises :class:`LogInputError` where a body is of another type, or is none that *kind* can read.
     """
@@ -49,11 +49,17 @@ def decode_proto(messages: Iterable[Message], kind: type[Proto]) -> Iterator[tup
     for message in messages:
         stated = dict(message.headers).get(TYPE_HEADER, wanted)
         if stated != wanted:
-            raise LogInputError(f"message {message.id} is a {stated.decode()}, not a {wanted.decode()}")
+            raise LogInputError(
+                f"message {message.id} of log {log!r} is a {stated.decode()}, not a {wanted.decode()}: read the "
+                "message as its type"
+            )
         try:
             decoded = kind.FromString(message.body)
         except Exception as error:  # each library has an error of its own
-            raise LogInputError(f"message {message.id} is not a valid {wanted.decode()}: {error}") from error
+            raise LogInputError(
+                f"message {message.id} of log {log!r} is not a valid {wanted.decode()}: {error}; read the message as "
+                "bytes with `Log.read()`"
+            ) from error
         yield message.id, decoded
 
 

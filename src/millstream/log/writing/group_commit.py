@@ -151,7 +151,10 @@ class GroupCommit:
             return
         self.refuse_failure()
         if last_id > self._pending.last_id:
-            raise LogError(f"id {last_id} has not been assigned yet; the last one is {self._pending.last_id}")
+            raise LogError(
+                f"message {last_id} of log {self._name!r} has not been appended: the last id of this writer is "
+                f"{self._pending.last_id}; wait for that id or an earlier one"
+            )
 
     def _queue_up(self, waiter: Waiter) -> None:
         """Wait until the ids of *waiter* are durable, or it leads."""
@@ -177,8 +180,8 @@ class GroupCommit:
                     self._notifier.wait(left)
                 else:
                     raise DurabilityTimeoutError(
-                        f"message {last_id} was not stored durably within {timeout} seconds: wait again, and do not "
-                        "append it again"
+                        f"message {last_id} of log {self._name!r} is not yet durable after {timeout:g} s: call "
+                        "durable() again; do not append the message again"
                     )
 
     def _take_over(self, waiter: Waiter) -> None:

@@ -26,7 +26,7 @@ from millstream.mill.errors import MillError
 from millstream.mill.merge_join import map_ahead
 from millstream.stores.bulk import SMALL
 from millstream.stores.folder import FolderStore
-from millstream.stores.protocol import EntryKind, ItemNotFoundError, Store
+from millstream.stores.protocol import EntryKind, Store, item_not_found
 
 READ_PERIOD = 30 * 24 * 3600 * 1_000_000
 """Within this many microseconds every item is read again, where runs are not further apart."""
@@ -175,7 +175,7 @@ class Adopter:
         now = self._catalog.get_many(self._store, space, [content_id]).get(content_id)
         item = item_of(self._source, space, content_id)
         if item is None:
-            raise ItemNotFoundError(f"there is no {content_id!r} in {self._source.url}/{space}")
+            raise item_not_found(content_id, space, self._source.url)
         kind = {} if now is None else {"kind": now.kind}
         entry = SourceEntry(content_id, item.size, item.version, **kind)
         result = ItemReader(self._source, space).read(entry)

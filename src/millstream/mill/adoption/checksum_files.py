@@ -82,11 +82,12 @@ def parse_checksums(
     for number, algorithm, value, name in _lines(data, origin):
         named = (content_id or _decode)(_relative(name, root, origin, number))
         before = expected.get(named, ())
-        if any(one.algorithm == algorithm and one.value != value for one in before):
-            raise ChecksumFileError(
-                f"{origin}, line {number}: an earlier line has another {algorithm} checksum of {named!r}: remove the "
-                "wrong line"
-            )
+        for one in before:
+            if one.algorithm == algorithm and one.value != value:
+                raise ChecksumFileError(
+                    f"{origin}: lines {one.line:,} and {number:,} have different {algorithm} checksums of {named!r}: "
+                    "remove the wrong line"
+                )
         if not any(one.algorithm == algorithm for one in before):
             expected[named] = (*before, ExpectedChecksum(algorithm, value, number))
     if not expected:

@@ -39,7 +39,9 @@ def accept_bytes(
         )
     info = providers.find(place)
     if info is None:
-        raise ItemNotFoundError(f"there is no {place}")
+        raise ItemNotFoundError(
+            f"there is no item {place}: `millstream store list {place.store} {place.space}` lists the items"
+        )
     read, stated = providers.hash(place), info.checksum()
     if stated not in (None, read.sha256):
         raise NotAcceptedError(

@@ -94,13 +94,23 @@ class WebHookReceiver:
         try:
             with urllib.request.urlopen(request, timeout=SECONDS):  # noqa: S310 - the scheme was checked
                 return
-        except OSError as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-            host = urlsplit(self._url).hostname  # the rest of the URL is often a secret
+        except urllib.error.HTTPError as error:
+            error.close()
             raise NoticeError(
-                f"the webhook at {host} did not accept the notice: {error}", todo="check mill.alarms.webhook"
+                f"{self._name} did not accept the notice: {error.code} {error.reason}",
+                todo="check the program that answers at mill.alarms.webhook",
             ) from error
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            raise NoticeError(
+                f"{self._name} cannot be reached: {getattr(reason, 'strerror', None) or reason}",
+                todo="check mill.alarms.webhook, and that a program answers at this URL",
+            ) from error
+
+    @property
+    def _name(self) -> str:
+        """The webhook without the rest of its URL, which is often a secret."""
+        return f"the webhook at {urlsplit(self._url).hostname}"
 
 
 class CommandReceiver:
@@ -143,8 +153,26 @@ class MailReceiver:
         try:
             with smtplib.SMTP(self._host, self._port, timeout=SECONDS) as server:
                 server.send_message(message)
-        except (OSError, smtplib.SMTPException) as error:
+        except (smtplib.SMTPSenderRefused, smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError) as error:
             raise NoticeError(
-                f"the mail server {self._host} did not accept the notice: {error}",
-                todo="check mill.alarms.smtp_host, mill.alarms.mail_from and mill.alarms.mail_to",
+                f"the mail server {self._host}:{self._port} did not accept the notice: {_reason(error)}",
+                todo="check mill.alarms.mail_from and mill.alarms.mail_to",
             ) from error
+        except OSError as error:  # of which SMTPException is one
+            raise NoticeError(
+                f"cannot send the notice through the mail server {self._host}:{self._port}: {_reason(error)}",
+                todo="check mill.alarms.smtp_host and mill.alarms.smtp_port, and that the mail server runs",
+            ) from error
+
+
+def _reason(error: OSError) -> str:
+    """The answer of the mail server, or the error if there is none."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return "; ".join(f"{to}: {code} {_text(answer)}" for to, (code, answer) in error.recipients.items())
+    if isinstance(error, smtplib.SMTPResponseException):
+        return f"{error.smtp_code} {_text(error.smtp_error)}"
+    return error.strerror or str(error)
+
+
+def _text(answer: bytes | str) -> str:
+    return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else answer

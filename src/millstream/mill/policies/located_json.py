@@ -109,7 +109,9 @@ class _LocatedJsonParser:
         if start in ("{", "["):
             self._depth += 1
             if self._depth > MAX_DEPTH:
-                raise self._error(f"nested deeper than {MAX_DEPTH} levels, the limit")
+                raise self._error(
+                    f"the value is nested deeper than the limit of {MAX_DEPTH} levels: reduce the nesting"
+                )
             node = self._object(position) if start == "{" else JsonArray(self._array(), position)
             self._depth -= 1
             return node
@@ -129,7 +131,7 @@ class _LocatedJsonParser:
             where = self._position()
             name = self._string()
             if name in members:
-                raise self._error(f"name {name!r} occurs twice in one object", where)
+                raise self._error(f"name {name!r} occurs twice in one object: remove one of them", where)
             self._expect(":")
             names[name], members[name] = where, self._value()
             self._separate("}")

@@ -87,7 +87,10 @@ def resolve(app: AppContext, request: ApiRequest[DidQuery, Any]) -> Resolution:
     """Resolve a DID."""
     found = registry_of(app).history.resolve(request.query.did)
     if found is None:
-        raise UnknownDidError(f"unknown DID {request.query.did[:100]!r}: no anchored operation creates it")
+        raise UnknownDidError(
+            f"unknown DID {request.query.did[:100]!r}: no anchored operation creates it; check the DID, give its long "
+            "form, or try again when its create operation is anchored"
+        )
     return Resolution(msgspec.to_builtins(found))
 
 

@@ -31,6 +31,7 @@ from millstream.stores.protocol import (
     Store,
     StoreError,
     StoreUnavailableError,
+    space_not_found,
 )
 from millstream.stores.sources import absence_question
 from millstream.stores.wrapper import Answer, StoreWrapper
@@ -64,9 +65,7 @@ class AuditedStore(StoreWrapper):
     def delete_space(self, space: str) -> None:
         with self._changing(AuditAction.DELETE_SPACE, space) as (event, seen):
             if not self.store.has_space(space):
-                raise SpaceNotFoundError(
-                    f"there is no space {space!r} in {self.url}; `millstream store list` lists the spaces"
-                )
+                raise space_not_found(space, self.url)
             intent = self.outbox.begin(event, had_space=True, seen=seen)
             self._change(intent, lambda _: self.store.delete_space(space))
 

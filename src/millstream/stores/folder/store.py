@@ -30,10 +30,10 @@ from millstream.stores.protocol import (
     EntryKind,
     ItemChangedError,
     ItemInfo,
-    ItemNotFoundError,
     StoreInputError,
     StoreUnavailableError,
     UnreadableError,
+    item_not_found,
 )
 from millstream.stores.ranges import RangeReader, check_range
 from millstream.stores.sources import ReadOnlySource, problem_of
@@ -137,7 +137,7 @@ class FolderStore(ReadOnlySource):
                 if path is not None and not self.exclusion.covers(content_id):
                     found = self._find_folder(path) if path.endswith(b"/") else self._find_file(path, content_id)
                 if found is None:
-                    raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}")
+                    raise item_not_found(content_id, space, self.url)
                 with found.held():
                     yield found
             except OSError as error:
@@ -145,7 +145,7 @@ class FolderStore(ReadOnlySource):
                     raise UnreadableError(f"cannot read {content_id!r} in {self.url}: {error.strerror}") from error
                 if error.errno in GONE:
                     self._require_root()
-                    raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}") from error
+                    raise item_not_found(content_id, space, self.url) from error
                 raise
 
     def _find_file(self, path: bytes, content_id: str) -> _Located | None:

@@ -34,10 +34,10 @@ from millstream.stores.protocol import (
     AlreadyExistsError,
     DamagedRecordError,
     ItemInfo,
-    ItemNotFoundError,
-    SpaceNotFoundError,
     StoreError,
     StoreUnavailableError,
+    item_not_found,
+    space_not_found,
 )
 
 Answer = TypeVar("Answer")
@@ -261,10 +261,8 @@ class LocalBulk:
             if folder is not None and status is not None and stat.S_ISREG(status.st_mode):
                 return _Target(folder, name), status
         if folders.get((encode_name(space),)) is None:
-            raise SpaceNotFoundError(
-                f"there is no space {space!r} in {folders.root}; create the space with `millstream store create`"
-            )
-        raise ItemNotFoundError(f"there is no {content_id!r} in the space {space!r} of {folders.root}")
+            raise space_not_found(space, str(folders.root))
+        raise item_not_found(content_id, space, str(folders.root))
 
     def _write(
         self,

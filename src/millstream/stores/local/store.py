@@ -39,11 +39,11 @@ from millstream.stores.protocol import (
     DamagedRecordError,
     Entry,
     ItemInfo,
-    ItemNotFoundError,
     SpaceAccess,
     SpaceNotEmptyError,
-    SpaceNotFoundError,
     StoreUnavailableError,
+    item_not_found,
+    space_not_found,
 )
 from millstream.stores.ranges import RangeReader, check_range
 
@@ -273,13 +273,11 @@ class LocalStore:
 
     def _require_space(self, space: str) -> None:
         if not self.has_space(space):
-            raise SpaceNotFoundError(
-                f"there is no space {space!r} in {self._url}; create the space with `millstream store create`"
-            )
+            raise space_not_found(space, self._url)
 
     def _no_item(self, space: str, content_id: str) -> Exception:
         self._require_space(space)
-        return ItemNotFoundError(f"there is no {content_id!r} in {self._url}/{space}")
+        return item_not_found(content_id, space, self._url)
 
     @contextlib.contextmanager
     def _there(self, space: str, content_id: str) -> Iterator[None]:

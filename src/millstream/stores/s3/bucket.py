@@ -17,6 +17,7 @@ from millstream.stores.protocol import (
     ItemInfo,
     ItemNotFoundError,
     StoreInputError,
+    item_not_found,
 )
 from millstream.stores.ranges import check_range
 from millstream.stores.s3.address import S3Address
@@ -95,7 +96,7 @@ class BucketStore(ReadOnlySource):
     def _key(self, space: str, content_id: str) -> str:
         self.require_space(space)
         if self.exclusion.covers(check_content_id(content_id)):
-            raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}")
+            raise item_not_found(content_id, space, self.url)
         return self._address.prefix + content_id
 
     def _entry(self, line: Mapping[str, Any]) -> Entry:
@@ -109,7 +110,7 @@ class BucketStore(ReadOnlySource):
     def _missing(self, content_id: str) -> ItemNotFoundError:
         """The error of an object that is not there; where the bucket is not there either, that is raised at once."""
         self._calls("list_objects_v2", Prefix=self._address.prefix, MaxKeys=1)
-        return ItemNotFoundError(f"there is no {content_id!r} in {self.url}")
+        return item_not_found(content_id, self.space, self.url)
 
 
 def _describe(content_id: str, response: Mapping[str, Any]) -> ItemInfo:

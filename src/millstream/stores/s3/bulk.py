@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from millstream.stores.bulk import SMALL, NewItem, Reading
 from millstream.stores.hashing import Digests
 from millstream.stores.names import order_key
-from millstream.stores.protocol import ItemInfo, ItemNotFoundError, StoreError
+from millstream.stores.protocol import ItemInfo, StoreError, item_not_found
 
 if TYPE_CHECKING:
     from millstream.stores.s3.store import S3Store
@@ -46,10 +46,7 @@ class S3Bulk:
             return [error] * len(content_ids)
         absent = {one for one in content_ids if one not in listed and (end is None or order_key(one) <= end)}
         found = iter(self.infos(space, [one for one in content_ids if one not in absent]))
-        return [
-            ItemNotFoundError(f"{one!r} is not in the listing of space {space!r}") if one in absent else next(found)
-            for one in content_ids
-        ]
+        return [item_not_found(one, space, self._store.url) if one in absent else next(found) for one in content_ids]
 
     def _listed(self, space: str, content_ids: Sequence[str]) -> tuple[set[str], bytes | None]:
         """The ids among *content_ids* that are listed, up to an id (as bytes), or to the last one asked for (None)."""

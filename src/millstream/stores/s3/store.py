@@ -26,10 +26,11 @@ from millstream.stores.protocol import (
     ItemNotFoundError,
     SpaceAccess,
     SpaceNotEmptyError,
-    SpaceNotFoundError,
     StoreError,
     StoreInputError,
     StoreUnavailableError,
+    item_not_found,
+    space_not_found,
 )
 from millstream.stores.ranges import check_range
 from millstream.stores.s3.address import S3Address
@@ -111,7 +112,7 @@ class S3Store:
         if set(keys) - {marker}:
             raise SpaceNotEmptyError(f"space {space!r} in {self._address} still contains items: delete them first")
         if not keys and self._head_or_none(marker) is None:
-            raise self._no_space(space)
+            raise space_not_found(space, self.url)
         self._calls("delete_object", Key=marker)
 
     def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
@@ -125,7 +126,7 @@ class S3Store:
     def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
         body = write_marker(check_acls(acls))
         if not self.has_space(space):
-            raise self._no_space(space)
+            raise space_not_found(space, self.url)
         self._calls("put_object", Key=self._keys.marker(space), Body=body, ContentType="application/json")
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
@@ -290,19 +291,14 @@ class S3Store:
         if space in self._known:
             return
         if not self.has_space(space):
-            raise self._no_space(space)
+            raise space_not_found(space, self.url)
         with self._lock:
             self._known.add(space)
 
     def _missing(self, space: str, content_id: str) -> StoreError:
         if not self.has_space(space):
-            return self._no_space(space)
-        return ItemNotFoundError(f"there is no {content_id!r} in {self._shown(space)}")
-
-    def _no_space(self, space: str) -> SpaceNotFoundError:
-        return SpaceNotFoundError(
-            f"there is no space {space!r} in {self._address}; create the space with `millstream store create`"
-        )
+            return space_not_found(space, self.url)
+        return item_not_found(content_id, space, self.url)
 
     def _exists(self, space: str, upload: Upload) -> AlreadyExistsError:
         return AlreadyExistsError(f"{upload.content_id!r} already exists in {self._shown(space)}")

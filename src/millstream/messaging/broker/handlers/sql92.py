@@ -76,7 +76,7 @@ class _Parser:
 
     def disjunction(self, depth: int) -> Condition:
         if depth > _DEEPEST:
-            raise _wrong(f"nested deeper than {_DEEPEST} levels")
+            raise _wrong(f"parentheses are nested deeper than the limit of {_DEEPEST} levels: remove parentheses")
         left = self._conjunction(depth)
         while self._accept("word", "OR"):
             left = _either(left, self._conjunction(depth))

@@ -39,7 +39,11 @@ _RESERVED: Final = frozenset(
 def check_client_type(kind: int) -> None:
     """Raise UNSUPPORTED where clients of the *kind* (the protocol's ``ClientType``) need what no topic here has."""
     if kind in (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER):
-        raise StatusError(v2.UNSUPPORTED, "lite topics are not supported by this broker: use a normal topic for each")
+        raise StatusError(
+            v2.UNSUPPORTED,
+            "this broker does not support lite consumers: use a push or simple consumer, with a normal topic in place "
+            "of each lite topic",
+        )
 
 
 def check_topic_name(name: str) -> None:
@@ -94,7 +98,9 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
 def check_delivery_time(message: v2.Message, now: int, limits: Limits) -> int:
     """The time at which the delayed *message* is due, in microseconds; a past time counts as now."""
     if not message.system_properties.HasField("delivery_timestamp"):
-        raise StatusError(v2.ILLEGAL_DELIVERY_TIME, "a DELAY message needs a delivery timestamp")
+        raise StatusError(
+            v2.ILLEGAL_DELIVERY_TIME, "the DELAY message has no delivery timestamp: set the time of its delivery"
+        )
     stamp = message.system_properties.delivery_timestamp
     due = stamp.seconds * 1_000_000 + stamp.nanos // 1000
     if due > now + limits.max_delay:
@@ -144,7 +150,8 @@ def check_properties(pairs: Mapping[str, str]) -> None:
     """Raise a status unless *pairs* may be the user properties of a message."""
     if len(pairs) > MAX_PROPERTIES:
         raise StatusError(
-            v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(pairs):,} properties exceed the limit of {MAX_PROPERTIES}"
+            v2.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the message has {len(pairs):,} properties; the limit is {MAX_PROPERTIES}: remove properties",
         )
     size = 0
     for name, value in pairs.items():
@@ -162,14 +169,15 @@ def check_properties(pairs: Mapping[str, str]) -> None:
     if size > MAX_PROPERTY_BYTES:
         raise StatusError(
             v2.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"{size:,} bytes of properties exceed the limit of {MAX_PROPERTY_BYTES:,} bytes",
+            f"the properties of the message have {size:,} characters; the limit is {MAX_PROPERTY_BYTES:,}: shorten or "
+            "remove properties",
         )
 
 
 def check_ids(message_ids: Sequence[str]) -> None:
     """Raise ILLEGAL_MESSAGE_ID unless each of *message_ids* can be a message's."""
     if not all(map(str.strip, message_ids)):
-        raise StatusError(v2.ILLEGAL_MESSAGE_ID, "the message has no id")
+        raise StatusError(v2.ILLEGAL_MESSAGE_ID, "the message has no id: give each message an id that is not blank")
 
 
 def check_message_group(group: str) -> None:
@@ -193,7 +201,8 @@ def check_keys(keys: Sequence[str], tag: str) -> None:
     if size > MAX_PROPERTY_BYTES:
         raise StatusError(
             v2.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"{size:,} bytes of keys and tag exceed the limit of {MAX_PROPERTY_BYTES:,} bytes",
+            f"the keys and the tag of the message have {size:,} characters; the limit is {MAX_PROPERTY_BYTES:,}: "
+            "shorten or remove keys",
         )
     for key in keys:
         if not key.strip() or _CONTROL.search(key):
