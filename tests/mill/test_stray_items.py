@@ -85,6 +85,14 @@ def test_a_stray_item_is_named_with_what_to_do_until_that_is_done(data: Path, mi
     assert (mill("check")[0], [entry.content_id for entry in local(data, "two").entries("s")]) == (0, ["a", "b"])
 
 
+def test_every_stray_item_is_marked_in_the_lines_of_the_report(data: Path, mill: Run) -> None:
+    put(data, "two", *(f"foreign {number:03}" for number in range(102)))
+    assert by_store(mill("check", "--json")[1])["two"] == ("FAILURE", 102, 0)
+    lines = (data / "reports" / "two" / "s" / "000001.tsv").read_text().splitlines()
+    strays = [line for line in lines if "stray: neither at the source" in line]
+    assert len(strays) == 102 and all("\tforeign " in line for line in strays)
+
+
 def test_what_the_source_has_and_nobody_recorded_is_no_stray(data: Path, mill: Run) -> None:
     for store in ("one", "two"):
         put(data, store, "new")

@@ -71,7 +71,7 @@ class SourceComparison:
             return SourceDifferences(note=f"the source could not be listed, and nothing is recorded of it: {error}")
         here = set(unrecorded)
         absent = self._settled(sources, space, (name for name in lacking if name not in here))
-        return SourceDifferences(tuple(sources), ItemSet.of(strays), ItemSet.of(absent))
+        return SourceDifferences(tuple(sources), strays, ItemSet.of(absent))
 
     def _never_recorded(self, sources: Sequence[str], space: str, store: str) -> Iterator[str]:
         """Items that sources list, in spaces without any manifest record, and that *store* is not recorded to have."""

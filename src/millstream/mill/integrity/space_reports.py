@@ -84,13 +84,15 @@ class Reporter:
         store, space, since = made.store, made.space, made.started_at
         report = self._kept(store, space, since)
         if report is None:
+            strays = frozenset[str]()
             if self._comparison is not None:
-                made = compared(made, self._comparison.compare(store, space, since=since))
+                differences = self._comparison.compare(store, space, since=since)
+                made, strays = compared(made, differences), frozenset(differences.strays)
             if self._adopted is not None:
                 made = msgspec.structs.replace(made, adopted=self._adopted(store, space))
             results = _merged(self._bit_log.results(store, space, since=since), more)
             kind = self._kinds.get(store, "")
-            lines = tsv_lines(results, account=self._account, store_type=kind, strays=made.strays.first)
+            lines = tsv_lines(results, account=self._account, store_type=kind, strays=strays)
             self._archive.save(made, lines)
             report = self._kept(store, space, since) or made
         if self._anchor is not None:

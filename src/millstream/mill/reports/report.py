@@ -98,12 +98,12 @@ class AdoptedShare(msgspec.Struct, frozen=True):
 class SourceDifferences(msgspec.Struct, frozen=True):
     """How a copy of a space differs from its ``sources`` by item.
 
-    ``strays`` are only in the copy: no source has them, nor was one recorded to have them. ``absent`` items are
-    recorded at a source and not in the copy. ``note`` says why nothing could be said.
+    ``strays`` are the ids of all items that are only in the copy: no source has them, nor was one recorded to have
+    them. ``absent`` items are recorded at a source and not in the copy. ``note`` says why nothing could be said.
     """
 
     sources: tuple[str, ...] = ()
-    strays: ItemSet = ItemSet()
+    strays: Sequence[str] = ()
     absent: ItemSet = ItemSet()
     note: str = ""
 
@@ -277,17 +277,17 @@ def compared(report: IntegrityReport, differences: SourceDifferences) -> Integri
     """*report* on a copy with its *differences* from the source: strays fail it, absent items forbid SUCCESS."""
     notes = (*report.notes, differences.note) if differences.note else report.notes
     result = report.result
-    if differences.strays.count:
+    if differences.strays:
         result = ReportResult.FAILURE
     elif (differences.absent.count or differences.note) and result == ReportResult.SUCCESS:
         result = ReportResult.INCOMPLETE
-    differs = differences.strays.count or differences.absent.count
+    differs = differences.strays or differences.absent.count
     return msgspec.structs.replace(
         report,
         result=result,
         notes=notes,
         sources=differences.sources if differs else (),
-        strays=differences.strays,
+        strays=ItemSet.of(differences.strays),
         absent=differences.absent,
     )
 
