@@ -17,8 +17,16 @@ from millstream.anchoring.errors import (
 )
 from millstream.anchoring.registry import OperationState, ProtocolVersion, ProtocolVersions, RegistryError
 from millstream.anchoring.registry.size_estimator import EstimatedSizes, count_that_fits, write_largest_batch
-from millstream.anchoring.sidetree import SIDETREE, BatchTooLargeError, Operation, resolve, write_batch
-from millstream.anchoring.sidetree.encoding import canonical
+from millstream.anchoring.sidetree import (
+    ORB,
+    SIDETREE,
+    BatchTooLargeError,
+    Operation,
+    OperationType,
+    resolve,
+    write_batch,
+)
+from millstream.anchoring.sidetree.encoding import canonical, hash_of
 from millstream.core.cid import CidForm, form_of
 from millstream.testing.dids import DidOwner, add_service
 
@@ -294,6 +302,29 @@ def test_a_batch_shrinks_until_it_fits_whatever_was_estimated() -> None:
     assert len(core.data) <= 900
     with pytest.raises(BatchTooLargeError):
         write_largest_batch(operations, msgspec.structs.replace(SIDETREE, max_core_index_bytes=100))
+
+
+def test_a_batch_whose_file_would_be_too_large_after_decompression_is_cut_smaller(
+    sqlite_fleet: Any, submit: Submit
+) -> None:
+    """Suffix data that repeats itself has few bytes under GZIP, but a reader unpacks only three times the limit."""
+    narrow = msgspec.structs.replace(ORB, max_core_index_bytes=1_500)
+    sqlite_fleet.versions = ProtocolVersions([ProtocolVersion("1.0", narrow)])
+    registry = sqlite_fleet.instance()
+    origin = "https://orb.example/" + "x" * 1_500
+    people = [DidOwner(f"origin{n}", profile=ORB).create for n in range(4)]
+    origins = [{**(create.suffix_data or {}), "anchorOrigin": origin} for create in people]
+    accepted = submit(
+        registry,
+        *(
+            Operation(OperationType.CREATE, hash_of(data), create.delta, data)
+            for create, data in zip(people, origins, strict=True)
+        ),
+    )
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    assert anchors(sqlite_fleet) == [2, 2]
+    assert [registry.store.status(name).state for name in accepted] == [OperationState.OBSERVED] * 4
 
 
 def test_an_operation_that_fits_in_no_file_is_rejected(sqlite_fleet: Any, submit: Submit) -> None:

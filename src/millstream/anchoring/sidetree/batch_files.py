@@ -70,7 +70,7 @@ def write_batch(operations: Sequence[Operation], profile: Profile, *, lock: str 
     files = list[NamedFile]()
 
     def add(kind: str, value: Any, limit: int) -> str:
-        data = pack(value, kind, limit)
+        data = pack(value, kind, limit, profile.inflation)
         files.append(NamedFile(kind, cid_of(data, profile.cid), data))
         return files[-1].uri
 

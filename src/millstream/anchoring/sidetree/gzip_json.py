@@ -12,12 +12,15 @@ from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError
 
 
-def pack(value: Any, file: str, limit: int) -> bytes:
-    """*value* as a file of at most *limit* bytes: the same value gives the same bytes.
+def pack(value: Any, file: str, limit: int, inflation: int) -> bytes:
+    """*value* as a file of at most *limit* bytes, and *inflation* times as many before compression.
 
-    *file* names it in the :class:`BatchTooLargeError`.
+    The same value gives the same bytes. *file* names it in the :class:`BatchTooLargeError`.
     """
-    data = gzip.compress(canonical(value), mtime=0)
+    text = canonical(value)
+    if len(text) > limit * inflation:
+        raise BatchTooLargeError(file, len(text), limit * inflation, "bytes before compression")
+    data = gzip.compress(text, mtime=0)
     if len(data) > limit:
         raise BatchTooLargeError(file, len(data), limit)
     return data
