@@ -50,11 +50,16 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.value is not None and self.header is None:
             raise LogInputError("a header value was given without the name of the header: give both, or the name alone")
         if self.since is not None and self.until is not None and self.since >= self.until:
-            raise LogInputError("the time range is empty: its end must be after its beginning")
+            raise LogInputError(
+                f"the time range from {self.since} to {self.until} (microseconds since the epoch) is empty: its end "
+                "must be after its beginning"
+            )
         if self.text == "":
             raise LogInputError("the text to search for is empty: give at least one character")
         if not any((self.key is not None, self.source is not None, self.header, self.text, self.has_times)):
-            raise LogInputError("give at least one of key, source, header, text, since and until")
+            raise LogInputError(
+                "the search has no condition: give at least one of key, source, header, text, since and until"
+            )
 
     @property
     def has_times(self) -> bool:

@@ -56,7 +56,8 @@ def call_broker(
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
                 raise AdminCallError(
-                    f"the broker at {place} is of an earlier release, which does not support this command: upgrade it"
+                    f"the broker at {place} is of an earlier release, which does not support this command: upgrade "
+                    "the broker"
                 ) from error
             reason = str(error.details() or error.code().name)[:200]
             raise UnreachableError(

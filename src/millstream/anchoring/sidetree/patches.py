@@ -139,7 +139,7 @@ def _check_services(services: object) -> None:
 
 def _check_id_list(ids: object) -> None:
     if not isinstance(ids, list):
-        raise _wrong("'ids' must be a list")
+        raise _wrong("'ids' of a patch must be a list of ids")
     _check_ids(ids, unique=False)
 
 
@@ -153,7 +153,7 @@ def _check_ids(ids: Sequence[object], *, unique: bool) -> None:
 
 def _check_uris(uris: object) -> None:
     if not isinstance(uris, list):
-        raise _wrong("'uris' must be a list of URIs")
+        raise _wrong("'uris' of a patch must be a list of URIs")
     for uri in uris:
         if not isinstance(uri, str) or not _URI.fullmatch(uri):
             raise _wrong(f"{str(uri)[:60]!r} in 'uris' is not a URI")
@@ -163,7 +163,7 @@ def _check_uris(uris: object) -> None:
 
 def _objects(value: object, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise _wrong(f"{name!r} must be a list of objects")
+        raise _wrong(f"{name!r} of a patch must be a list of objects")
     return value
 
 

@@ -171,5 +171,6 @@ def _cursor(connection: sa.Connection, statement: str | _Statement, rows: Sequen
         return cursor
     except dialect.loaded_dbapi.Error as error:
         raise LedgerUnavailableError(
-            f"cannot read or write the ledger's tree in the node's database: {error}"
+            f"cannot read or write the ledger's tree in the node's database: {error}; check that the database runs "
+            "and has free space"
         ) from error

@@ -87,7 +87,7 @@ class BrokerService:
 
     async def send_message(self, request: v2.SendMessageRequest, call: CallContext) -> v2.SendMessageResponse:
         if not request.messages:
-            raise StatusError(v2.MESSAGE_CORRUPTED, "the request contains no message")
+            raise StatusError(v2.MESSAGE_CORRUPTED, "the request contains no message: send at least one")
         names = {full_name(message.topic, call.namespace) for message in request.messages}
         if len(names) > 1:
             first, second = sorted(names)[:2]

@@ -135,7 +135,10 @@ def _read_authority(path: str) -> bytes | None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=data.decode())
     except (OSError, ValueError) as error:
-        raise BrokerCredentialsError(f"setting broker.tls_client_ca: {path} is not a PEM certificate") from error
+        raise BrokerCredentialsError(
+            f"setting broker.tls_client_ca: {path} is not a PEM certificate: give a file that begins with -----BEGIN "
+            "CERTIFICATE-----"
+        ) from error
     return data
 
 

@@ -72,7 +72,7 @@ class BrokerServer:
     def supervisor(self) -> BrokerSupervisor:
         """The broker itself, for who runs in the same process; only while it accepts calls."""
         if self._supervisor is None:
-            raise BrokerError("the broker has not been started")
+            raise BrokerError("the broker has not been started: use the server in an `async with` block")
         return self._supervisor
 
     async def __aenter__(self) -> Self:

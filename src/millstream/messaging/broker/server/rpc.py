@@ -69,7 +69,9 @@ def check_caller(
     access = keys.access(headers)
     client_id, namespace = str(headers.get("x-mq-client-id", "")), str(headers.get("x-mq-namespace", ""))
     if not client_id:
-        raise StatusError(v2.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
+        raise StatusError(
+            v2.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing: set the header to the id of the client"
+        )
     if access is not UNRESTRICTED:
         client_id = f"{access.name}/{client_id}"  # no client speaks for a client of another key
         check_call(need, request, access, namespace)
