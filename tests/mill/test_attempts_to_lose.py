@@ -39,7 +39,7 @@ AHEAD = 3600.0
 def test_p8_an_item_that_is_still_there_is_not_recorded_as_deleted(world: Any) -> None:
     for name in ("a", "b"):
         world.put(ItemRef("1", "s", name))
-    with pytest.raises(NotDeletedError, match=r"'b' is still in space 's' of store '1': delete it there first"):
+    with pytest.raises(NotDeletedError, match=r"'b' is still in space 's' of store '1': delete the item there first"):
         record_deletions(world.providers, world.manifest, "1", "s", ["gone", "b"])
     assert world.manifest.get("1", "s", "gone") is None
     with pytest.raises(UnknownStoreError, match="unknown store '9'"):

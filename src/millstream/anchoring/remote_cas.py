@@ -50,7 +50,9 @@ class HttpCas:
     def __init__(self, url: str, reader: HttpReader | None = None) -> None:
         parts = check_url(url)
         if parts.query:
-            raise CasSourceError(f"{redacted_url(url)} has a query string: remove it; the CID is appended to the URL")
+            raise CasSourceError(
+                f"{redacted_url(url)} has a query string: remove this part; the CID is appended to the URL"
+            )
         self.url = url.rstrip("/") + (NODE_FILES if parts.path in ("", "/") else "")
         self._reader = reader or HttpReader()
 

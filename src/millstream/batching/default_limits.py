@@ -50,6 +50,6 @@ def read_default_limits(documents: Documents) -> DefaultLimits:
         return msgspec.json.decode(data, type=prepared(DefaultLimits))
     except msgspec.DecodeError as error:
         raise ConfigError(
-            f"{document} is not valid ({error}): restore it from a backup, or write the limits that the batches of "
-            f"this node have; at first they were {msgspec.json.encode(LIMITS_OF_NEW_NODES).decode()}"
+            f"{document} is not valid ({error}): restore these limits from a backup, or write the limits that the "
+            f"batches of this node have; at first they were {msgspec.json.encode(LIMITS_OF_NEW_NODES).decode()}"
         ) from error

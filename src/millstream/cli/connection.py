@@ -98,5 +98,6 @@ def _text(path: Path | None) -> str:
         return (_read(path) or b"").decode().strip()
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path} is not valid UTF-8: name the file that contains the password or the secret, and save it as UTF-8"
+            f"{path} is not valid UTF-8: name the file that contains the password or the secret, and save this file "
+            "as UTF-8"
         ) from error

@@ -81,7 +81,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
     if goal_url == source_url:
         raise MoveError("the node's tables are in this database already: name another database")
     if (serving := find_serving_node(settings.folder)) is not None:
-        raise NodeServesError(f"process {serving.pid} serves this node: stop it first")
+        raise NodeServesError(f"process {serving.pid} serves this node: stop the process first")
     if not has_database(settings):
         raise NodeNotFoundError(f"the node in {settings.folder} has no tables to move: check --data and node.database")
     if source_url:

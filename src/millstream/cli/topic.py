@@ -217,7 +217,7 @@ def _ask(
             result = call_store(store, call, request, limits=limits_of(settings.broker))
     except WriterBusyError as error:
         raise WriterBusyError(
-            f"these topics are in use by a running broker: use --broker HOST:PORT or --url URL ({error})"
+            f"the topics in the log store are in use by a running broker: use --broker HOST:PORT or --url URL ({error})"
         ) from error
     _record(settings, call, result)
     return result

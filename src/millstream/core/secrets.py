@@ -53,7 +53,7 @@ def read_password(path: str | Path) -> str:
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise ValueError("it is not text in UTF-8") from error
+        raise ValueError("the file is not text in UTF-8") from error
 
 
 def mask_password(url: str) -> str:

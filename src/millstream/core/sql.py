@@ -235,8 +235,8 @@ class SqlDatabase:
                 return once()
             except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
                 raise self.busy_error(
-                    f"the database {_named(self.engine.url)} did not answer, or failed: {error.orig}; check that it "
-                    "runs and has free space"
+                    f"the database {_named(self.engine.url)} did not answer, or failed: {error.orig}; check that the "
+                    "database runs and has free space"
                 ) from error
 
         return ANSWERS.call(translated, self.clock)

@@ -82,7 +82,7 @@ def read_header(data: bytes) -> BlockHeader:
         raise BlockError(f"{len(data)} bytes are too few for a block, which has at least {HEADER.size} bytes")
     magic, version, sections, flags, _, *rest = HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise BlockError("it does not begin with the magic number of a block")
+        raise BlockError("the data does not begin with the magic number of a block")
     if version != VERSION or flags:
         raise BlockError(
             f"block format {version} with flags {flags} is newer than this Millstream, which reads {VERSION}: "
@@ -91,7 +91,7 @@ def read_header(data: bytes) -> BlockHeader:
     header = BlockHeader(sections, *rest)
     if not 1 <= header.count <= MAX_COUNT or header.raw_bytes > MAX_RAW_BYTES:
         raise BlockError(
-            f"its header states {header.count:,} messages in {header.raw_bytes:,} bytes; the limits are "
+            f"the header of the block states {header.count:,} messages in {header.raw_bytes:,} bytes; the limits are "
             f"{MAX_COUNT:,} messages and {MAX_RAW_BYTES:,} bytes"
         )
     return header

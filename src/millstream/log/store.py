@@ -191,7 +191,9 @@ class LogStore(ClosesOnExit):
             return
         stored = self._backend.get_state(spec.name, KIND).value.decode() or self._names.kind(spec.name)
         if stored != spec.kind:
-            raise LogInputError(f"log {spec.name!r} is of kind {stored!r}, not {spec.kind!r}: open it without a kind")
+            raise LogInputError(
+                f"log {spec.name!r} is of kind {stored!r}, not {spec.kind!r}: open the log without a kind"
+            )
 
     def _find(self, name: str) -> None:
         try:

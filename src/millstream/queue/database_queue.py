@@ -204,7 +204,7 @@ class DatabaseWorkQueue(ClosesOnExit):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise QueueError(f"queue {self._queue!r} is closed: open it again")
+            raise QueueError(f"queue {self._queue!r} is closed: open the queue again")
 
 
 def _duration(seconds: float, name: str, *, zero: bool = False) -> int:

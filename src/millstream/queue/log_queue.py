@@ -215,7 +215,7 @@ class LogWorkQueue(ClosesOnExit):
         """The lock of the queue. Raises :class:`QueueError` where it is closed: what it knew may no longer hold."""
         with self._lock:
             if self._closed:
-                raise QueueError(f"the queue {self.name!r} is closed; open it again")
+                raise QueueError(f"the queue {self.name!r} is closed: open the queue again")
             yield
 
     def _apply(self, event: Event) -> int:

@@ -41,7 +41,7 @@ class BrokerClient(msgspec.Struct, frozen=True, kw_only=True):
             found = mask_password(self.url)
             if parts.username:
                 raise InputError(
-                    f"--url: {found!r} contains a user name: remove it, and use --user and --password-file"
+                    f"--url: {found!r} contains a user name: remove the name, and use --user and --password-file"
                 )
             raise InputError(
                 f"--url: invalid URL {found!r}: expected http://HOST:PORT or https://HOST, without a query"

@@ -31,6 +31,6 @@ def unique_parameters(given: Sequence[tuple[str, str]]) -> Mapping[str, str]:
     found = dict[str, str]()
     for name, value in given:
         if name in found:
-            raise QueryError(f"parameter {name[:80]!r} is given more than once: give it once")
+            raise QueryError(f"parameter {name[:80]!r} is given more than once: give the parameter once")
         found[name] = value
     return found

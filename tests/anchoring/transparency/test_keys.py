@@ -130,7 +130,7 @@ def test_a_key_file_that_others_can_read_or_that_is_damaged_is_refused_without_i
     ):
         assert damaged != whole
         keys.path.write_bytes(damaged)
-        with pytest.raises(LedgerKeyError, match="restore it from a backup") as error:
+        with pytest.raises(LedgerKeyError, match="restore the file from a backup") as error:
             keys.signing()
         assert private[-40:-4] not in str(error.value)
         assert "`$" not in str(error.value) and "JSON is malformed" not in str(error.value)

@@ -43,13 +43,13 @@ def test_a_row_becomes_the_message_it_describes(row: tuple[Any, ...], expected: 
         ((None, "", "", None, None), "body is NoneType"),
         ((b"", b"\xff", "", None, None), "key is not UTF-8"),
         ((b"", "", "", "noon", None), "invalid event time 'noon'"),
-        ((b"", "", "", 2**63, None), f"its event time {2**63} does not fit into a signed 64-bit integer"),
+        ((b"", "", "", 2**63, None), f"the event time {2**63} does not fit into a signed 64-bit integer"),
         ((b"", "", "", None, "{"), "headers"),
         ((b"", "", "", None, '{"a": 1}'), "headers"),
         ((b"", "", "", None, b"\xff"), "headers"),
         (
             (b"x" * (64 << 20), "", "", None, None),
-            "its size of 67,108,864 bytes exceeds the limit of a row, 67,104,768: store the content",
+            "the row has 67,108,864 bytes, but the limit of a row is 67,104,768: store the content",
         ),
     ],
 )

@@ -56,7 +56,7 @@ class OperationObserver:
                 if check_seal(entry).number != number + 1 or entry.previous != last:
                     raise LedgerError(
                         f"entry {entry.number} of the ledger registry does not follow entry {number}, the last one "
-                        "that was observed: the ledger was rewritten or replaced; restore it from a backup"
+                        "that was observed: the ledger was rewritten or replaced; restore the ledger from a backup"
                     )
                 observe_operations(self.history, self._cas, self._versions, entry)
                 number, last, count = entry.number, entry.hash, count + 1

@@ -221,7 +221,7 @@ class OperationWriter:
         if history.is_postponed(entry.number):
             raise ObservationBlockedError(
                 f"cannot read anchor {entry.number}: files of this anchor are missing from content-addressed storage, "
-                "or the storage does not answer: check it, and restore missing files from a copy"
+                "or the storage does not answer: check the storage, and restore missing files from a copy"
             )
 
     def _rewritten(self, cut: OpenCut) -> WrittenBatch:

@@ -220,7 +220,7 @@ class LedgerKeys:
 
     def _damaged(self, reason: str) -> LedgerKeyError:
         """Without the text of a JSON error: that quotes the file."""
-        return LedgerKeyError(f"the key file {self.path} is damaged ({reason}): restore it from a backup")
+        return LedgerKeyError(f"the key file {self.path} is damaged ({reason}): restore the file from a backup")
 
     def _write(self, stored: StoredKeys) -> None:
         """Write *stored*; of keys that are over only the public half is kept. A link is followed."""

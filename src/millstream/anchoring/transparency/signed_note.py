@@ -137,7 +137,9 @@ def parse_private_key(text: str) -> tuple[str, int, bytes]:
         raise NoteError("invalid private key: expected the form PRIVATE+KEY+<name>+<key id>+<key>")
     name, kind, seed, key_id = _split_key(text.removeprefix(_PRIVATE), "the private key")
     if _key_of(name, kind, seed).key_id != key_id:
-        raise NoteError(f"the private key {name!r} is damaged: its key id does not match; restore it from a backup")
+        raise NoteError(
+            f"the private key {name!r} is damaged: its key id does not match; restore the key from a backup"
+        )
     return name, kind, seed
 
 

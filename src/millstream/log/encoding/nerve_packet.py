@@ -51,7 +51,7 @@ def decode_packet(data: bytes) -> Sourced:
             continue
         size, position = _size(data, tag, position)
         if position + size > len(data):
-            raise _no_packet("it is truncated")
+            raise _no_packet("the packet is truncated")
         value_bytes = data[position : position + size]
         payload, name = (value_bytes if tag == _PACKET else payload), (value_bytes if tag == _NAME else name)
         position += size
@@ -64,7 +64,7 @@ def _size(data: bytes, tag: int, position: int) -> tuple[int, int]:
     if fixed is not None:
         return fixed, position
     if tag & 7 != 2:
-        raise _no_packet(f"it contains a field of wire type {tag & 7}, which is not supported")
+        raise _no_packet(f"the packet contains a field of wire type {tag & 7}, which is not supported")
     return _read_varint(data, position)
 
 
@@ -81,12 +81,12 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, 70, 7):
         if position >= len(data):
-            raise _no_packet("it is truncated")
+            raise _no_packet("the packet is truncated")
         number |= (data[position] & 0x7F) << shift
         position += 1
         if data[position - 1] < 0x80:
             return number & _MOST_ID, position
-    raise _no_packet("it contains a number that is too long")
+    raise _no_packet("the packet contains a number that is too long")
 
 
 def _no_packet(why: str) -> LogInputError:

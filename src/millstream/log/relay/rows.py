@@ -39,7 +39,7 @@ def check_size(size: int) -> None:
     """Refuse a row that is larger than a message of a log can be. Raises :class:`RowError`."""
     if size > MAX_ROW_BYTES:
         raise RowError(
-            f"its size of {size:,} bytes exceeds the limit of a row, {MAX_ROW_BYTES:,}: store the content as a "
+            f"the row has {size:,} bytes, but the limit of a row is {MAX_ROW_BYTES:,}: store the content as a "
             "content item, and its id in the row"
         )
 
@@ -49,7 +49,7 @@ def _bytes(value: Any) -> bytes:
         return bytes(value)
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
-    raise RowError(f"its body is {type(value).__name__}, not bytes or text")
+    raise RowError(f"the body is {type(value).__name__}, not bytes or text")
 
 
 def _text(value: Any, what: str) -> str:
@@ -57,7 +57,7 @@ def _text(value: Any, what: str) -> str:
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise RowError(f"its {what} is not UTF-8") from error
+            raise RowError(f"the {what} is not UTF-8") from error
     return "" if value is None else str(value)
 
 
@@ -68,7 +68,7 @@ def _time(value: Any) -> int | None:
     if isinstance(value, int):
         if -(2**63) <= value < 2**63:
             return value
-        raise RowError(f"its event time {value} does not fit into a signed 64-bit integer")
+        raise RowError(f"the event time {value} does not fit into a signed 64-bit integer")
     try:
         moment = datetime.fromisoformat(_text(value, "event time"))
     except ValueError as error:
@@ -85,6 +85,6 @@ def _headers(value: Any) -> tuple[tuple[str, bytes], ...]:
     try:
         found = msgspec.json.decode(value, type=prepared(dict[str, str] | list[tuple[str, str]]))
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
-        raise RowError(f"its headers are not a JSON object of strings: {error}") from error
+        raise RowError(f"the headers are not a JSON object of strings: {error}") from error
     pairs = found.items() if isinstance(found, dict) else found
     return tuple((name, text.encode("utf-8")) for name, text in pairs)

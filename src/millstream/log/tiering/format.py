@@ -68,7 +68,7 @@ def encode_index(entries: Sequence[tuple[int, ...]]) -> bytes:
 def index_size(tail: bytes) -> int:
     """How many bytes the index has, with the *tail* it ends in. Raises :class:`SealError`."""
     if len(tail) != _TAIL.size or tail[:4] != INDEX_MARK:
-        raise SealError("the index at its end is missing")
+        raise SealError("the index at the end of the object is missing")
     size: int = _TAIL.unpack(tail)[2]
     if not _INDEX.size + _TAIL.size < size <= MOST_INDEX_BYTES:
         raise SealError(f"an index of {size} bytes is not valid")
@@ -79,13 +79,13 @@ def decode_index(data: bytes) -> Any:
     """The array of :data:`ENTRY` in an index with its tail. Raises :class:`SealError`."""
     *_, blocks, first_id, last_id, total, _, _, _, _ = _unpacked(_INDEX, INDEX_MARK, data)
     if len(data) != _INDEX.size + blocks * ENTRY.itemsize + _TAIL.size or not blocks:
-        raise SealError("the size of its index differs from the size it states")
+        raise SealError("the index does not have the size that it states")
     _check(data[: -_TAIL.size])
     rows = np.frombuffer(data, ENTRY, blocks, _INDEX.size)
     dense = bool((rows["first_id"][1:] == rows["last_id"][:-1] + 1).all())
     sums = summarize(rows)
     if not dense or (sums.first_id, sums.last_id, sums.bytes) != (first_id, last_id, total):
-        raise SealError("the entries of its index are inconsistent")
+        raise SealError("the entries of the index are inconsistent")
     return rows
 
 
@@ -110,9 +110,11 @@ def _unpacked(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:
         raise SealError(f"{len(data)} bytes are too few for the format")
     found, version, *rest = kind.unpack_from(data)
     if found != mark:
-        raise SealError("its magic number is missing")
+        raise SealError("the magic number at the beginning is missing")
     if version != VERSION:
-        raise SealError(f"it has version {version}, but this release reads version {VERSION}: upgrade Millstream")
+        raise SealError(
+            f"the object has version {version}, but this release reads version {VERSION}: upgrade Millstream"
+        )
     return tuple(rest)
 
 
@@ -124,7 +126,7 @@ def _sealed(data: bytes) -> bytes:
 
 def _check(data: bytes) -> None:
     if _CRC.unpack_from(data, _CRC_AT)[0] != _checksum(data):
-        raise SealError("its CRC32C does not match")
+        raise SealError("the CRC32C does not match the content")
 
 
 def _checksum(data: bytes | bytearray) -> int:

@@ -80,7 +80,7 @@ class BrokerCore:
             except WriterBusyError as error:
                 raise StatusError(
                     v2.PRECONDITION_FAILED,
-                    f"another process writes to the log of topic {name}: stop it first ({error})",
+                    f"another process writes to the log of topic {name}: stop that process first ({error})",
                 ) from error
         return found
 

@@ -122,7 +122,9 @@ class PolicyRepository:
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise PolicyError(f"{name} in {self.place.where} is not UTF-8 text ({error}): save it as UTF-8") from error
+            raise PolicyError(
+                f"{name} in {self.place.where} is not UTF-8 text ({error}): save the file as UTF-8"
+            ) from error
 
 
 class CachedPolicies:

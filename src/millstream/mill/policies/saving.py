@@ -65,7 +65,7 @@ def read_policy(data: bytes, account: str) -> ParsedPolicy:
     try:
         return parse_policy(data.decode("utf-8-sig"), account)
     except UnicodeDecodeError as error:
-        raise PolicyError(f"the policy of {account} is not UTF-8 text ({error}): save it as UTF-8") from error
+        raise PolicyError(f"the policy of {account} is not UTF-8 text ({error}): save the policy as UTF-8") from error
 
 
 def save_policy(place: PolicyLocation, account: str, data: bytes, *, if_match: str | None = None) -> PolicyVersion:
@@ -146,7 +146,7 @@ def _check_version(place: PolicyLocation, name: str, current: bytes | None, if_m
     if if_match is not None and if_match != version_of(current):
         raise PolicyConflictError(
             f"{name} in {place.where} is at version {version_of(current)}, not {if_match}, because "
-            "another version was saved meanwhile: read it with `millstream mill policy show`, and edit "
+            "another version was saved meanwhile: read the policy with `millstream mill policy show`, and edit "
             "that version"
         )
 

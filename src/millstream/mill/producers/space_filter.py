@@ -53,7 +53,7 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
     except OSError as error:
         raise FilterError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise FilterError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from error
+        raise FilterError(f"{path} is not UTF-8 text ({error}): save the file as UTF-8") from error
     if len(data) > MAX_BYTES:
         raise FilterError(f"{path} is larger than {MAX_BYTES:,} bytes, the limit of a space list")
     return tuple(_patterns(text.splitlines(), path))

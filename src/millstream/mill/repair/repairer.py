@@ -147,8 +147,8 @@ class Repairer:
         row = self._manifest.get(place.store, place.space, place.content_id)
         if row is None or row.deleted or row.sha256 is None:
             raise RepairError(
-                f"no checksum is recorded for {place}, or its deletion is recorded, so it cannot be repaired: check it "
-                "first (`millstream mill check`)"
+                f"no checksum is recorded for {place}, or its deletion is recorded, so the item cannot be "
+                "repaired: check the item first (`millstream mill check`)"
             )
         wanted = self._event(place, reason, healed=True, sha256=row.sha256, good=place.store)
         return self._recorded(wanted, partial(self._write_anew, place, row.sha256, wanted))
@@ -262,7 +262,8 @@ class Repairer:
         appeared = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
         if recorded != seen.recorded or now != seen.vote or appeared:
             raise RepairError(
-                f"{bad} changed during its repair and was not overwritten: check it again (`millstream mill check`)"
+                f"{bad} changed during its repair and was not overwritten: check the item again (`millstream mill "
+                "check`)"
             )
 
     def _keep(self, bad: ItemRef, reason: str) -> ItemRef | None:

@@ -96,7 +96,7 @@ class JobFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise JobBusyError(
-                    f"another process is running the job in {self.path}: wait for it, or stop it"
+                    f"another process is running the job in {self.path}: wait until the job ends, or stop that process"
                 ) from error
             write_durably(self.path / "inputs.json", canonical_json(self.inputs))
             with spark_errors_explained(self.job):

@@ -100,13 +100,13 @@ def decode_sidecar(data: bytes, content_id: str, shown: Callable[[], str]) -> Si
     """
     line, _, rest = data.partition(b"\n")
     if rest != hashlib.sha256(line).hexdigest().encode("ascii") + b"\n":
-        raise damaged_sidecar(content_id, shown(), "its checksum does not match")
+        raise damaged_sidecar(content_id, shown(), "the checksum in the sidecar does not match")
     try:
         sidecar = _decoder.decode(line)
     except msgspec.DecodeError as error:
         raise damaged_sidecar(content_id, shown(), str(error)) from error
     if sidecar.content_id != content_id:
-        raise damaged_sidecar(content_id, shown(), f"it belongs to {sidecar.content_id!r}")
+        raise damaged_sidecar(content_id, shown(), f"the sidecar belongs to {sidecar.content_id!r}")
     return sidecar
 
 

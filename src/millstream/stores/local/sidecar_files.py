@@ -59,9 +59,9 @@ class SidecarFiles:
         except OSError as error:
             if error.errno not in _NOT_A_FILE:
                 raise
-            raise damaged_sidecar(content_id, self._shown(path, name), "it is not a regular file") from error
+            raise damaged_sidecar(content_id, self._shown(path, name), "the path is not a regular file") from error
         if len(data) > MAX_BYTES:
-            raise damaged_sidecar(content_id, self._shown(path, name), f"it is larger than {MAX_BYTES} bytes")
+            raise damaged_sidecar(content_id, self._shown(path, name), f"the sidecar is larger than {MAX_BYTES} bytes")
         return data
 
     def _shown(self, path: tuple[str, ...], name: str) -> str:

@@ -33,7 +33,7 @@ class SpaceFiles:
                 line, _, rest = file.readall().partition(b"\n")
         except FileNotFoundError as error:
             if os.path.lexists(path):
-                raise DamagedRecordError(f"{path} is not a regular file: move it away", str(path)) from error
+                raise DamagedRecordError(f"{path} is not a regular file: move this entry away", str(path)) from error
             return {}
         if rest.strip() != hashlib.sha256(line).hexdigest().encode("ascii"):
             raise DamagedRecordError(

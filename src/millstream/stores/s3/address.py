@@ -50,8 +50,8 @@ def parse_address(url: str) -> S3Address:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise StoreInputError(
-            f"the URL of bucket {parts.netloc.rpartition('@')[2]!r} contains credentials: remove them, "
-            "and refer to them with profile=NAME or credentials=NAME"
+            f"the URL of bucket {parts.netloc.rpartition('@')[2]!r} contains credentials: "
+            "remove these, and refer to credentials with profile=NAME or credentials=NAME"
         )
     pairs, exclude = _split_exclude(parts)
     options = _options(parts, pairs)

@@ -132,7 +132,7 @@ class ConnectionPool(Generic[LocationT]):
     def _take(self) -> PooledConnection:
         with self._lock:
             if self._closed:
-                raise StorageError(f"{self.address.url} is closed; open it again")
+                raise StorageError(f"{self.address.url} is closed: open the store again")
             if self._idle:
                 return self._idle.pop()
         return self._open()

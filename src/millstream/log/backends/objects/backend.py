@@ -252,4 +252,4 @@ class ObjectsBackend:
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise StorageReadOnlyError(f"{self.url} is open for reading only: open it without read_only")
+            raise StorageReadOnlyError(f"{self.url} is open for reading only: open the store without read_only")

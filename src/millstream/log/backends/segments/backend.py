@@ -264,7 +264,9 @@ class SegmentsBackend:
         elif (found := marker.read_bytes()) not in (MARKER, MARKER_1):
             version = re.search(rb'"version":(\d{1,9})', found)
             if version is None or int(version[1]) <= _VERSION:
-                raise StorageError(f"{marker} is not a valid marker file of a log store: restore it from a backup")
+                raise StorageError(
+                    f"{marker} is not a valid marker file of a log store: restore the file from a backup"
+                )
             raise StorageError(
                 f"{self._folder} is a log store of format {int(version[1])}, but this release reads "
                 f"format {_VERSION}: install a newer release"
@@ -308,13 +310,14 @@ class SegmentsBackend:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StorageError(f"{self.url} is closed; open it again")
+            raise StorageError(f"{self.url} is closed: open the store again")
 
     def _check_writable(self) -> None:
         self._check_open()
         if self._read_only:
             raise StorageReadOnlyError(
-                f"{self.url} is read-only: open it for writing, and give this user the right to write to its folder"
+                f"{self.url} is read-only: open the store for writing, and give this user the right to write to its "
+                "folder"
             )
 
 

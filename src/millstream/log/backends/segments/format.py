@@ -225,7 +225,7 @@ def _seal(head: bytes, rest: bytes = b"") -> bytes:
 
 def _check(data: bytes, size: int) -> None:
     if len(data) != size or _CRC.unpack_from(data, _CRC_AT)[0] != _checksum(data):
-        raise FormatError("its CRC32C does not match")
+        raise FormatError("the CRC32C of the record does not match")
 
 
 def _checksum(data: bytes | bytearray) -> int:

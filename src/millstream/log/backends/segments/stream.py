@@ -180,7 +180,7 @@ class SegmentStream(CommittedSegments):
     def _writable(self) -> tuple[CommittedEnd, int]:
         """The end, and the file to write to, which ends there."""
         if self._read_only:
-            raise StorageReadOnlyError(f"{self._folder} is opened read-only: open it for writing")
+            raise StorageReadOnlyError(f"{self._folder} is opened read-only: open the store for writing")
         end = self.end()
         status = os.fstat(self._handle(end.segment))
         if not status.st_nlink:

@@ -362,7 +362,7 @@ class SqliteBackend:
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         if self._closed:
-            raise StorageError(f"{self.url} is closed; open it again")
+            raise StorageError(f"{self.url} is closed: open the store again")
         try:
             yield
         except (sqlite3.Error, OSError) as error:
