@@ -22,6 +22,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions as PahoSubscribeOptions
 
 from millstream.core.clock import Clock
+from millstream.core.tls_files import KeyPairError, load_key_pair, openssl_reason
 from millstream.ingest.broker_url import BrokerAddress
 from millstream.ingest.errors import BrokerRefusedError, BrokerUnavailableError, IngestInputError, SessionTakenError
 from millstream.ingest.options import SubscribeOptions
@@ -349,10 +350,13 @@ def _connect_properties(options: SubscribeOptions) -> Any:
 def _tls_context(place: BrokerAddress) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=place.tls_ca or None)
-        if place.tls_certificate:
-            context.load_cert_chain(place.tls_certificate, place.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise IngestInputError(f"cannot use tls_ca, tls_certificate or tls_key of {place.url}: {error}") from error
+    except OSError as error:
+        raise IngestInputError(f"cannot use tls_ca of {place.url}: {place.tls_ca}: {openssl_reason(error)}") from error
+    if place.tls_certificate:
+        try:
+            load_key_pair(context, place.tls_certificate, place.tls_key)
+        except KeyPairError as error:
+            raise IngestInputError(f"cannot use tls_certificate and tls_key of {place.url}: {error}") from error
     return context
 
 

@@ -7,6 +7,7 @@ import contextlib
 import resource
 import signal
 import socket as sockets_
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp
 from millstream.core.address import Address
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
+from millstream.core.tls_files import KeyPairError, load_key_pair
 from millstream.rest.connection import HttpLimits, bounded_protocol
 from millstream.settings.serving import HttpSettings
 
@@ -47,13 +49,9 @@ def serve_app(app: ASGIApp, host: str, port: int, settings: HttpSettings, *, tls
     if tls is not None:
         config.ssl_certfile, config.ssl_keyfile = str(tls.certificate), str(tls.key)
         try:
-            config.load()
-        except OSError as error:  # ssl.SSLError is one
-            reason = error.strerror or error
-            raise TlsFilesError(
-                f"cannot use {tls.certificate} and {tls.key} for TLS: {reason}; both must be PEM files, and the key "
-                "that of the certificate"
-            ) from error
+            load_key_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), config.ssl_certfile, config.ssl_keyfile)
+        except KeyPairError as error:
+            raise TlsFilesError(f"cannot serve with TLS: {error}") from error
     with _restored_signals():
         _Server(config).run()
 

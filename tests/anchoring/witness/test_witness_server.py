@@ -154,7 +154,11 @@ def test_a_witness_with_tls_is_asked_over_https(tmp_path: Path, monkeypatch: pyt
         ("readable", [], "chmod 600"),
         ("", ["--name", "with space"], "invalid origin"),
         ("", ["--tls-key", "x"], "must be given together"),
-        ("", ["--tls-key", "x", "--tls-certificate", "y"], "cannot use y and x for TLS"),
+        (
+            "",
+            ["--tls-key", "x", "--tls-certificate", "y"],
+            "cannot serve with TLS: cannot read y: No such file",
+        ),
         ("", ["--listen", "nowhere"], "invalid address"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millstream.core.tls_files import KeyPairError, load_key_pair, openssl_reason
 from millstream.messaging.broker.settings import BrokerSettings
 from millstream.messaging.errors import BrokerCredentialsError, MissingExtraError
 
@@ -105,14 +106,9 @@ def read_tls(settings: BrokerSettings) -> ServerTls | None:
     certificate = _read(settings.tls_certificate, "tls_certificate")
     key = _read(settings.tls_key, "tls_key")
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-            settings.tls_certificate, settings.tls_key, password=_no_password
-        )
-    except (OSError, ValueError) as error:
-        raise BrokerCredentialsError(
-            f"settings broker.tls_certificate and broker.tls_key: {settings.tls_certificate} and "
-            f"{settings.tls_key} must be a PEM certificate and its unencrypted private key"
-        ) from error
+        load_key_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings.tls_certificate, settings.tls_key)
+    except KeyPairError as error:
+        raise BrokerCredentialsError(f"settings broker.tls_certificate and broker.tls_key: {error}") from error
     return ServerTls(certificate, key, _read_authority(settings.tls_client_ca), settings)
 
 
@@ -133,11 +129,12 @@ def _read_authority(path: str) -> bytes | None:
         return None
     data = _read(path, "tls_client_ca")
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=data.decode())
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=data.decode("ascii"))
     except (OSError, ValueError) as error:
+        reason = f"OpenSSL: {openssl_reason(error)}" if isinstance(error, OSError) else "it is not ASCII text"
         raise BrokerCredentialsError(
-            f"setting broker.tls_client_ca: {path} is not a PEM certificate: give a file that begins with -----BEGIN "
-            "CERTIFICATE-----"
+            f"setting broker.tls_client_ca: {path} is not a PEM certificate ({reason}): give a file that begins with "
+            "-----BEGIN CERTIFICATE-----"
         ) from error
     return data
 
@@ -149,7 +146,3 @@ def _read(path: str, name: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise BrokerCredentialsError(f"setting broker.{name}: cannot read {path}: {error.strerror}") from error
-
-
-def _no_password() -> bytes:
-    raise ValueError("the key is encrypted: give a key file without a password")
