@@ -225,9 +225,10 @@ PROVISIONAL_CHANGES: dict[str, tuple[str, Change, str]] = {
         "two operations",
     ),
     "missing proof": ("provisional proof", lambda f: f["operations"]["update"].pop(), "1 proofs for 2"),
-    "broken proof": ("provisional proof", lambda f: f["operations"]["update"][0].update(signedData=7), "compact JWS"),
+    "broken proof": ("provisional proof", lambda f: f["operations"]["update"][0].update(signedData=7),
+        r"operations\.update\[0\] of the provisional proof file is not valid: .*compact JWS"),
     "missing delta": ("chunk", lambda f: f["deltas"].pop(), "one delta for each of 5"),
-    "bad delta": ("chunk", lambda f: f["deltas"].__setitem__(0, None), "delta"),
+    "bad delta": ("chunk", lambda f: f["deltas"].__setitem__(1, None), r"deltas\[1\] of the chunk file is not valid"),
     "long delta": ("chunk", lambda f: f["deltas"][0].update(updateCommitment="x" * 1000), "limit (of|is) 1,000"),
     "unknown in chunk file": ("chunk", lambda f: f.update(more=1), "unknown members"),
 }  # fmt: skip

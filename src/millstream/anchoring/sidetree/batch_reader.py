@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -24,7 +24,7 @@ from millstream.anchoring.sidetree.batch_files import (
     parse_anchor,
 )
 from millstream.anchoring.sidetree.encoding import hash_of
-from millstream.anchoring.sidetree.errors import BatchFileError, RequestError, unknown_members
+from millstream.anchoring.sidetree.errors import BatchFileError, RequestError, check_each, unknown_members
 from millstream.anchoring.sidetree.gzip_json import unpack
 from millstream.anchoring.sidetree.hashlinks import is_hashlink, parse_hashlink
 from millstream.anchoring.sidetree.model import Operation, OperationType
@@ -37,10 +37,8 @@ from millstream.anchoring.sidetree.operations import (
 )
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.anchoring.sidetree.reference_reader import ReferenceReader
-from millstream.anchoring.sidetree.signatures import CompactJws
 from millstream.core.cid import CidError
 
-T = TypeVar("T")
 Fetch = Callable[[str, int], bytes]
 """(URI, most bytes) → the bytes, verified against the URI; raises the errors of :class:`millstream.anchoring.Cas`."""
 
@@ -162,9 +160,10 @@ class _Reader:
         self._allow(index, CORE_INDEX, {"provisionalIndexFileUri", "coreProofFileUri", "writerLockId", "operations"})
         self._check_lock(index)
         lists = self._lists(index.get("operations", {}), CORE_INDEX, [kind.value for kind in _CORE_TYPES])
-        creates = [self._create(item) for item in lists["create"]]
+        creates = check_each(lists["create"], "operations.create", CORE_INDEX, self._create)
         references = {
-            kind: [self._reference(item, CORE_INDEX) for item in lists[kind.value]] for kind in _CORE_TYPES[1:]
+            kind: check_each(lists[kind.value], f"operations.{kind}", CORE_INDEX, self._reference)
+            for kind in _CORE_TYPES[1:]
         }
         suffixes = [o.suffix for o in creates] + [suffix for kind in references for suffix, _ in references[kind]]
         check_suffixes(suffixes, count, CORE_INDEX)
@@ -181,7 +180,7 @@ class _Reader:
         index = self._file(core.provisional_uri, PROVISIONAL_INDEX, self._profile.max_provisional_index_bytes)
         self._allow(index, PROVISIONAL_INDEX, {"chunks", "provisionalProofFileUri", "operations"})
         lists = self._lists(index.get("operations", {}), PROVISIONAL_INDEX, ["update"])
-        references = [self._reference(item, PROVISIONAL_INDEX) for item in lists["update"]]
+        references = check_each(lists["update"], "operations.update", PROVISIONAL_INDEX, self._reference)
         suffixes = [o.suffix for o in core.operations] + [suffix for suffix, _ in references]
         check_suffixes(suffixes, count, PROVISIONAL_INDEX)
         updates = self._update_proofs(index, references)
@@ -217,18 +216,21 @@ class _Reader:
             proofs = lists[kind.value]
             if len(proofs) != len(pairs):
                 raise BatchFileError(f"the {name} has {len(proofs):,} proofs for {len(pairs):,} {kind} operations")
-            for (suffix, reveal_value), proof in zip(pairs, proofs, strict=True):
-                signed = self._proof(kind, proof, suffix, name)
-                operations.append(Operation(kind, suffix, reveal_value=reveal_value, signed=signed))
+            operations += check_each(
+                zip(pairs, proofs, strict=True), f"operations.{kind}", name, functools.partial(self._operation, kind)
+            )
         return operations
 
-    def _proof(self, kind: OperationType, proof: object, suffix: str, name: str) -> CompactJws:
+    def _operation(self, kind: OperationType, proven: tuple[tuple[str, str], object]) -> Operation:
+        """The operation of a reference and its proof."""
+        (suffix, reveal_value), proof = proven
         if not self._profile.bare_proofs:
             if not isinstance(proof, dict) or "signedData" not in proof:
-                raise BatchFileError(f"a proof in the {name} must be an object with the member 'signedData'")
-            self._allow(proof, f"proof in the {name}", {"signedData"})
+                raise BatchFileError("a proof must be an object with the member 'signedData'")
+            self._allow(proof, "proof", {"signedData"})
             proof = proof["signedData"]
-        return _ruled(name, lambda: check_signed(kind, proof, self._profile, suffix))
+        signed = check_signed(kind, proof, self._profile, suffix)
+        return Operation(kind, suffix, reveal_value=reveal_value, signed=signed)
 
     def _deltas(self, index: Mapping[str, Any], count: int) -> Sequence[Mapping[str, Any]]:
         chunks = index.get("chunks")
@@ -243,21 +245,19 @@ class _Reader:
             raise BatchFileError(
                 f"'deltas' of the {CHUNK} must be a list with one delta for each of {count:,} operations"
             )
-        return [_ruled(CHUNK, lambda delta=delta: check_delta(delta, self._profile)) for delta in deltas]  # type: ignore[misc]
+        return check_each(deltas, "deltas", CHUNK, lambda delta: check_delta(delta, self._profile))
 
     def _create(self, item: object) -> Operation:
         if not isinstance(item, dict) or "suffixData" not in item:
-            raise BatchFileError(
-                f"a create operation in the {CORE_INDEX} must be an object with the member 'suffixData'"
-            )
-        self._allow(item, f"create operation in the {CORE_INDEX}", {"suffixData"})
-        suffix_data = _ruled(CORE_INDEX, lambda: check_suffix_data(item["suffixData"], self._profile))
+            raise BatchFileError("a create operation must be an object with the member 'suffixData'")
+        self._allow(item, "create operation", {"suffixData"})
+        suffix_data = check_suffix_data(item["suffixData"], self._profile)
         return Operation(OperationType.CREATE, hash_of(suffix_data), suffix_data=suffix_data)
 
-    def _reference(self, item: object, name: str) -> tuple[str, str]:
+    def _reference(self, item: object) -> tuple[str, str]:
         if isinstance(item, dict):
-            self._allow(item, f"operation reference in the {name}", {"didSuffix", "revealValue"})
-        return _ruled(name, lambda: check_reference(item))
+            self._allow(item, "operation reference", {"didSuffix", "revealValue"})
+        return check_reference(item)
 
     def _check_lock(self, index: Mapping[str, Any]) -> None:
         lock = index.get("writerLockId", "")
@@ -298,10 +298,3 @@ class _Reader:
     def _file(self, uri: str, name: str, limit: int) -> dict[str, Any]:
         data = _load(self._fetch, self._profile, uri, name, limit)
         return unpack(data, name, limit, self._profile.inflation)
-
-
-def _ruled(name: str, check: Callable[[], T]) -> T:
-    try:
-        return check()
-    except RequestError as error:
-        raise BatchFileError(f"the {name} is not valid: {error}") from error

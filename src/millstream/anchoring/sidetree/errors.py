@@ -11,10 +11,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
+from typing import TypeVar
 
 from millstream.anchoring.errors import AnchoringError
 from millstream.core.errors import InputError
+
+Item = TypeVar("Item")
+Checked = TypeVar("Checked")
 
 
 class SidetreeError(AnchoringError):
@@ -31,6 +35,20 @@ class RequestError(SidetreeError, InputError):
 
 class BatchFileError(SidetreeError, InputError):
     """What was anchored breaks a rule of the file formats (Sidetree v1.0, "File Structures")."""
+
+
+def check_each(items: Iterable[Item], name: str, file: str, check: Callable[[Item], Checked]) -> list[Checked]:
+    """What *check* makes of each of *items*, the list *name* of the *file*.
+
+    Raises :class:`BatchFileError` that names the item by its index, from 0.
+    """
+    found = []
+    for index, item in enumerate(items):
+        try:
+            found.append(check(item))
+        except (RequestError, BatchFileError) as error:
+            raise BatchFileError(f"{name}[{index}] of the {file} is not valid: {error}") from error
+    return found
 
 
 def unknown_members(unknown: Set[str], allowed: Set[str]) -> str:

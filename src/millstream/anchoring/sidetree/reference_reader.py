@@ -6,6 +6,7 @@ follow the specification; where a check looks odd, it is what the reference impl
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from millstream.anchoring.sidetree.batch_files import (
     check_suffixes,
 )
 from millstream.anchoring.sidetree.encoding import canonical, hash_of, is_multihash
-from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
+from millstream.anchoring.sidetree.errors import BatchFileError, Checked, RequestError, check_each
 from millstream.anchoring.sidetree.javascript import stringify, utf16_length
 from millstream.anchoring.sidetree.model import Operation, OperationType
 from millstream.anchoring.sidetree.profile import Profile
@@ -102,10 +103,10 @@ class ReferenceReader:
         lists = rules.allow_members(
             index.get("operations", {}), {"create", "recover", "deactivate"}, f"'operations' of the {CORE_INDEX}"
         )
-        created = [_create(item) for item in _items(lists, "create", CORE_INDEX)]
+        created = _each(lists, "create", CORE_INDEX, _create)
         creates = [operation for _, operation in created]
-        recovers = [_reference(item, CORE_INDEX) for item in _items(lists, "recover", CORE_INDEX)]
-        deactivates = [_reference(item, CORE_INDEX) for item in _items(lists, "deactivate", CORE_INDEX)]
+        recovers = _each(lists, "recover", CORE_INDEX, _reference)
+        deactivates = _each(lists, "deactivate", CORE_INDEX, _reference)
         suffixes = [*(suffix for suffix, _ in created), *(item.suffix for item in (*recovers, *deactivates))]
         check_suffixes(suffixes, count, CORE_INDEX)
         provisional = (
@@ -147,12 +148,11 @@ class ReferenceReader:
         limit = self._profile.max_proof_bytes
         uri = self._uri(index, "coreProofFileUri", CORE_INDEX)
         lists = self._proof_lists(uri, CORE_PROOF, limit, {"recover", "deactivate"})
-        recover_proofs = [_proof(item, _RECOVER, None) for item in _items(lists, "recover", CORE_PROOF)]
-        expected = [reference.suffix for reference in deactivates]
-        deactivate_proofs = [
-            _proof(item, _DEACTIVATE, expected[place] if place < len(expected) else _MISSING)
-            for place, item in enumerate(_items(lists, "deactivate", CORE_PROOF))
-        ]
+        recover_proofs = _each(lists, "recover", CORE_PROOF, lambda item: _proof(item, _RECOVER, None))
+        expected = itertools.chain((reference.suffix for reference in deactivates), itertools.repeat(_MISSING))
+        deactivate_proofs = _each(
+            lists, "deactivate", CORE_PROOF, lambda item: _proof(item, _DEACTIVATE, next(expected))
+        )
         # The reference counts both kinds together.
         if len(recover_proofs) + len(deactivate_proofs) != len(recovers) + len(deactivates):
             raise BatchFileError(
@@ -167,7 +167,7 @@ class ReferenceReader:
             return []
         uri = self._uri(index, "provisionalProofFileUri", PROVISIONAL_INDEX)
         lists = self._proof_lists(uri, PROVISIONAL_PROOF, self._profile.max_proof_bytes, {"update"})
-        proofs = [_proof(item, _UPDATE, None) for item in _items(lists, "update", PROVISIONAL_PROOF)]
+        proofs = _each(lists, "update", PROVISIONAL_PROOF, lambda item: _proof(item, _UPDATE, None))
         if len(proofs) != len(updates):
             raise BatchFileError(
                 f"the {PROVISIONAL_PROOF} has {len(proofs):,} proofs for {len(updates):,} update operations"
@@ -177,7 +177,12 @@ class ReferenceReader:
     def _deltas(self, uri: str, count: int) -> Sequence[_Delta]:
         file = self._object(uri, CHUNK, self._profile.max_chunk_bytes, {"deltas"})
         deltas = _array(file.get("deltas"), count)
-        checked = [_Delta(delta, _is_usual(delta, rules.check_delta(delta, self._profile))) for delta in deltas]
+        checked = check_each(
+            deltas,
+            "deltas",
+            CHUNK,
+            lambda delta: _Delta(delta, _is_usual(delta, rules.check_delta(delta, self._profile))),
+        )
         if len(checked) != count:
             raise BatchFileError(
                 f"the {CHUNK} must have one delta for each of {count:,} operations, but has {len(checked):,}"
@@ -229,8 +234,7 @@ class ReferenceReader:
 
 def _create(item: object) -> tuple[str, Operation | None]:
     """The suffix of the create in *item*, and the create; None if it has no effect, as its own members do not do."""
-    what = f"a create operation in the {CORE_INDEX}"
-    data = rules.check_suffix_data(rules.allow_members(item, {"suffixData"}, what).get("suffixData"))
+    data = rules.check_suffix_data(rules.allow_members(item, {"suffixData"}, "a create operation").get("suffixData"))
     suffix, own = hash_of(data), dict(data)
     try:
         return suffix, Operation(_CREATE, suffix, suffix_data=rules.check_suffix_data(own))
@@ -249,11 +253,10 @@ def _array(value: Any, count: int) -> list[Any]:
     return value
 
 
-def _reference(item: object, name: str) -> _Reference:
-    what = f"an operation reference in the {name}"
-    members = rules.allow_members(item, {"didSuffix", "revealValue"}, what)
-    suffix = rules.check_multihash(members.get("didSuffix"), f"'didSuffix' of {what}")
-    return _Reference(suffix, rules.check_multihash(members.get("revealValue"), f"'revealValue' of {what}"))
+def _reference(item: object) -> _Reference:
+    members = rules.allow_members(item, {"didSuffix", "revealValue"}, "an operation reference")
+    suffix = rules.check_multihash(members.get("didSuffix"), "'didSuffix'")
+    return _Reference(suffix, rules.check_multihash(members.get("revealValue"), "'revealValue'"))
 
 
 def _update_references(index: Object) -> Sequence[_Reference]:
@@ -262,7 +265,7 @@ def _update_references(index: Object) -> Sequence[_Reference]:
     lists = rules.allow_members(index["operations"], {"update"}, f"'operations' of the {PROVISIONAL_INDEX}")
     if "update" not in lists:
         raise BatchFileError(f"'operations' of the {PROVISIONAL_INDEX} must have a list 'update'")
-    return [_reference(item, PROVISIONAL_INDEX) for item in _items(lists, "update", PROVISIONAL_INDEX)]
+    return _each(lists, "update", PROVISIONAL_INDEX, _reference)
 
 
 def _proof(item: object, kind: OperationType, suffix: object) -> CompactJws:
@@ -330,6 +333,11 @@ def _items(lists: Object, kind: str, name: str) -> list[Any]:
     if not isinstance(items, list):
         raise BatchFileError(f"{kind!r} in 'operations' of the {name} must be a list")
     return items
+
+
+def _each(lists: Object, kind: str, name: str, check: Callable[[Any], Checked]) -> list[Checked]:
+    """What *check* makes of each item of the list *kind* in the operations of the file *name*."""
+    return check_each(_items(lists, kind, name), f"operations.{kind}", name, check)
 
 
 def _require_absent(index: Object, member: str, name: str) -> None:

@@ -163,7 +163,7 @@ def check_signed(kind: OperationType, text: object, suffix: object, missing: obj
 def check_delta(value: object, profile: Profile) -> bytes:
     """The canonical JSON of *value*, which must be a delta of a size that is allowed. Raises :class:`RequestError`."""
     if value is None:
-        raise RequestError("delta", "a delta must be an object")
+        raise RequestError("delta", "the delta must be an object")
     data = canonical(value)
     if len(data) > profile.max_delta_bytes:
         raise RequestError(
@@ -176,7 +176,7 @@ def check_delta(value: object, profile: Profile) -> bytes:
 def check_delta_members(value: object, profile: Profile) -> Object:
     """*value*, which must be a delta of any size. Raises :class:`RequestError`."""
     if not isinstance(value, dict):
-        raise RequestError("delta", "a delta must be an object")
+        raise RequestError("delta", "the delta must be an object")
     allow_members(value, {"patches", "updateCommitment"}, "a delta")
     for patch in _list(value.get("patches"), "patches"):
         _check_patch(patch, profile)
