@@ -101,4 +101,6 @@ def _plain(url: str) -> str:
 
 
 def _exists(what: str) -> LogInputError:
-    return LogInputError(f"{what} already exists, and the test uses no existing store: remove it, or use another seed")
+    return LogInputError(
+        f"{what} already exists, and the test uses no existing store: remove the store, or use another seed"
+    )

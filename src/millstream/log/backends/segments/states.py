@@ -128,7 +128,7 @@ class StateJournal:
         return cut_short or has_unwritten_sector(self._path, self._offset, end)
 
     def _damage(self, what: str) -> DamagedLogError:
-        return DamagedLogError(f"{self._path} is damaged: {what}. Restore it from a backup")
+        return DamagedLogError(f"{self._path} is damaged: {what}. Restore the file from a backup")
 
 
 def _encode(key: str, state: VersionedValue) -> bytes:
