@@ -13,6 +13,7 @@ from reference.histories import Histories, batches
 from reference.hostile import changed, renamed
 from reference.implementation import Files, ReferenceImplementation
 
+from millstream.anchoring.errors import CasNotFoundError
 from millstream.anchoring.sidetree import (
     SIDETREE,
     AnchoredOperation,
@@ -28,7 +29,7 @@ from millstream.anchoring.sidetree import (
 )
 from millstream.anchoring.sidetree.encoding import canonical, encode
 from millstream.anchoring.sidetree.javascript import stringify
-from millstream.core.cid import CidError, cid_of
+from millstream.core.cid import CidError, cid_of, is_cid
 from millstream.testing.dids import DidOwner
 from suite.sizes import sized
 
@@ -48,16 +49,16 @@ class OurReader:
 
         def fetch(uri: str, _limit: int) -> bytes:
             if uri not in contents:
-                raise CidError(f"{uri} names no file")
+                raise CasNotFoundError(f"{uri} names no file") if is_cid(uri) else CidError(f"{uri} is no CID")
             return contents[uri]
 
         try:
-            batch = read_batch(files.anchor, fetch, SIDETREE)
-        except BatchFileError as error:
+            batch = read_batch(files.anchor, fetch, SIDETREE, partial=True)
+        except (BatchFileError, CasNotFoundError) as error:
             self.faults[number] = str(error)
             return
-        if batch.fault:
-            self.faults[number] = batch.fault
+        if batch.fault or batch.unavailable:
+            self.faults[number] = batch.fault or str(batch.unavailable)
         for index, operation in enumerate(batch.operations):
             self._found[operation.suffix].append(AnchoredOperation(number, index, operation))
 
@@ -162,6 +163,22 @@ def test_hostile_files_are_judged_as_the_reference_judges_them(reference: Refere
     differing = [did for did, other in answered if mine[did] != other]
     assert differing == []
     assert len(answered) > len(dids) * 0.9
+
+
+@pytest.mark.parametrize("missing", range(5))
+def test_while_a_file_is_missing_what_counts_is_the_same(reference: ReferenceImplementation, missing: int) -> None:
+    people = [DidOwner(f"missing{n}") for n in range(4)]
+    first = write_batch([person.create for person in people[1:]], SIDETREE)
+    second = write_batch([people[0].create, people[1].update(), people[2].recover(), people[3].deactivate()], SIDETREE)
+    contents = [file.data for file in second.files]
+    partial = Files(second.anchor, [*contents[:missing], *contents[missing + 1 :]])
+    written = {1: Files(first.anchor, [file.data for file in first.files]), 2: partial}
+    ours, done = read_by_both(reference, written)
+    assert (list(ours.faults), done) == ([2], [True, False])
+    dids = [f"did:sidetree:{person.suffix}" for person in people]
+    assert ours.resolve(dids) == reference.resolve(dids)
+    later, _ = read_by_both(reference, {**written, 2: Files(second.anchor, contents)})
+    assert later.resolve(dids) == reference.resolve(dids)
 
 
 @pytest.mark.parametrize("delta", [{"patches": [{"action": "replace", "document": None}]}, {"n": 1e21}])

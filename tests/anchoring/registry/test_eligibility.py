@@ -310,8 +310,8 @@ def test_chains_that_are_kept_are_those_of_the_whole_history(steps: list[tuple[i
     ledger: dict[str, list[AnchoredOperation]] = {person.suffix: [] for person in people}
 
     class Rows:
-        def postponed_count(self, *, resolved: bool) -> int:
-            return 0
+        def late_entries(self) -> tuple[int, int]:
+            return 0, 0
 
         def empty_chain(self) -> Any:
             return chain_of([], SIDETREE)

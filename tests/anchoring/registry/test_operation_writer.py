@@ -16,6 +16,7 @@ from millstream.anchoring.errors import (
     ObservationBlockedError,
 )
 from millstream.anchoring.registry import OperationState, ProtocolVersion, ProtocolVersions, RegistryError
+from millstream.anchoring.registry.chain_cache import ChainCache
 from millstream.anchoring.registry.size_estimator import EstimatedSizes, count_that_fits, write_largest_batch
 from millstream.anchoring.sidetree import (
     ORB,
@@ -386,6 +387,68 @@ def test_an_entry_whose_file_is_nowhere_is_read_when_it_is_back(sqlite_fleet: An
         assert (other.history.anchor(1).fault, other.history.anchor(1).operations) == (None, 1)
         for table in ("registry_anchors", "registry_history", "registry_pending_anchors"):
             sqlite_fleet.sql(f"DELETE FROM {table}")
+
+
+def test_recovers_and_deactivates_count_while_a_provisional_file_is_missing(fleet: Any) -> None:
+    """As in the reference implementation: or whoever withholds a file of a batch would keep a DID active."""
+    registry, people = fleet.instance(), [DidOwner(f"withheld{n}") for n in range(4)]
+    kept = ChainCache(registry.history)
+    first = write_batch([person.create for person in people[1:]], SIDETREE)
+    batch = write_batch([people[0].create, people[1].update(), people[2].recover(), people[3].deactivate()], SIDETREE)
+    for file in (*first.files, *batch.files):
+        if file.kind != "chunk file" or file in first.files:
+            fleet.files.put(file.data)
+    for anchor in (first.anchor, batch.anchor):
+        fleet.ledger.append(anchor)
+
+    def seen() -> list[str]:
+        """What each DID is, by its state and by the chain that is kept for it."""
+        chains = kept.of([person.suffix for person in people])
+        found = list[str]()
+        for person in people:
+            state, chain = registry.history.state(person.suffix), chains[person.suffix].state
+            assert (state and state.update_commitment) == (chain and chain.update_commitment)
+            found.append(
+                "none"
+                if state is None
+                else "deactivated"
+                if state.deactivated
+                else " ".join(service["id"] for service in state.document.get("services", []))
+            )
+        return found
+
+    registry.observer.observe()
+    assert seen() == ["none", "home", "", "deactivated"]
+    assert registry.history.anchor(2).operations == 2
+    assert registry.history.postponed_count() == 1
+    assert registry.observer.read_postponed(due=False) == 0
+    assert seen() == ["none", "home", "", "deactivated"]
+    for file in batch.files:
+        fleet.files.put(file.data)
+    assert registry.observer.read_postponed(due=False) == 1
+    assert seen() == ["home", "home s3", "r4", "deactivated"]
+    assert registry.history.anchor(2).operations == 4
+    assert registry.history.counts() == {1: 3, 2: 4}
+
+
+def test_a_deactivate_counts_as_soon_as_its_core_files_are_there(sqlite_fleet: Any) -> None:
+    registry, person = sqlite_fleet.instance(), DidOwner("late core")
+    chains = ChainCache(registry.history)
+    first = write_batch([person.create], SIDETREE)
+    second = write_batch([DidOwner("another").create, person.deactivate()], SIDETREE)
+    for file in first.files:
+        sqlite_fleet.files.put(file.data)
+    for anchor in (first.anchor, second.anchor):
+        sqlite_fleet.ledger.append(anchor)
+    registry.observer.observe()
+    assert not chains.of([person.suffix])[person.suffix].state.deactivated
+    for file in second.files:
+        if file.kind.startswith("core"):
+            sqlite_fleet.files.put(file.data)
+    assert registry.observer.read_postponed(due=False) == 0
+    assert chains.of([person.suffix])[person.suffix].state.deactivated
+    assert registry.history.state(person.suffix).deactivated
+    assert registry.history.anchor(2).operations == 1
 
 
 def test_storage_that_does_not_answer_stops_the_observer(sqlite_fleet: Any, submit: Submit) -> None:

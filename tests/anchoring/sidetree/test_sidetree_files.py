@@ -375,6 +375,34 @@ def test_a_file_that_cannot_be_had_is_no_verdict() -> None:
         cas.put(file.data)
 
 
+@pytest.mark.parametrize("profile", [SIDETREE, STRICT], ids=lambda profile: profile.name)
+def test_what_needs_no_provisional_file_counts_while_these_are_unavailable(profile: Profile) -> None:
+    written = write_batch(mixed_batch(), profile)
+    passed_over = {OperationType.CREATE, OperationType.UPDATE} if profile.reference else {OperationType.UPDATE}
+    for gone in written.files:
+        cas = MemoryCas()
+        for file in written.files:
+            if file is not gone:
+                cas.put(file.data)
+        if gone.kind.startswith("core"):
+            with pytest.raises(CasNotFoundError):
+                read_batch(written.anchor, cas.get, profile, partial=True)
+            continue
+        batch = read_batch(written.anchor, cas.get, profile, partial=True)
+        assert isinstance(batch.unavailable, CasNotFoundError)
+        assert {operation.type for operation in batch.operations} == set(OperationType) - passed_over
+        assert all(operation.delta is None for operation in batch.operations)
+
+
+def test_nothing_of_a_batch_of_orb_counts_while_a_file_is_unavailable() -> None:
+    written, cas = write_batch(mixed_batch(), ORB), MemoryCas()
+    for file in written.files:
+        if file.kind != "chunk file":
+            cas.put(file.data)
+    with pytest.raises(CasNotFoundError):
+        read_batch(written.anchor, cas.get, ORB, partial=True)
+
+
 def test_a_uri_of_no_file_is_a_bad_file() -> None:
     with pytest.raises(BatchFileError, match="invalid URI of the core index file"):
         read_batch("1.nonsense", MemoryCas().get, SIDETREE)

@@ -42,13 +42,13 @@ class ChainCache:
         self._history = history
         self._kept: OrderedDict[str, _CachedChain] = OrderedDict()
         self._operations = 0
-        self._late = 0
+        self._late = (0, 0)
         self._lock = threading.Lock()
 
     def of(self, suffixes: Sequence[str]) -> Mapping[str, Chain]:
         """The chains of *suffixes* after all that was observed; empty ones for DIDs that were not."""
         with self._lock:
-            late = self._history.postponed_count(resolved=True)
+            late = self._history.late_entries()
             if late != self._late:  # something was put before what is kept
                 self._kept, self._operations, self._late = OrderedDict(), 0, late
             kept = {suffix: self._kept.get(suffix) or _CachedChain(self._history.empty_chain()) for suffix in suffixes}

@@ -114,18 +114,19 @@ class OperationHistory:
 
         return self._write_once(transaction)
 
-    def postpone(self, entry: LedgerEntry, reason: str) -> bool:
+    def postpone(self, entry: LedgerEntry, reason: str, core: OperationBatch | None = None) -> bool:
         """The files of *entry* are nowhere now: it is passed over, and read again later.
 
-        False where another instance has recorded it already.
+        The operations of *core* count until then. False where another instance has recorded it already.
         """
-        anchor = {"number": entry.number, "hash": entry.hash, "operations": 0, "fault": _storable(reason)}
+        found = _ObservedOperations(entry, core, reason)
 
         def transaction(connection: sa.Connection, now: int) -> bool:
-            if not _insert_anchor(connection, anchor):
+            if not _insert_anchor(connection, found.anchor):
                 return False
             row = {"number": entry.number, "entry": msgspec.json.encode(entry), "tries": 0}
             connection.execute(sa.insert(_pending).values(**row, next_at=now + _FIRST_RETRY))
+            _insert_history(connection, found)
             return True
 
         return self._write_once(transaction)
@@ -138,20 +139,28 @@ class OperationHistory:
         def transaction(connection: sa.Connection, now: int) -> bool:
             if not connection.execute(sa.update(_pending).where(waiting).values(resolved_at=now)).rowcount:
                 return False
+            _delete_history(connection, entry.number)
             connection.execute(sa.update(t.anchors).where(t.anchors.c.number == entry.number).values(found.anchor))
             self._insert_operations(connection, now, found)
             return True
 
         return self._database.write(transaction)
 
-    def retry_later(self, number: int) -> None:
-        """The files of the postponed entry *number* are still nowhere."""
+    def retry_later(self, entry: LedgerEntry, core: OperationBatch | None = None) -> None:
+        """The files of the postponed *entry* are still nowhere; the operations of *core* count from now on."""
+        anchor, mine = t.anchors.c.number == entry.number, _pending.c.number == entry.number
 
         def transaction(connection: sa.Connection, now: int) -> None:
-            mine = _pending.c.number == number
             tries = int(connection.scalar(sa.select(_pending.c.tries).where(mine)) or 0) + 1
             delay = min(_FIRST_RETRY * 2 ** min(tries, 20), _LAST_RETRY)
-            connection.execute(sa.update(_pending).where(mine).values(tries=tries, next_at=now + delay))
+            change = sa.update(_pending).where(mine, _pending.c.resolved_at.is_(None))
+            waits = connection.execute(change.values(tries=tries, next_at=now + delay)).rowcount
+            if not waits or core is None or not core.operations:
+                return
+            found = _ObservedOperations(entry, core, None)
+            fresh = sa.update(t.anchors).where(anchor, t.anchors.c.operations == 0)
+            if connection.execute(fresh.values(operations=len(found.rows))).rowcount:
+                _insert_history(connection, found)
 
         self._database.write(transaction)
 
@@ -175,15 +184,26 @@ class OperationHistory:
         query = sa.select(_pending.c.number).where(waiting)
         return self._database.read(lambda c, _now: c.execute(query).first() is not None)
 
-    def postponed_count(self, *, resolved: bool = False) -> int:
-        """How many entries wait for their files, or with *resolved* have got them late."""
-        kind = _pending.c.resolved_at.is_not(None) if resolved else _pending.c.resolved_at.is_(None)
-        query = sa.select(sa.func.count()).select_from(_pending).where(kind)
+    def postponed_count(self) -> int:
+        """How many entries wait for their files."""
+        query = sa.select(sa.func.count()).select_from(_pending).where(_pending.c.resolved_at.is_(None))
         return int(self._database.read(lambda c, _now: c.scalar(query)) or 0)
 
+    def late_entries(self) -> tuple[int, int]:
+        """How many entries got all their files late, and how many count without their provisional files.
+
+        One of the two changes whenever operations are recorded before those of a later entry.
+        """
+        resolved = sa.func.count(_pending.c.resolved_at)
+        partial = sa.func.count(sa.case((sa.and_(_pending.c.resolved_at.is_(None), t.anchors.c.operations > 0), 1)))
+        joined = _pending.join(t.anchors, t.anchors.c.number == _pending.c.number)
+        query = sa.select(resolved, partial).select_from(joined)
+        row = self._database.read(lambda c, _now: c.execute(query).one())
+        return int(row[0]), int(row[1])
+
     def _insert_operations(self, connection: sa.Connection, now: int, found: _ObservedOperations) -> None:
+        _insert_history(connection, found)
         if found.rows:
-            insert_rows(connection, t.history, ["suffix", "number", "place", "request"], found.rows)
             self._store.observed(connection, now, found.anchor["number"], found.ids)
 
     def _write_once(self, transaction: Callable[[sa.Connection, int], bool]) -> bool:
@@ -292,6 +312,22 @@ class _ObservedOperations:
             for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
             for name in known_ids(operation, request)
         ]
+
+
+def _insert_history(connection: sa.Connection, found: _ObservedOperations) -> None:
+    if found.rows:
+        insert_rows(connection, t.history, ["suffix", "number", "place", "request"], found.rows)
+
+
+def _delete_history(connection: sa.Connection, number: int) -> None:
+    """Delete the operations under ledger entry *number*, which are few or none."""
+    if not connection.scalar(sa.select(t.anchors.c.operations).where(t.anchors.c.number == number)):
+        return
+    rows = connection.execute(sa.select(t.history.c.suffix).where(t.history.c.number == number)).all()
+    suffixes = [row.suffix for row in rows]
+    for start in range(0, len(suffixes), _CHUNK):
+        chosen = t.history.c.suffix.in_(suffixes[start : start + _CHUNK])  # the primary key begins with the suffix
+        connection.execute(sa.delete(t.history).where(chosen, t.history.c.number == number))
 
 
 def _insert_anchor(connection: sa.Connection, anchor: Mapping[str, Any]) -> bool:

@@ -79,22 +79,28 @@ def observe_operations(
     """Judge *entry* by all reader rules and record the verdict in *history*, which has all earlier entries.
 
     An entry whose files cannot be read because of an error of the types *postpone* is skipped and read again later:
-    otherwise any writer to the ledger could block all its readers. *judged* is called after everything was read and
+    otherwise any writer to the ledger could block all its readers. Until then, the operations that need no provisional
+    file are recorded, if the core files can be read. *judged* is called after everything was read and
     before anything is recorded.
 
     Raises :class:`ObservationBlockedError` if its files cannot be read for another reason, and :class:`LedgerError` if
     another process has recorded a different entry of this number.
     """
+    batch: OperationBatch | None = None
     try:
-        batch, fault = read_entry(cas.get, versions, entry)
+        batch, fault = read_entry(cas.get, versions, entry, partial=True)
+        unavailable = batch.unavailable if batch else None
     except CasError as error:
-        text = f"cannot read anchor {entry.number}: {error}"
-        if not isinstance(error, postpone):
-            raise (ObservationDelayedError if error.transient else ObservationBlockedError)(text) from error
-        recorded, made = history.postpone(entry, text), AnchorRecord(entry.number, entry.hash, 0, text)
+        unavailable, fault = error, None
+    count = len(batch.operations) if batch else 0
+    if unavailable is not None:
+        text = f"cannot read anchor {entry.number}: {unavailable}"
+        if not isinstance(unavailable, postpone):
+            raise (ObservationDelayedError if unavailable.transient else ObservationBlockedError)(text) from unavailable
+        recorded = history.postpone(entry, text, batch)
+        made = AnchorRecord(entry.number, entry.hash, count, text)
     else:
         judged()
-        count = len(batch.operations) if batch else 0
         recorded, made = history.record(entry, batch, fault), AnchorRecord(entry.number, entry.hash, count, fault)
     if recorded:
         return made
@@ -112,18 +118,28 @@ def read_postponed(history: OperationHistory, cas: CasReader, versions: Protocol
     count = 0
     for entry in history.postponed(due=due):
         try:
-            count += history.record_late(entry, *read_entry(cas.get, versions, entry))
+            batch, fault = read_entry(cas.get, versions, entry, partial=True)
         except CasError:
-            history.retry_later(entry.number)
+            history.retry_later(entry)
+            continue
+        if batch is not None and batch.unavailable is not None:
+            history.retry_later(entry, batch)
+        else:
+            count += history.record_late(entry, batch, fault)
     return count
 
 
 def read_entry(
-    fetch: Fetch, versions: ProtocolVersions, entry: LedgerEntry
+    fetch: Fetch, versions: ProtocolVersions, entry: LedgerEntry, *, partial: bool = False
 ) -> tuple[OperationBatch | None, str | None]:
-    """The batch of *entry*, read by *fetch*, and what is wrong with it. Raises :class:`CasError`."""
+    """The batch of *entry*, read by *fetch*, and what is wrong with it.
+
+    With *partial*, a batch whose provisional files are unavailable has the operations that need none of them. Raises
+    :class:`CasError`.
+    """
     try:
-        batch = read_batch(entry.anchor_string, fetch, versions.at(entry.time).profile, time=entry.time)
+        profile = versions.at(entry.time).profile
+        batch = read_batch(entry.anchor_string, fetch, profile, time=entry.time, partial=partial)
     except BatchFileError as error:
         return None, str(error)
     except CasError:

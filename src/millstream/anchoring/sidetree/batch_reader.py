@@ -2,7 +2,7 @@
 
 The core files are taken whole or not at all. Where the provisional part is bad, the operations of the core files stay,
 without their deltas: a recovery still counts when its data was pruned or never good (Sidetree v1.0, "Transaction &
-Operation Processing").
+Operation Processing"). They also stay while the provisional part is not available.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.anchoring.errors import CasTooLargeError
+from millstream.anchoring.errors import CasError, CasTooLargeError
 from millstream.anchoring.sidetree.batch_files import (
     CHUNK,
     CORE_INDEX,
@@ -48,12 +48,14 @@ _CORE_TYPES = (OperationType.CREATE, OperationType.RECOVER, OperationType.DEACTI
 class OperationBatch(msgspec.Struct, frozen=True):
     """What an anchor stands for: its operations in anchored order, and why the provisional part was refused, if it was.
 
-    ``count`` is what the anchor says; there may be fewer operations, and with a refused part there are.
+    ``count`` is what the anchor says; there may be fewer operations, and with a refused part there are. ``unavailable``
+    is why the provisional files cannot be read now, if they cannot.
     """
 
     count: int
     operations: Sequence[Operation]
     fault: str | None = None
+    unavailable: CasError | None = None
 
 
 class _CoreContent(msgspec.Struct, frozen=True):
@@ -61,16 +63,21 @@ class _CoreContent(msgspec.Struct, frozen=True):
     provisional_uri: str | None
 
 
-def read_batch(anchor: str, fetch: Fetch, profile: Profile, *, time: int | None = None) -> OperationBatch:
+def read_batch(
+    anchor: str, fetch: Fetch, profile: Profile, *, time: int | None = None, partial: bool = False
+) -> OperationBatch:
     """The batch behind the *anchor* string.
 
-    With the *time* of the anchor (microseconds), operations whose window it misses are left out.
+    With the *time* of the anchor (microseconds), operations whose window it misses are left out. With *partial* a batch
+    whose provisional files are unavailable has the operations that count without them until then.
 
     Raises :class:`BatchFileError` where the whole batch is to be dropped. A file that is missing or
     unavailable (:class:`CasNotFoundError`, :class:`CasDamagedError`, :class:`CasUnavailableError`) is not a verdict:
     try again later.
     """
     batch = _read(anchor, fetch, profile)
+    if batch.unavailable is not None and not partial:
+        raise batch.unavailable
     if time is None:
         return batch
     in_time = [operation for operation in batch.operations if time_window_fault(operation, profile, time) is None]
@@ -92,17 +99,23 @@ def _read(anchor: str, fetch: Fetch, profile: Profile) -> OperationBatch:
         if profile.all_or_nothing:
             raise
         return OperationBatch(count, tuple(core.operations), str(error))
+    except CasError as error:
+        if profile.all_or_nothing:
+            raise
+        return OperationBatch(count, tuple(core.operations), unavailable=error)
 
 
 def _read_as_reference(count: int, uri: str, fetch: Fetch, profile: Profile) -> OperationBatch:
     reader = ReferenceReader(functools.partial(_load, fetch, profile), profile)
     core = reader.core(uri, count)
+    # A create without its delta is passed over when it is applied.
+    kept = tuple(operation for operation in (*core.recovers, *core.deactivates) if operation is not None)
     try:
         return OperationBatch(count, tuple(reader.complete(core, count)))
     except BatchFileError as error:
-        # A create without its delta is passed over when it is applied.
-        kept = [operation for operation in (*core.recovers, *core.deactivates) if operation is not None]
-        return OperationBatch(count, tuple(kept), str(error))
+        return OperationBatch(count, kept, str(error))
+    except CasError as error:
+        return OperationBatch(count, kept, unavailable=error)
 
 
 def _load(fetch: Fetch, profile: Profile, uri: str, name: str, limit: int) -> bytes:
