@@ -182,7 +182,7 @@ def test_a_server_that_stays_away_is_named_after_some_seconds_and_its_password_i
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-        with pytest.raises(SqlBusyError, match=f"127.0.0.1:{port} did not answer.*start the server") as caught:
+        with pytest.raises(SqlBusyError, match=f"127.0.0.1:{port} did not answer.*start its server") as caught:
             open_server(f"{scheme}://ada:grain@127.0.0.1:{port}/away", clock)
     assert 10 < clock.monotonic() < 60
     assert "grain" not in str(caught.value)

@@ -16,6 +16,7 @@ from millstream.core.postgresql_refusals import is_refused_connection
 from millstream.core.retry import RetryPolicy
 from millstream.core.secrets import mask_password, read_password
 from millstream.core.sql import ANSWERS, SqlBusyError, SqlInputError
+from millstream.core.sql_failures import describe_sql_failure
 from millstream.core.sql_rows import without_nul
 from millstream.core.url_schemes import scheme_of
 
@@ -119,10 +120,7 @@ def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> M
             "or grant the rights"
         )
     port = place.port or scheme_of(place.drivername + "://").port
-    return SqlBusyError(
-        f"the database server {place.host}:{port} did not answer ({reason}): start the server, or correct the "
-        "URL in the settings"
-    )
+    return SqlBusyError(f"the database server {place.host}:{port} {describe_sql_failure(error)}")
 
 
 def _engine(kind: _ServerKind, place: sa.URL, isolation_level: Any = "READ COMMITTED") -> sa.Engine:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import BusyError, InputError
 from millstream.core.retry import RetryPolicy
+from millstream.core.sql_failures import describe_sql_failure
 
 Result = TypeVar("Result")
 
@@ -235,8 +236,7 @@ class SqlDatabase:
                 return once()
             except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
                 raise self.busy_error(
-                    f"the database {_named(self.engine.url)} did not answer, or failed: {error.orig}; check that the "
-                    "database runs and has free space"
+                    f"the database {_named(self.engine.url)} {describe_sql_failure(error)}"
                 ) from error
 
         return ANSWERS.call(translated, self.clock)

@@ -16,6 +16,7 @@ from millstream.core.decoding import prepared
 from millstream.core.errors import NotFoundError
 from millstream.core.leases import Leases
 from millstream.core.sql import SqlBusyError, SqlDatabase
+from millstream.core.sql_failures import describe_sql_failure
 from millstream.node.members import tables as t
 from millstream.node.members.members_status import (
     DAY,
@@ -149,7 +150,7 @@ class MemberTable:
     def status(self) -> MembersStatus:
         """The members that serve the node or ended in the last day, and the roles that none of them runs.
 
-        Raises :class:`~millstream.core.sql.SqlBusyError` at once where the database does not answer.
+        Raises :class:`~millstream.core.sql.SqlBusyError` at once where the database does not answer, or is locked.
         """
         try:
             with self.database.engine.connect() as connection:
@@ -158,9 +159,7 @@ class MemberTable:
                 leases = _leases(connection)
                 members = _members(connection, recent, leases)
         except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-            raise SqlBusyError(
-                f"the node's database did not answer: {error.orig}; check node.database, and that its server runs"
-            ) from error
+            raise SqlBusyError(f"the node's database {describe_sql_failure(error)}") from error
         serving = [one for one in members if one.ended is None and one.until >= now]
         return MembersStatus(at=now, lease=self._duration, members=members, unowned=unowned_roles(serving, leases, now))
 
