@@ -62,7 +62,7 @@ def test_serve_says_when_it_is_ready_and_ends_on_a_signal(tmp_path: Path, capsys
         assert run(["client", "list", *endpoint]) == 0
         assert run(["client", "stack", "nobody", *endpoint]) == 3
         assert run(["topic", "list", *data]) == 4
-        assert "these topics are in use by a running broker: use --broker HOST:PORT" in capsys.readouterr().err
+        assert "are in use by a running broker: use --broker HOST:PORT" in capsys.readouterr().err
         assert run(["topic", "describe", "absent", *endpoint]) == 3
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
