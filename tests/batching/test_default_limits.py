@@ -80,7 +80,7 @@ def test_a_damaged_record_of_the_limits_is_an_error_that_says_what_to_do(tmp_pat
     settings = Settings(data=str(tmp_path))
     rules_text(settings)
     (tmp_path / "batching" / "limits.json").write_text('{"max_count": "many"}')
-    with pytest.raises(ConfigError, match=r"limits\.json is not valid.*restore it"):
+    with pytest.raises(ConfigError, match=r"limits\.json is not valid.*restore these limits"):
         rules_text(settings)
 
 
