@@ -109,15 +109,15 @@ def test_what_an_override_does_not_say_is_taken_from_the_options():
         ("[[override]]\nsource = 'p'\nwindwo = 3", "'windwo'"),
         (
             "[[override]]\nsource = 'p'\nwindow = 'wide'",
-            "override 1 .source 'p'.*window: must be an integer, not a",
+            "override 1 for source 'p' .*window: must be an integer, not a",
         ),
-        ("[[override]]\nsource = 7", r"override 1 \(source 7\).*source: must be a string, not an integer"),
-        ("[[override]]\nsource = 'p'\nwindow = -3", r"override 1 \(source 'p'\).*invalid window -3"),
+        ("[[override]]\nsource = 7", r"override 1 for source 7 .*source: must be a string, not an integer"),
+        ("[[override]]\nsource = 'p'\nwindow = -3", r"override 1 for source 'p' .*invalid window -3"),
         (
             "[[override]]\nkey = 'k'\n[[override]]\nlate = 'side'",
             r"override 2 is not valid: late is side, but grace",
         ),
-        ("[[override]]\nkey = 'k'\nmode = 'faithful'", r"override 1 \(key 'k'\) has the unknown member 'mode'"),
+        ("[[override]]\nkey = 'k'\nmode = 'faithful'", r"override 1 for key 'k' has the unknown member 'mode'"),
     ],
 )
 def test_a_document_of_overrides_that_is_wrong_is_refused_by_name(text, what):

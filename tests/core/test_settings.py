@@ -90,7 +90,7 @@ def test_the_rules_of_batching_are_read_with_those_of_some_sources_and_keys(tmp_
         ('late = "amend"\ngrace = "10m"', "grace is 10 min, but late = amend requires at least the window, 30 min"),
         (
             '[[batching.override]]\nkey = "k"\nlate = "amend"\ngrace = "10m"',
-            r"override 1 \(key 'k'\) is not valid: grace is 10 min, .* the window, 30 min: increase grace",
+            r"override 1 for key 'k' is not valid: grace is 10 min, .* the window, 30 min: increase grace",
         ),
         ('late = "later"', r"batching\.late .*later"),
         ("max_count = -1", r"section batching .*invalid max_count -1"),
@@ -101,11 +101,11 @@ def test_the_rules_of_batching_are_read_with_those_of_some_sources_and_keys(tmp_
         ),
         (
             '[[batching.override]]\nsource = "p"\nwindwo = 5',
-            r"override 1 \(source 'p'\) has the unknown member 'windwo'",
+            r"override 1 for source 'p' has the unknown member 'windwo'",
         ),
         (
             '[[batching.override]]\nkey = "k"\nmax_count = -1',
-            r"override 1 \(key 'k'\) is not valid: invalid max_count -1",
+            r"override 1 for key 'k' is not valid: invalid max_count -1",
         ),
         ("[[batching.override]]\nwindow = 5", "has neither a source nor a key"),
         ('[batching.override]\nsource = "p"', r"batching\.override.*array"),

@@ -16,7 +16,10 @@ from millstream.core.decoding import prepared
 if TYPE_CHECKING:
     from millstream.core.documents import Documents
 
-_DOCUMENT = "batching/limits.json"
+BATCHING_FOLDER = "batching"
+"""The folder of a node's documents with these limits and the states of batch services."""
+
+_DOCUMENT = f"{BATCHING_FOLDER}/limits.json"
 
 
 class DefaultLimits(msgspec.Struct, frozen=True):
@@ -36,7 +39,7 @@ at most 150 bytes besides them and the body, and a body takes at most a third mo
 
 def record_default_limits(documents: Documents) -> None:
     """Let the new node of *documents* have :data:`LIMITS_OF_NEW_NODES`; one that has states of batching is not new."""
-    if not documents.versions("batching"):
+    if not documents.versions(BATCHING_FOLDER):
         documents.document(_DOCUMENT).create(msgspec.json.encode(LIMITS_OF_NEW_NODES))
 
 

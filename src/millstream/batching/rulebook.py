@@ -57,12 +57,12 @@ class Rulebook(msgspec.Struct, frozen=True):
         for override in self.overrides:
             if override.config.mode != self.default.mode:
                 raise ConfigError(
-                    f"the override for {_place(override.source, override.key)} has mode {override.config.mode}, but "
+                    f"the override for {_records(override.source, override.key)} has mode {override.config.mode}, but "
                     f"the default rules have mode {self.default.mode}: give the override the same mode"
                 )
         twice = {place for place in places if places.count(place) > 1}
         for source, key in sorted(twice, key=repr):
-            raise ConfigError(f"two overrides are for {_place(source, key)}: keep one of them")
+            raise ConfigError(f"two overrides are for {_records(source, key)}: keep one of them")
 
     @property
     def later(self) -> tuple[RuleChange, ...]:
@@ -187,8 +187,8 @@ def overrides_of(tables: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) 
 
 def _override(number: int, table: Mapping[str, Any], given: Mapping[str, Any]) -> Override:
     place = {name: table.get(name) for name in ("source", "key")}
-    whom = ", ".join(f"{name} {value!r}" for name, value in place.items() if value is not None)
-    where = f"override {number}" + (f" ({whom})" if whom else "")
+    records = _records(place["source"], place["key"])
+    where = f"override {number}" + (f" for {records}" if records else "")
     rules = {name: value for name, value in table.items() if name not in place}
     for name in sorted(set(rules) - set(RULE_NAMES)):
         raise ConfigError(f"{where} has the unknown member {name!r}; allowed: source, key, {', '.join(RULE_NAMES)}")
@@ -223,7 +223,7 @@ def _check_changes(book: Rulebook) -> None:
             )
 
 
-def _place(source: str | None, key: str | None) -> str:
+def _records(source: Any, key: Any) -> str:
     """The records that an override is for, as an error names them."""
     return " and ".join(f"{name} {value!r}" for name, value in (("source", source), ("key", key)) if value is not None)
 

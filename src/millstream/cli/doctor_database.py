@@ -9,7 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from millstream.anchoring.cut_manifest import MAX_CONTENT_BYTES, MAX_REJECTS
-from millstream.batching.default_limits import LIMITS_OF_NEW_NODES, DefaultLimits, read_default_limits
+from millstream.batching.default_limits import BATCHING_FOLDER, LIMITS_OF_NEW_NODES, DefaultLimits, read_default_limits
 from millstream.batching.errors import ConfigError
 from millstream.cli.doctor_machine import Check
 from millstream.core.documents import DatabaseDocuments
@@ -87,7 +87,7 @@ def left_over_states(settings: Settings) -> Sequence[Path]:
     from millstream.node.context import DATABASE
 
     folder = settings.folder
-    patterns = [DATABASE, "batching/*.state", "producers/*.json"]
+    patterns = [DATABASE, f"{BATCHING_FOLDER}/*.state", "producers/*.json"]
     if settings.log.store and settings.log_url != f"sqlite:///{folder / 'log.db'}":
         patterns.append("log.db")
     return [path for pattern in patterns for path in sorted(folder.glob(pattern))]

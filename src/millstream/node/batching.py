@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from millstream.batching import Rulebook
-from millstream.batching.default_limits import read_default_limits
+from millstream.batching.default_limits import BATCHING_FOLDER, read_default_limits
 from millstream.batching.service import BatchService
 from millstream.batching.service_state import batched_pair
 from millstream.batching.ticks import Ticker
@@ -18,9 +18,6 @@ from millstream.log import LogSpec
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
-
-FOLDER = "batching"
-"""The location of the states of batch services."""
 
 _SUFFIX = ".state"
 
@@ -59,7 +56,7 @@ class BatchingPart:
         batch service or stream that has a state on this node, in whichever process it runs.
         """
         found = dict.fromkeys(self._context.settings.serve.batching.items())
-        for name, version in self._documents.versions(FOLDER).items():
+        for name, version in self._documents.versions(BATCHING_FOLDER).items():
             if not name.endswith(_SUFFIX):
                 continue
             known = self._pairs.get(name)
@@ -71,7 +68,7 @@ class BatchingPart:
 
     def state(self, output: str) -> Document:
         """The progress of the service that batches into the log *output*."""
-        return self._documents.document(f"{FOLDER}/{output}{_SUFFIX}")
+        return self._documents.document(f"{BATCHING_FOLDER}/{output}{_SUFFIX}")
 
     @contextlib.contextmanager
     def state_file(self, output: str) -> Iterator[Path]:
@@ -84,7 +81,7 @@ class BatchingPart:
             document.path.parent.mkdir(exist_ok=True)
             yield document.path
             return
-        file = FileDocument(self._context.folder / FOLDER / f"{output}{_SUFFIX}")
+        file = FileDocument(self._context.folder / BATCHING_FOLDER / f"{output}{_SUFFIX}")
         before = document.read()
         if before is None:
             file.path.unlink(missing_ok=True)

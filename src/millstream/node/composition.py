@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Self
 
+from millstream.batching.default_limits import BATCHING_FOLDER
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.closing import ClosesOnExit
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from millstream.node.stores import StoresPart
 
 _OURS = (
-    "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", "ledger-tiles", FILE_NAME, "log",
+    BATCHING_FOLDER, "broker-tls*", "cas", "console.key", "ingest", "jobs", "ledger-tiles", FILE_NAME, "log",
     "log.db*", "node.db*", "policies", "producers", "reports", "serving.json", "spark", "staging", "stores",
 )  # fmt: skip
 """The contents of a node's folder, without ``keys``, which only the owner can read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from millstream.batching.default_limits import BATCHING_FOLDER
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogError, LogSpec, LogStore
@@ -32,7 +33,7 @@ class LogsPart:
                 bucket_commits=context.settings.log.bucket_commits,
             )
         )
-        outputs = {path.stem for path in (context.folder / "batching").glob("*.state")}  # of nodes of earlier releases
+        outputs = {path.stem for path in (context.folder / BATCHING_FOLDER).glob("*.state")}  # of earlier nodes
         kinds = store.kinds() if outputs else {}
         for name in outputs.intersection(name for name, kind in kinds.items() if kind == "application"):
             with contextlib.suppress(LogError):  # it may be read-only

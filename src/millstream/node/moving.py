@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from millstream.batching.default_limits import BATCHING_FOLDER
 from millstream.core.column_types import EXACT_LONG_TEXT
 from millstream.core.documents import Documents, copy_documents
 from millstream.core.errors import BusyError, MillstreamError
@@ -101,7 +102,7 @@ def move_documents(source: Documents, target: Documents) -> int:
 
     They are small and replaced as a whole: an interrupted move copies them again.
     """
-    return sum(copy_documents(source, target, folder) for folder in ("batching", "producers", "ingest"))
+    return sum(copy_documents(source, target, folder) for folder in (BATCHING_FOLDER, "producers", "ingest"))
 
 
 def copy_tables(source: sa.Engine, target: sa.Engine, tables: Sequence[sa.Table]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from millstream.anchoring.errors import NODE_LOGS
+
 BAD, WARN = "bad", "warn"
 
 
@@ -140,8 +142,7 @@ KINDS: Mapping[str, IssueKind] = {
         BAD,
         "A witness has cosigned other entries than this ledger has: the node was restored from an older backup, "
         "another node signs with its key, or the ledger was rewritten.",
-        "stop the node and restore the newest state of its logs (log.db, or the storage in log.store); if it is lost, "
-        "start a ledger with a new key "
+        f"stop the node and restore the newest state of {NODE_LOGS}; if it is lost, start a ledger with a new key "
         "(docs/formats/ledger-tree.md)",
     ),
     "cosignatures-missing": IssueKind(
