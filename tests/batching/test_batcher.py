@@ -6,12 +6,14 @@ import doctest
 import itertools
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import pytest
 
 import millstream.batching.batcher
 from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Event, FlushedError, Reject, SnapshotError
+from millstream.batching.source_buffer import SourceBuffer
 from millstream.testing.batching_oracle import plain_batches, respelled, spelled
 
 
@@ -303,3 +305,21 @@ def test_times_before_the_epoch_and_in_nanoseconds_are_exact():
         batches, _ = Batcher.restore(batcher.snapshot()).flush()
         assert batches == plain_batches(events, BatchConfig(50, 20))[0]
         assert [batch.events for batch in batches] == [(1, 2), (3,)]
+
+
+def test_small_steps_over_repeated_keys_look_at_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    window = SourceBuffer._window
+
+    def counted(buffer: SourceBuffer) -> Any:
+        found = window(buffer)
+        looked.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(SourceBuffer, "_window", counted)
+    batcher, batches = Batcher(window=3000, max_delay=500), 0
+    for first in range(0, 4000, 10):
+        events = [Event(n, "a", f"key {n % 50}", n, n, digest=str(n)) for n in range(first, first + 10)]
+        batches += len(batcher.receive_many(events).batches) + len(batcher.advance(first + 10).batches)
+    assert batches == 70
+    assert sum(looked) <= 4000

@@ -94,6 +94,8 @@ class SourceBuffer:
         """Close what is certain at *clock*, and plan ahead."""
         self.merge()
         bound = clock - self.rules.max_delay
+        if self.due < self.first + self.rules.full:  # before the window is full: to look at all of it would not help
+            return self._settle_in_order(bound)
         pieces: list[CutBatch] = []
         while self.pending or self.open:
             rows, taken = self._window()
