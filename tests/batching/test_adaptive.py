@@ -9,7 +9,6 @@ import pytest
 from millstream.batching import BatchConfig, Batcher, SnapshotError
 from millstream.batching.adaptive import LARGE_STEP, SMALL_STEPS_BEFORE_SWITCH, AdaptiveBatcher
 from millstream.batching.column_batcher import ColumnBatcher
-from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.bench.fleet import MAX_DELAY, WINDOW, events_of, fleet
 
 RULES = BatchConfig(WINDOW, MAX_DELAY)
@@ -57,7 +56,5 @@ def test_a_quiet_stream_is_due_when_it_says_and_a_tick_is_never_asked_for_twice(
 
 
 def test_a_snapshot_under_other_rules_is_refused() -> None:
-    batcher = AdaptiveBatcher(RULES)
-    batcher.step(EVENT_SCHEMA.empty_table(), 100)
     with pytest.raises(SnapshotError, match="with the rules"):
-        AdaptiveBatcher(BatchConfig(WINDOW + 1, MAX_DELAY), batcher.snapshot())
+        AdaptiveBatcher(BatchConfig(WINDOW + 1, MAX_DELAY), AdaptiveBatcher(RULES).snapshot())

@@ -195,9 +195,3 @@ def test_a_snapshot_continues_only_under_its_rules_and_later_changes(restore):
     changed = Batcher.restore(data, OLD.changed(121, 100, NEW)).snapshot()
     with pytest.raises(SnapshotError, match="taken with the rules"):
         restore(changed, OLD)
-
-
-def test_a_batcher_that_has_seen_nothing_takes_other_rules():
-    blank = Batcher.of(OLD).snapshot()
-    assert Batcher.restore(blank, NEW).rules == NEW
-    assert ColumnBatcher(NEW, blank).clock is None

@@ -19,7 +19,7 @@ from millstream.anchoring import BatchWriter, replay
 from millstream.anchoring.errors import AnchoringError, BatchFormatError
 from millstream.anchoring.feed import AnchorFeed, encode_batches
 from millstream.anchoring.journal import BatchJournal
-from millstream.batching import EventBatch, Rulebook
+from millstream.batching import BatchConfig, EventBatch, Rulebook
 from millstream.batching.message_events import event_from_message
 from millstream.batching.service import BatchService
 from millstream.cli.main import run
@@ -39,11 +39,10 @@ from suite.sizes import sized
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.batching import BatchConfig
-
 Untidy = Callable[..., list[Message]]
 
-CONFIG = {"window": 50}
+RULES = Rulebook(BatchConfig(50, 20))
+CONFIG = RULES.plain
 
 
 class DiedError(Exception):
@@ -99,7 +98,7 @@ def test_p7_a_feed_whose_driver_dies_anywhere_anchors_every_batch_once(
 
 def feed_of(node: Node) -> AnchorFeed:
     source, output = node.logs.store.log(LogSpec("in")), node.logs.store.log(LogSpec("out"))
-    return AnchorFeed(source, output, node.anchoring.batch_writer, CONFIG)
+    return AnchorFeed(source, output, node.anchoring.batch_writer, RULES)
 
 
 def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:

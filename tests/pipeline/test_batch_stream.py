@@ -15,7 +15,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millstream.batching import BatchConfig, Override, Rulebook
+from millstream.batching import BatchConfig, ConfigError, Override, Rulebook
+from millstream.batching.rule_changes import change_rules
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.main import run
@@ -28,6 +29,7 @@ from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.batch import hand_over, run_batch
 from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
+from millstream.pipeline.jobs.verify_batches import verify_batches
 from millstream.pipeline.output.batch_sink import Trigger
 from millstream.pipeline.output.checkpoint import read_progress
 from millstream.pipeline.source import follow_log
@@ -329,3 +331,26 @@ def test_a_quiet_log_gets_a_tick_so_that_its_last_batches_close(
         )
         assert store.log(LogSpec("untidy")).last_id == 2
     assert closed == 1
+
+
+def test_p5_stream_and_service_continue_under_changed_rules_and_the_job_makes_the_same_again(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
+) -> None:
+    messages, plan = in_order(untidy(5, 1200)), plan_of(tmp_path, log_url, per_trigger=200)
+    write_log(log_url, "untidy", messages[:500])
+    run_stream(spark, plan, available_now=True)
+    with open_store(log_url) as store:
+        logs = store.log(LogSpec("untidy")), store.log(LogSpec("batches"))
+        rules = change_rules(*logs, FileDocument(plan.state), Rulebook(BatchConfig(20, 30)))
+    write_log(log_url, "untidy", messages[500:900])
+    with pytest.raises(ConfigError, match="latest rules of log 'batches'"):
+        run_stream(spark, plan, available_now=True)
+    changed = msgspec.structs.replace(plan, rules=rules.current)
+    run_stream(spark, changed, available_now=True)
+    write_log(log_url, "untidy", messages[900:])
+    serve(log_url, plan.state, "batches", rules.current)
+    serve(log_url, tmp_path / "service.state", rules=rules)
+    assert written(log_url, "batches") == written(log_url, "service")
+    assert rules.later[-1].since < (messages[900].received_at or 0)
+    assert verify_batches(spark, log_url, "untidy", "batches", rules).is_whole
+    assert not verify_batches(spark, log_url, "untidy", "batches", RULES).is_whole

@@ -23,6 +23,7 @@ from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.anchoring.writer import BatchWriter
 from millstream.batching import EventBatch, Reject, Rulebook
 from millstream.batching.event import Kind
+from millstream.batching.rule_changes import read_rules
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
 from millstream.core.message import MESSAGE_SCHEMA
@@ -65,10 +66,13 @@ def refuse_amending_rules(rules: Rulebook) -> None:
 
 
 class AnchorFeed:
-    """Hands the batches of the log *batches*, which came of *source*, to *writer* as they come."""
+    """Hands the batches of the log *batches*, which came of *source*, to *writer* as they come.
 
-    def __init__(self, source: Log, batches: Log, writer: BatchWriter, config: Mapping[str, Any]) -> None:
-        self._source, self._batches, self._writer, self._config = source, batches, writer, config
+    They were made by *rules*, unless other rules are recorded with *batches*.
+    """
+
+    def __init__(self, source: Log, batches: Log, writer: BatchWriter, rules: Rulebook) -> None:
+        self._source, self._batches, self._writer, self._rules = source, batches, writer, rules
         self._traces = MessageTraces(writer.index)
         self.total = FeedProgress()
         writer.recover()
@@ -84,13 +88,19 @@ class AnchorFeed:
             batches = [item for _, item in group if isinstance(item, EventBatch)]
             rejects = [item for _, item in group if isinstance(item, Reject)]
             encoded, messages = _encode(self._source, batches)
-            done = done.plus(submit_batches(self._writer, self._source.name, encoded, rejects, self._config))
+            done = done.plus(submit_batches(self._writer, self._source.name, encoded, rejects, self._config()))
             self._traces.batches_submitted(self._source.name, batches, messages)
             self._batches.set_pointer(CONSUMER, group[-1][0])
         done = done.plus(cut(self._writer, force=force))
         self._traces.cut()
         self.total = self.total.plus(done)
         return done
+
+    def _config(self) -> Mapping[str, Any]:
+        """The rules for the manifest. They are read after the batches, and were recorded before these were made."""
+        rules = read_rules(self._batches) or self._rules
+        refuse_amending_rules(rules)
+        return rules.plain
 
     def _new(self) -> Iterator[list[tuple[int, EventBatch | Reject | None]]]:
         group: list[tuple[int, EventBatch | Reject | None]] = []

@@ -69,16 +69,29 @@ def _config_text(config: Mapping[str, Any]) -> str:
 def stream_of(connection: sa.Connection, log: str, config: Mapping[str, Any]) -> BatchStream:
     """The stream of *log* under *config*, which is made where it is new. Errors: see :func:`accept`."""
     text = _config_text(config)
-    return BatchStream(_stream_number(connection, log, text), log, text)
+    number = _stream_number(connection, log, text)
+    if number is None:
+        inserted = connection.execute(sa.insert(t.streams).values(log=log, config=text))
+        number = int(inserted.inserted_primary_key[0])  # type: ignore[index]
+        _take_rejects(connection, log, config, number)
+    return BatchStream(number, log, text)
 
 
-def _stream_number(connection: sa.Connection, log: str, config: str) -> int:
+def _stream_number(connection: sa.Connection, log: str, config: str) -> int | None:
     query = sa.select(t.streams.c.stream).where(t.streams.c.log == log, t.streams.c.config == config)
     number = connection.execute(query).scalar()
-    if number is None:
-        inserted = connection.execute(sa.insert(t.streams).values(log=log, config=config))
-        number = inserted.inserted_primary_key[0]  # type: ignore[index]
-    return int(number)
+    return None if number is None else int(number)
+
+
+def _take_rejects(connection: sa.Connection, log: str, config: Mapping[str, Any], stream: int) -> None:
+    """Let the new *stream* have the waiting rejects of *log* from before the changes of *config*: the batch that they
+    wait for comes under *config*."""
+    changes = config.get("changes", [])
+    former = {name: value for name, value in config.items() if name != "changes"}
+    for count in range(len(changes)):
+        text = _config_text(former | ({"changes": changes[:count]} if count else {}))
+        waiting = sa.and_(t.rejects.c.stream == _stream_number(connection, log, text), t.rejects.c.cut.is_(None))
+        connection.execute(sa.update(t.rejects).where(waiting).values(stream=stream))
 
 
 def known_roots(connection: sa.Connection, log: str, names: Sequence[str]) -> dict[str, str]:

@@ -112,9 +112,7 @@ class Batcher(EngineHost):
             batcher._engine.load(state)
             return batcher
         batcher = cls.of(rules)
-        known = decode_snapshot_for(data, batcher.rules)
-        if known is not None:
-            batcher._engine.load(known)
+        batcher._engine.load(decode_snapshot_for(data, batcher.rules))
         return batcher
 
 

@@ -59,9 +59,7 @@ class ColumnBatcher(EngineHost):
             if kept == self.rules:
                 engine.restore_rows(*rows)
                 return
-        state = decode_snapshot_for(snapshot, self.rules)
-        if state is not None:
-            engine.load(state)
+        engine.load(decode_snapshot_for(snapshot, self.rules))
 
 
 def _engine(config: BatchConfig) -> ColumnEngine:

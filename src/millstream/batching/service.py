@@ -23,8 +23,10 @@ from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_columns import COLUMNS, event_columns, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.metrics import record_closed, record_delays, record_open
+from millstream.batching.rule_changes import rules_in_force
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, read_state, write_state
+from millstream.batching.snapshot import decode_snapshot
 from millstream.batching.ticks import Ticker
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock, SystemClock
@@ -46,7 +48,9 @@ class BatchService:
     *state* holds its snapshots (made when it is absent); *ticks* appends ticks to *source*
     (:mod:`~millstream.batching.ticks`): without it quiet sources close when the next message of any source comes. What
     comes of *commit_every* messages is one commit; after *save_every* the state is saved, so that no more need be
-    replayed. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is of other logs or rules,
+    replayed. Where the rules of *output* were changed, *rules* must be the latest of them: see
+    :mod:`~millstream.batching.rule_changes`. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is
+    of other logs or rules, :class:`~millstream.batching.errors.ConfigError` where *rules* are not the latest,
     :class:`~millstream.batching.errors.BatchServiceError` where *output* came of more than *source* holds, and the
     errors of the log, such as :class:`TrimmedError` for a source that was trimmed beyond where the service stood. Use
     it as one thread; :meth:`close` it.
@@ -69,20 +73,14 @@ class BatchService:
         self._source, self._output, self._state, self._ticks = source, output, state, ticks
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoMetrics()
-        kept = read_state(state, source.name, output.name)
-        self._batcher = AdaptiveBatcher(rules, kept.snapshot if kept else None)
-        self._position = self._saved = kept.position if kept else source.first_id - 1
+        self._position = self._saved = source.first_id - 1
         self._torn = self._closed = False
         self._writer = output.writer("batching")
-        if self._writer.sequence > source.last_id:
+        try:
+            self._continue(rules if isinstance(rules, Rulebook) else Rulebook(rules))
+        except BaseException:
             self._writer.close()
-            raise BatchServiceError(
-                f"log {output.name!r} contains the batches of log {source.name!r} up to message "
-                f"{self._writer.sequence}, but log {source.name!r} now ends at {source.last_id}: the log was "
-                "replaced. Give the batch service another output log"
-            )
-        if kept is None and self._position:
-            self._begin_in_the_middle()
+            raise
         self._measure_open()
 
     @property
@@ -152,10 +150,31 @@ class BatchService:
         finally:
             self._writer.close()
 
-    def _begin_in_the_middle(self) -> None:
-        """The source was trimmed: what comes out depends on where the service begins, so that is put down first."""
-        if self._writer.sequence:
-            self._writer.close()
+    def _continue(self, rules: Rulebook) -> None:
+        """Take up the state. The rules are read under the lease: see :mod:`~millstream.batching.rule_changes`."""
+        source, output = self._source, self._output
+        kept = read_state(self._state, source.name, output.name)
+        used = None if kept is None or self._is_blank(kept) else kept.snapshot
+        self._batcher = AdaptiveBatcher(rules_in_force(output, rules), used)
+        if kept:
+            self._position = self._saved = kept.position
+        if self._writer.sequence > source.last_id:
+            raise BatchServiceError(
+                f"log {output.name!r} contains the batches of log {source.name!r} up to message "
+                f"{self._writer.sequence}, but log {source.name!r} now ends at {source.last_id}: the log was "
+                "replaced. Give the batch service another output log"
+            )
+        if used is None:
+            self._begin(kept)
+
+    def _is_blank(self, kept: ServiceState) -> bool:
+        """Whether nothing was batched yet, so that the rules in *kept* do not matter."""
+        return not self._writer.sequence and decode_snapshot(kept.snapshot)[1].clock is None
+
+    def _begin(self, kept: ServiceState | None) -> None:
+        """Put down the rules and, as the source may have been trimmed, where the service begins: the output depends on
+        both."""
+        if kept is None and self._position and self._writer.sequence:
             raise BatchServiceError(
                 f"the state {self._state} of the batch service is missing, and log {self._source.name!r} was trimmed "
                 f"and begins at message {self._position + 1}, so that its earlier batches cannot be repeated. "

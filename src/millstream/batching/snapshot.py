@@ -87,8 +87,8 @@ def decode_columns(data: bytes) -> tuple[Rulebook, int | None, bool, pa.Table]:
     return found.rules, found.state.clock, found.state.flushed, rows_from_state(found.state)
 
 
-def decode_snapshot_for(data: bytes, rules: Rulebook) -> EngineState | None:
-    """The state in *data*, for an engine under *rules*; None where nothing was batched yet, whatever the rules.
+def decode_snapshot_for(data: bytes, rules: Rulebook) -> EngineState:
+    """The state in *data*, for an engine under *rules*.
 
     Raises :class:`SnapshotError` where *data* is not valid, or was taken under other rules: only changes that were
     decided later may have been added.
@@ -96,8 +96,6 @@ def decode_snapshot_for(data: bytes, rules: Rulebook) -> EngineState | None:
     kept, state = decode_snapshot(data)
     if kept == rules:
         return state
-    if _is_blank(state):
-        return None
     periods, later = kept.periods, kept.later
     added = rules.later[len(later) :]
     if not added or (periods, later) != (rules.periods[: len(periods)], rules.later[: len(later)]):
@@ -118,13 +116,6 @@ def _without_records(rules: Rulebook, state: EngineState) -> EngineState:
     """What the engine for the *rules* of a period remembers at the time of *state*, if it got no record."""
     one = EngineState(state.clock, state.flushed, [])
     return EngineState(state.clock, False, [], parts=[one] * len(rules.configs)) if rules.overrides else one
-
-
-def _is_blank(state: EngineState) -> bool:
-    """Whether an engine with *state* has seen neither a record nor a time."""
-    if state.clock is not None or state.flushed or state.sources or state.late or state.given:
-        return False
-    return all(map(_is_blank, state.parts))
 
 
 def _seal(version: int, content: _Snapshot | _ColumnSnapshot) -> bytes:

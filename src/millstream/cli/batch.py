@@ -46,6 +46,7 @@ TOOLS = {
     "explain": "millstream.cli.batch_tools:explain_command",
     "shrink": "millstream.cli.batch_tools:shrink_command",
     "serve": "millstream.cli.batch_serve:serve_command",
+    "rules": "millstream.cli.batch_rule_changes:rules_command",
     "advise": "millstream.cli.batch_advise:advise_command",
 }
 """The tools of ``millstream batch`` and where each is defined; a tool is loaded only when it is called."""
@@ -58,6 +59,7 @@ TOOLS = {
     "Tools: millstream batch explain (why a batch began and ended, why an event was refused), "
     "millstream batch shrink (how faithful depends on arrival), "
     "millstream batch serve (a log into a log, as a service), "
+    "millstream batch rules (show and change the rules of a log of batches), "
     "millstream batch advise (which rules fit the messages of a log).",
 )
 @click.argument("file", type=click.File("rb"), default="-")

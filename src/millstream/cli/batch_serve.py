@@ -136,7 +136,8 @@ def serve_command(
     An interrupted service resumes with the same command; no message is lost or batched twice. If a batch is due and no
     message has arrived since, the service appends a tick to LOG, unless another process writes there. SIGTERM or Ctrl-C
     stops it after the current commit. The rules are in the section batching of the settings (`millstream config show`);
-    rules of some sources or keys are in its [[batching.override]] tables.
+    rules of some sources or keys are in its [[batching.override]] tables. If a log is batched already, `millstream
+    batch rules` lets other rules begin at a later time.
     """
     stop = stop_on_signals()
     with Node.open(settings) as node:

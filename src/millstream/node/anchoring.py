@@ -93,14 +93,16 @@ class AnchoringPart:
     def feed(self, log: str, batches: str) -> AnchorFeed:
         """Anchors the batches that the log *batches* gets, which are of *log*.
 
-        Raises :class:`~millstream.anchoring.BatchFormatError` where this node's rules amend batches.
+        Raises :class:`~millstream.anchoring.BatchFormatError` where the rules of *batches* amend batches.
         """
         from millstream.anchoring.feed import AnchorFeed, refuse_amending_rules
+        from millstream.batching.rule_changes import read_rules
 
-        rules, store = self._batching.rules, self._logs.store
-        refuse_amending_rules(rules)
+        store = self._logs.store
         source, output = store.log(LogSpec(log), create=False), store.log(LogSpec(batches, kind="batches"))
-        return AnchorFeed(source, output, self.batch_writer, rules.plain)
+        rules = read_rules(output) or self._batching.rules
+        refuse_amending_rules(rules)
+        return AnchorFeed(source, output, self.batch_writer, rules)
 
     def prepare(self) -> None:
         """Open journal, ledger and observer now."""

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from millstream.batching import Rulebook
 from millstream.batching.default_limits import BATCHING_FOLDER, read_default_limits
+from millstream.batching.errors import ConfigError
+from millstream.batching.rule_changes import BatchedRules, batched_rules, change_rules, read_rules
 from millstream.batching.service import BatchService
 from millstream.batching.service_state import batched_pair
 from millstream.batching.ticks import Ticker
 from millstream.core.cached import locked_cached_property
 from millstream.core.documents import Document, Documents, FileDocument
 from millstream.core.metric_collection.hook import LabelledMetrics, Metrics
-from millstream.log import LogSpec
+from millstream.log import Log, LogSpec
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
@@ -50,6 +52,33 @@ class BatchingPart:
         service = BatchService(source, sink, self.rules, self.state(output), ticks=ticks, clock=clock, metrics=metrics)
         self._context.resources.callback(service.close)
         return service
+
+    def rules_of(self, output: str) -> Rulebook:
+        """The rules by which the batches in the log *output* were made, with all changes; else those of this node."""
+        return read_rules(self._logs.store.log(LogSpec(output), create=False)) or self.rules
+
+    def source_of(self, output: str) -> str:
+        """The log whose batches are in the log *output*. Raises :class:`ConfigError` where it is not known."""
+        for log, batches in self.batched_pairs():
+            if batches == output:
+                return log
+        raise ConfigError(
+            f"{output!r} is not the output of a batch service of this node: name the log of batches, or add the pair "
+            "to the section serve.batching of the settings"
+        )
+
+    def rules_status(self, output: str) -> BatchedRules | None:
+        """By which rules the log *output* was made, and how far; None where it has no batches yet."""
+        return batched_rules(*self._open_pair(output), self.state(output))
+
+    def change_rules(self, output: str, since: int | None = None) -> Rulebook:
+        """Let the rules of the settings begin at *since* (see :func:`~millstream.batching.rule_changes.change_rules`);
+        returns all rules of the log *output*."""
+        return change_rules(*self._open_pair(output), self.state(output), self.rules, since)
+
+    def _open_pair(self, output: str) -> tuple[Log, Log]:
+        store = self._logs.store
+        return store.log(LogSpec(self.source_of(output)), create=False), store.log(LogSpec(output), create=False)
 
     def batched_pairs(self) -> Sequence[tuple[str, str]]:
         """The logs that are batched, each with the log that gets its batches: those of the settings, and those of each

@@ -1,4 +1,5 @@
-"""A batch service to be killed; says so after each commit. Arguments: URL of the store, state file."""
+"""A batch service to be killed; says so after each commit. Arguments: URL of the store, state file and,
+if it is not 50, the window (10 has a shorter delay, too)."""
 
 from __future__ import annotations
 
@@ -20,11 +21,12 @@ class Loud(NoMetrics):
             print("committed", flush=True)
 
 
-def main(url: str, state: Path) -> None:
+def main(url: str, state: Path, window: int) -> None:
     with open_store(url) as store:
         source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+        rules = BatchConfig(window, 20 if window == 50 else 5)
         service = BatchService(
-            source, output, BatchConfig(50, 20), FileDocument(state), metrics=Loud(), commit_every=37, save_every=500
+            source, output, rules, FileDocument(state), metrics=Loud(), commit_every=37, save_every=500
         )
         service.step()
         service.close()
@@ -32,4 +34,4 @@ def main(url: str, state: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 50)

@@ -43,7 +43,7 @@ def verify_command(
 
     with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "verify-batches"):
         found = verify_batches(
-            spark, settings.log_url, log, output, node.batching.rules,
+            spark, settings.log_url, log, output, node.batching.rules_of(output),
             first_id=first_id, last_id=last_id, limit=limit, clock=node.clock,
         )  # fmt: skip
     print_json(found) if as_json else _show(found)

@@ -20,6 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millstream.batching import Rulebook
 from millstream.batching.metrics import delay_quantiles
+from millstream.batching.rule_changes import rules_in_force
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.batching.ticks import Ticker
@@ -109,15 +110,17 @@ def run_stream(
     With *available_now* it ends once it has taken what was there when it began. *ticks* appends ticks to the log where
     a batch is due and no message comes (:mod:`millstream.batching.ticks`). *figures* collects delays, refusals, batches
     and what is open; Spark's progress of the query has the observation ``batching``. At the end the figures are logged
-    as one line. Raises :class:`PipelineInputError` where the
-    output came of more than the log holds, :class:`~millstream.log.WriterBusyError` where another host is at the
-    output, and what Spark raises as :class:`PipelineError`.
+    as one line. Where the rules of the output were changed, those of *plan* must be the latest of them. Raises
+    :class:`PipelineInputError` where the output came of more than the log holds,
+    :class:`~millstream.batching.ConfigError` for other rules, :class:`~millstream.log.WriterBusyError` where another
+    host is at the output, and what Spark raises as :class:`PipelineError`.
     """
     clock, figures = clock or SystemClock(), figures or MetricsCollector()
     check_reachable(spark, plan.store_url)
     with open_log_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
         source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output, kind="batches"))
         writer = held.enter_context(output.writer("batching"))
+        plan = msgspec.structs.replace(plan, rules=rules_in_force(output, plan.rules))
         _check_source(plan, source, writer)
         began = clock.monotonic()
         sink = BatchSink(writer, clock, figures)
@@ -188,7 +191,8 @@ def _shares(spark: SparkSession, plan: StreamPlan, first_id: int, written: int) 
 
 
 def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
-    """The id that the query begins with, or began with: a checkpoint that others have overtaken is thrown away.
+    """The id that the query begins with, or began with: a checkpoint that others have overtaken is thrown away, and
+    so is one from before a change of the rules: it may have come further than the output shows.
 
     *written* is the last id of which the output knows. Where a trigger was begun that lies across it, another host has
     gone on in between, and what comes of that trigger would be there in part.
@@ -198,12 +202,12 @@ def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
         kept = msgspec.json.decode(begin.read_bytes(), type=prepared(_StreamStart))
         progress = read_progress(plan.checkpoint)
         ours = written <= progress.done or written == progress.begun
-        if progress.done and ours and kept.shards == plan.shards:
+        if progress.done and ours and (kept.shards, kept.changes) == (plan.shards, len(plan.rules.later)):
             return kept.first_id
     first_id = _first_id_anew(plan, source, written)
     shutil.rmtree(plan.checkpoint, ignore_errors=True)
     plan.checkpoint.mkdir(parents=True)
-    write_durably(begin, msgspec.json.encode(_StreamStart(first_id, plan.shards)))
+    write_durably(begin, msgspec.json.encode(_StreamStart(first_id, plan.shards, len(plan.rules.later))))
     return first_id
 
 
@@ -222,10 +226,11 @@ def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
 
 
 class _StreamStart(msgspec.Struct, frozen=True):
-    """The inputs with which a checkpoint was created."""
+    """The inputs with which a checkpoint was created; *changes* is how often the rules had been changed."""
 
     first_id: int
     shards: int
+    changes: int = 0
 
 
 def _confs(plan: StreamPlan) -> dict[str, str]:

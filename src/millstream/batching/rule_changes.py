@@ -1,0 +1,138 @@
+"""Changing the rules by which a log is batched, from an event time on: the log of its batches keeps all of its rules.
+
+The one who changes them holds the writer lease of the log of batches, as a batch service or stream does. So none of
+these is at work meanwhile, and each that begins later reads the new rules after it took the lease.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.batching.errors import BatchServiceError, ConfigError, SnapshotError
+from millstream.batching.rulebook import Rulebook
+from millstream.batching.service_state import read_state
+from millstream.batching.snapshot import decode_snapshot
+from millstream.core.clock import MICROSECONDS
+from millstream.core.decoding import prepared
+from millstream.core.documents import Document
+from millstream.core.timestamps import format_timestamp
+from millstream.log import Log
+
+RULES_METADATA = "batching/rules"
+"""The state of a log of batches with its :class:`Rulebook`, once it was changed (``docs/formats/log-states.md``)."""
+
+FARTHEST_CHANGE = 31 * 24 * 3600 * MICROSECONDS
+"""How far ahead of the clock new rules may begin, in microseconds: a change cannot be taken back."""
+
+
+class BatchedRules(msgspec.Struct, frozen=True):
+    """The *rules* by which a log of batches came to be, and the batcher's clock (microseconds) after its last batch.
+
+    New rules may begin at ``earliest`` or later: all before may be in a batch already.
+    """
+
+    rules: Rulebook
+    clock: int
+
+    @property
+    def earliest(self) -> int:
+        """The earliest event time (microseconds) at which other rules may begin."""
+        begun = self.rules.later[-1].since if self.rules.later else self.clock
+        return max(begun, self.clock + self.rules.current.lead) + 1
+
+
+def read_rules(output: Log) -> Rulebook | None:
+    """The recorded rules of the log of batches *output*; None where they were never changed.
+
+    Raises :class:`SnapshotError` where the record is not valid.
+    """
+    record = output.metadata(RULES_METADATA)
+    try:
+        return msgspec.json.decode(record, type=prepared(Rulebook)) if record else None
+    except (msgspec.DecodeError, ConfigError) as error:
+        raise SnapshotError(f"cannot read the metadata {RULES_METADATA} of log {output.name!r}: {error}") from error
+
+
+def rules_in_force(output: Log, given: Rulebook) -> Rulebook:
+    """The rules by which *output* is to be continued, of which *given* must be the latest.
+
+    These are *given* where none are recorded. Raises :class:`ConfigError` where *given* are others.
+    """
+    recorded = read_rules(output)
+    if recorded is None or given == recorded:
+        return given
+    if given != recorded.current:
+        raise ConfigError(
+            f"the settings have the batching rules {given.rules_text}, but the latest rules of log {output.name!r} are "
+            f"{recorded.current.rules_text}: restore these settings, or let the new rules begin at a later time with "
+            f"`millstream batch rules {output.name} --change`"
+        )
+    return recorded
+
+
+def batched_rules(source: Log, output: Log, state: Document) -> BatchedRules | None:
+    """By which rules *source* is batched into *output*, and how far; None where it has no batches yet.
+
+    Raises :class:`BatchServiceError` where that cannot be known, and :class:`SnapshotError` for a *state* that is not
+    valid or is of other logs.
+    """
+    kept, written = read_state(state, source.name, output.name), output.sequence("batching")
+    rules, clock = read_rules(output), None
+    if kept is not None:
+        former, engine = decode_snapshot(kept.snapshot)
+        rules, clock = rules or former, engine.clock
+    if written > (kept.position if kept else 0):
+        clock = _received_at(source, written)
+    if clock is None:
+        return None
+    if rules is None:
+        raise BatchServiceError(
+            f"the state {state} of the batch service is missing, so the rules of log {output.name!r} are unknown: "
+            "restore the old rules in the settings, and run `millstream batch serve` once"
+        )
+    return BatchedRules(rules, clock)
+
+
+def change_rules(source: Log, output: Log, state: Document, rules: Rulebook, since: int | None = None) -> Rulebook:
+    """Let *rules* begin at the event time *since* (microseconds; None: as early as possible); returns all rules.
+
+    The batches of earlier records stay as they are. Durable when this returns. Raises :class:`ConfigError` where
+    *rules* cannot begin at *since*, are in force already, or *output* has no batches yet; :class:`WriterBusyError`
+    where a service or stream writes to *output*; and the errors of :func:`batched_rules`.
+    """
+    with output.writer("batching"):
+        found = batched_rules(source, output, state)
+        if found is None:
+            raise ConfigError(
+                f"log {output.name!r} has no batches yet: its batch service will begin with the rules in the settings"
+            )
+        if rules == found.rules.current:
+            raise ConfigError(f"log {output.name!r} has the rules in the settings already: change the settings first")
+        since = found.earliest if since is None else since
+        _check_time(output, found, since)
+        changed = found.rules.changed(since, found.clock, rules)
+        output.put_metadata(RULES_METADATA, msgspec.json.encode(changed))
+        return changed
+
+
+def _check_time(output: Log, found: BatchedRules, since: int) -> None:
+    if since < found.earliest:
+        raise ConfigError(
+            f"the rules of log {output.name!r} cannot change at {format_timestamp(since)}, because earlier rules may "
+            f"have been applied there already: choose {format_timestamp(found.earliest)} or a later time"
+        )
+    if since > found.clock + FARTHEST_CHANGE:
+        raise ConfigError(
+            f"the rules of log {output.name!r} cannot change at {since}, because a change cannot be withdrawn: choose "
+            f"a time up to {format_timestamp(found.clock + FARTHEST_CHANGE)}, 31 days after the last batched message"
+        )
+
+
+def _received_at(source: Log, number: int) -> int:
+    for batch in source.read(number, number, ["received_at"], gaps="none"):
+        for received_at in batch.arrow.column("received_at").to_pylist():
+            return int(received_at)
+    raise BatchServiceError(
+        f"message {number} of log {source.name!r}, the last batched one, was trimmed: restore the old rules in the "
+        "settings, and run `millstream batch serve` once"
+    )
