@@ -15,7 +15,7 @@ _TYPES = {
     "str": "a string",
     "int": "an integer",
     "float": "a number",
-    "bool": "true or false",
+    "bool": "a boolean",
 }
 _ENUM = re.compile("Invalid enum value (.*)", re.DOTALL)
 _MISSING = re.compile("Object missing required field `(.*)`", re.DOTALL)
