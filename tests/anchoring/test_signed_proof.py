@@ -205,7 +205,7 @@ def test_a_proof_that_could_not_be_verified_is_not_made(anchored: Any, monkeypat
     with pytest.raises(ProofError, match="make it without --chain"):
         anchored.prove(anchored.ids[0])
     monkeypatch.setattr("millstream.anchoring.proof.MAX_PROOF_BYTES", 3000)
-    with pytest.raises(ProofError, match="at most 3,000 can be verified"):
+    with pytest.raises(ProofError, match="the limit is 3,000 bytes"):
         encode_proof({"message": "x" * 3000})
 
 

@@ -79,7 +79,7 @@ ERRORS = [
     ('{"defaultPolicies": [1]}', "line 1, column 22: expected a store pair in curly brackets"),
     (
         '{"defaultPolicies":\n [{"srcStoreId":"1"}]}',
-        "line 2, column 3: field 'destStoreId' of this store pair is missing",
+        "line 2, column 3: field 'destStoreId' of this store pair is missing: add the field",
     ),
     ('{"defaultPolicies":[{"srcStoreId":"1","destStoreId":2}]}', "line 1, column 53: expected a name in double quotes"),
     ('{"defaultPolicies":[{"srcStoreId":"1","to":"2"}]}', "line 1, column 39: unknown field 'to'"),

@@ -260,7 +260,8 @@ class TestSidecars:
     def test_that_no_store_writes_for_their_size_are_not_read(self, store: LocalStore, tmp_path: Path) -> None:
         put(store, "item")
         (sidecar,) = sidecars(store, tmp_path)
-        for more, message in ((0, "checksum does not match"), (1, f"larger than {MAX_BYTES} bytes")):
+        too_large = f"larger than {MAX_BYTES:,} bytes"
+        for more, message in ((0, "the checksum in the sidecar does not match"), (1, too_large)):
             sidecar.write_bytes(b" " * (MAX_BYTES + more))
             with pytest.raises(DamagedRecordError, match=message):
                 store.info("space", "item")

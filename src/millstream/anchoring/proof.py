@@ -175,7 +175,8 @@ def encode_proof(members: dict[str, Any]) -> bytes:
     digest = sha256(canonical_json(members)).hexdigest()
     data = canonical_json({**members, "digest": digest})
     if len(data) > MAX_PROOF_BYTES:
-        raise ProofError(f"the proof would have {len(data):,} bytes, but at most {MAX_PROOF_BYTES:,} can be verified")
+        todo = ": make the proof without --chain" if "ledger" in members else ""
+        raise ProofError(f"the proof would have {len(data):,} bytes; the limit is {MAX_PROOF_BYTES:,} bytes{todo}")
     return data
 
 
@@ -185,17 +186,19 @@ def decode_proof(data: bytes) -> Proof | ChainProof:
     Raises :class:`ProofError`.
     """
     if len(data) > MAX_PROOF_BYTES + 1:
-        raise ProofError(f"the proof has more than {MAX_PROOF_BYTES:,} bytes")
+        raise ProofError(f"the proof has more than {MAX_PROOF_BYTES:,} bytes, the limit: give the file of one proof")
     try:
         members = parse_canonical(data.removesuffix(b"\n"))
         proof = msgspec.convert(members, prepared(_form_of(members)))
     except (CanonicalError, msgspec.ValidationError) as error:
-        raise ProofError(f"the file is not a proof in canonical form: {error}") from error
+        raise ProofError(
+            f"the file is not a proof in canonical form: {error}; give the output of `millstream prove` unchanged"
+        ) from error
     if canonical_json(members["batch_header"]) != encode_header(proof.batch_header):
         raise ProofError("the file is not a proof in canonical form: its batch_header names a kind that is left out")
     del members["digest"]
     if sha256(canonical_json(members)).hexdigest() != proof.digest:
-        raise ProofError("the proof was changed: its digest does not match; get it again from the node")
+        raise ProofError("the proof was changed: its digest does not match; get the proof again from the node")
     return proof
 
 
@@ -264,7 +267,9 @@ def _check_chain(proof: ChainProof, trust: Trust) -> str:
     try:
         check_tail(proof.ledger)
     except LedgerError as error:
-        raise ProofError(f"the ledger entries of the proof are invalid: {error}") from error
+        raise ProofError(
+            f"the ledger entries of the proof are invalid: {error}; get the proof again from the node"
+        ) from error
     first, head, pin = proof.ledger[0], proof.ledger[-1], trust.ledger_head
     if pin is not None and pin not in {entry.hash for entry in proof.ledger}:
         raise ProofError(
@@ -281,7 +286,9 @@ def _check_entry(proof: Proof, trust: Trust) -> ProvenCheckpoint:
         check_seal(proof.entry)
         trusted = check_checkpoint(proof.checkpoint.encode(), trust.policy) if trust.policy else None
     except LedgerError as error:
-        raise ProofError(f"the ledger entry of the proof is invalid: {error}") from error
+        raise ProofError(
+            f"the ledger entry of the proof is invalid: {error}; get the proof again from the node"
+        ) from error
     except NoteError as error:
         raise ProofError(f"the checkpoint of the proof is not trusted: {error}") from error
     found = trusted.checkpoint if trusted else checkpoint_of(proof.checkpoint.encode())
@@ -317,7 +324,7 @@ def _check_message(proof: MessageProof) -> Message:
         message = decode_message(line)
         root = root_of_path(leaf_hash(line), proof.message_index, proof.batch_header.count, _hashes(proof.message_path))
     except (BatchFormatError, CanonicalError, MerklePathError) as error:
-        raise ProofError(f"the message of the proof is invalid: {error}") from error
+        raise ProofError(f"the message of the proof is invalid: {error}; get the proof again from the node") from error
     if message.id != proof.id:
         raise ProofError(
             f"the proof is for message {proof.id}, but contains message {message.id}: get the proof again from the node"
@@ -342,7 +349,7 @@ def _check_files(proof: MessageProof, entry: LedgerEntry, cas: Cas) -> None:
     try:
         root = root_of_path(leaf_hash(header), proof.batch_index, manifest.count, _hashes(proof.batch_path))
     except MerklePathError as error:
-        raise ProofError(f"the batch of the proof is invalid: {error}") from error
+        raise ProofError(f"the batch of the proof is invalid: {error}; get the proof again from the node") from error
     if root.hex() != manifest.root:
         raise ProofError(
             f"batch {proof.batch_header.batch!r} does not belong to the Merkle root of manifest {cid}: get the proof "

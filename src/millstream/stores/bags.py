@@ -173,7 +173,8 @@ class OpenBag:
             )
         if not url.startswith(("https://", "http://")) or not size.isdigit():
             raise BagError(
-                f"{folder}/fetch.txt: cannot download {url}: only http and https URLs with a stated size are supported"
+                f"{folder}/fetch.txt: cannot download {url}: only http and https URLs with a stated size are "
+                "supported; put the file into the bag yourself"
             )
         left = int(size)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,6 @@ from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
-    AlreadyExistsError,
     Checksum,
     ChecksumMismatchError,
     ChecksumOrigin,
@@ -33,6 +32,7 @@ from millstream.stores.protocol import (
     StoreInputError,
     StoreRefusedError,
     StoreUnavailableError,
+    already_exists,
     item_not_found,
 )
 from millstream.stores.ranges import RangeReader, check_range
@@ -161,7 +161,7 @@ class CasStore:
             try:
                 (self._root / content_id).hardlink_to(draft)
             except FileExistsError as error:
-                raise AlreadyExistsError(f"{content_id} already exists in {self.url}") from error
+                raise already_exists(content_id, CAS_SPACE, self.url) from error
         else:
             draft.replace(self._root / content_id)
         sync_folder(self._root)

@@ -16,13 +16,13 @@ from millstream.stores.hashing import copy_stream
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
-    AlreadyExistsError,
     Checksum,
     ChecksumOrigin,
     Entry,
     ItemInfo,
     SpaceAccess,
     SpaceNotEmptyError,
+    already_exists,
     item_not_found,
     space_not_found,
 )
@@ -143,7 +143,7 @@ class MemoryStore:
         with self._lock:
             within = self._space(space)
             if create_only and content_id in within.items:
-                raise AlreadyExistsError(f"{content_id!r} already exists in {self.url}/{space}")
+                raise already_exists(content_id, space, self.url)
             within.put(_StoredItem(sink.getvalue(), info))
         return info
 

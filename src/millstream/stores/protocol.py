@@ -68,6 +68,14 @@ def item_not_found(content_id: str, space: str, url: str) -> ItemNotFoundError:
     )
 
 
+def already_exists(content_id: str, space: str, url: str) -> AlreadyExistsError:
+    """The error of an item that is to be created in *space* of the store at *url* (or with that name), but exists."""
+    return AlreadyExistsError(
+        f"item {content_id!r} already exists in space {space!r} of {url}: choose another id, or omit create-only to "
+        "replace the item"
+    )
+
+
 class SpaceNotEmptyError(StoreError):
     """The space still holds content items."""
 

@@ -79,7 +79,9 @@ def parse_authorities(*files: bytes, names: Sequence[str] = ()) -> TrustedAuthor
     for data, name in itertools.zip_longest(files, names):
         what = f"the file of certificates {name}" if name else "a file of certificates"
         if len(data) > MAX_CERTIFICATE_BYTES:
-            raise TimestampError(f"{what} has more than {MAX_CERTIFICATE_BYTES:,} bytes, the limit")
+            raise TimestampError(
+                f"{what} has more than {MAX_CERTIFICATE_BYTES:,} bytes, the limit: remove unneeded certificates"
+            )
         with parsing(what):
             if data.startswith(b"\x30"):
                 found.append(load_der_x509_certificate(data))

@@ -117,7 +117,8 @@ class AdoptedStore:
         """Raise :class:`ChangedSinceAdoptionError` where the source has another version than was *adopted*."""
         if adopted is None or now is None or not adopted.is_there:
             raise ItemNotFoundError(
-                f"{content_id!r} in {self.url}/{space} was not adopted, is excluded, or has vanished from the source"
+                f"{content_id!r} in {self.url}/{space} was not adopted, is excluded, or has vanished from the source: "
+                "run `millstream protect`"
             )
         if (adopted.size, adopted.version) != (now.size, now.version):
             raise ChangedSinceAdoptionError(

@@ -172,7 +172,7 @@ def _pair(node: Node, name: str) -> Pair:
     _only(pair, {SOURCE, DESTINATION}, name)
     for field in (SOURCE, DESTINATION):
         if field not in pair.members:
-            raise _error(name, pair.position, f"field {field!r} of this store pair is missing")
+            raise _error(name, pair.position, f"field {field!r} of this store pair is missing: add the field")
     return Pair(_text(pair.members[SOURCE], name), _text(pair.members[DESTINATION], name))
 
 

@@ -22,7 +22,7 @@ from millstream.stores.bulk import (
     takes_files,
 )
 from millstream.stores.hashing import Digests
-from millstream.stores.protocol import AlreadyExistsError, ItemInfo, ItemNotFoundError, StoreError
+from millstream.stores.protocol import ItemInfo, ItemNotFoundError, StoreError, already_exists
 
 
 class AuditContext(Protocol):
@@ -92,14 +92,12 @@ class AuditedBulk:
         infos = self.listed_infos(space, others) if others else ()
         for content_id, one in zip(others, infos, strict=True):
             if isinstance(one, ItemInfo):
-                found[content_id] = AlreadyExistsError(
-                    f"{content_id!r} already exists in space {space!r} of store {self._audited.name!r}"
-                )
+                found[content_id] = already_exists(content_id, space, f"store {self._audited.name!r}")
             elif not isinstance(one, ItemNotFoundError):
                 found[content_id] = one
         for content_id in self._audited.outbox.open_of(self._audited.name, space, ids):
             found[content_id] = AuditBusyError(
-                f"{content_id!r} in space {space!r} of store {self._audited.name!r} is being changed by another "
+                f"item {content_id!r} in space {space!r} of store {self._audited.name!r} is being changed by another "
                 "process: try again later"
             )
         return found

@@ -36,6 +36,7 @@ from millstream.stores.protocol import (
     ItemInfo,
     StoreError,
     StoreUnavailableError,
+    already_exists,
     item_not_found,
     space_not_found,
 )
@@ -226,7 +227,8 @@ class LocalBulk:
                 if not stat.S_ISREG(status.st_mode):
                     problem = "is not a regular file"
                 elif status.st_size > SMALL:
-                    problem = f"has {status.st_size:,} bytes; the limit of a bulk read is {SMALL:,} bytes"
+                    size = f"{status.st_size:,} bytes"
+                    problem = f"has {size}; the limit of a bulk read is {SMALL:,} bytes: read the item alone"
                 else:
                     return _Target(folder, name), status, _read_whole(handle, status.st_size)
             finally:
@@ -242,7 +244,7 @@ class LocalBulk:
         if status.st_size > SMALL:
             raise StoreError(
                 f"{content_id!r} in the space {space!r} of {folders.root} has {status.st_size:,} bytes; the limit of a "
-                f"bulk read is {SMALL:,} bytes"
+                f"bulk read is {SMALL:,} bytes: read the item alone"
             )
         handle = os.open(where.name, _READING, dir_fd=where.folder)
         try:
@@ -345,7 +347,7 @@ class LocalBulk:
         return store_error(self._doing(space), error)
 
     def _taken(self, space: str, content_id: str) -> AlreadyExistsError:
-        return AlreadyExistsError(f"{content_id!r} already exists in space {space!r} of {self._root}")
+        return already_exists(content_id, space, str(self._root))
 
     @contextlib.contextmanager
     def _folders(self, space: str) -> Iterator[OpenFolders]:

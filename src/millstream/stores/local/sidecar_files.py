@@ -61,7 +61,8 @@ class SidecarFiles:
                 raise
             raise damaged_sidecar(content_id, self._shown(path, name), "the path is not a regular file") from error
         if len(data) > MAX_BYTES:
-            raise damaged_sidecar(content_id, self._shown(path, name), f"the sidecar is larger than {MAX_BYTES} bytes")
+            fault = f"the sidecar is larger than {MAX_BYTES:,} bytes"
+            raise damaged_sidecar(content_id, self._shown(path, name), fault)
         return data
 
     def _shown(self, path: tuple[str, ...], name: str) -> str:

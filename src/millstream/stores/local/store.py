@@ -35,13 +35,13 @@ from millstream.stores.processes.bulk import ProcessBulk
 from millstream.stores.processes.child_pool import BulkProcesses
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
-    AlreadyExistsError,
     DamagedRecordError,
     Entry,
     ItemInfo,
     SpaceAccess,
     SpaceNotEmptyError,
     StoreUnavailableError,
+    already_exists,
     item_not_found,
     space_not_found,
 )
@@ -219,7 +219,7 @@ class LocalStore:
                 files: tuple[FileDescription, ...] = (new,)
                 if place.status is not None:
                     if create_only:
-                        raise AlreadyExistsError(f"{content_id!r} already exists in {self._url}/{space}")
+                        raise already_exists(content_id, space, self._url)
                     files = (self._describe_replaced(space, content_id, place, place.status), new)
                 self._write_sidecar(space, Sidecar(content_id, files))
                 draft.place(place.folder, place.path[-1])

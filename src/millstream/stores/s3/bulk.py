@@ -94,7 +94,9 @@ class S3Bulk:
 
 def too_large(space: str, content_id: str) -> StoreError:
     """The error of an item of more than :data:`SMALL` bytes."""
-    return StoreError(f"item {content_id!r} in space {space!r} exceeds {SMALL:,} bytes, the limit of a bulk read")
+    return StoreError(
+        f"item {content_id!r} in space {space!r} exceeds {SMALL:,} bytes, the limit of a bulk read: read the item alone"
+    )
 
 
 def _in_threads(act: Callable[[Asked], Answer], asked: Sequence[Asked]) -> list[Answer | StoreError]:

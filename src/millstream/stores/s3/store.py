@@ -29,6 +29,7 @@ from millstream.stores.protocol import (
     StoreError,
     StoreInputError,
     StoreUnavailableError,
+    already_exists,
     item_not_found,
     space_not_found,
 )
@@ -301,7 +302,7 @@ class S3Store:
         return item_not_found(content_id, space, self.url)
 
     def _exists(self, space: str, upload: Upload) -> AlreadyExistsError:
-        return AlreadyExistsError(f"{upload.content_id!r} already exists in {self._shown(space)}")
+        return already_exists(upload.content_id, space, self.url)
 
     def _shown(self, space: str) -> str:
         return f"{self._keys.marker(space)[:-1]} of {self._address}"

@@ -86,7 +86,8 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
     if kind != spec.kind:
         raise StatusError(
             v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"topic {spec.name} accepts {spec.type} messages, not {enum_name(v2.MessageType, kind)}",
+            f"topic {spec.name} accepts {spec.type} messages, not {enum_name(v2.MessageType, kind)}: send the message "
+            "to a topic of its type",
         )
     if kind == v2.FIFO and not system.message_group:
         raise StatusError(
@@ -107,7 +108,8 @@ def check_delivery_time(message: v2.Message, now: int, limits: Limits) -> int:
         hours = limits.max_delay / 3.6e9
         asked = (due - now) / 3.6e9
         raise StatusError(
-            v2.ILLEGAL_DELIVERY_TIME, f"the delay of a message must be at most {hours:g} hours, not {asked:g} hours"
+            v2.ILLEGAL_DELIVERY_TIME,
+            f"the delay of a message must be at most {hours:g} hours, not {asked:g} hours: reduce the delay",
         )
     return max(due, now)
 
