@@ -32,7 +32,7 @@ from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import format_duration
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import NotFoundError
-from millstream.core.garbage_collection import collecting_seldom
+from millstream.core.interpreter import collecting_seldom
 from millstream.core.sqlite_file import require_database
 from millstream.mill.adoption.adopter import ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionSummary

@@ -7,8 +7,6 @@ arrives while a commit runs is read, checked and committed together, in one call
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
 from typing import Any
 
 import msgspec
@@ -24,22 +22,8 @@ PATH = "/sidetree/v1/operations"
 MAX_OPERATIONS = 256
 """Operations a commit. More would let the first of them wait for the checks of the last."""
 
-SWITCH_SECONDS = 0.0005
-
 _encoder = msgspec.json.Encoder()
 _JSON = (b"content-type", b"application/json")
-
-
-def tune_for_small_requests() -> None:
-    """Make this process a server of many small requests, before it starts its threads.
-
-    Threads take turns ten times as often as CPython has it: one that comes back from the database waits for its turn,
-    and the loop does from every call to the system. And the collector of cycles looks after a hundred thousand new
-    objects instead of 700: a bulk request makes that many, none of them in a cycle.
-    """
-    sys.setswitchinterval(SWITCH_SECONDS)
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
 
 
 class SubmitMiddleware:

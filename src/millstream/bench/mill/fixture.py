@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
-from millstream.core.garbage_collection import collecting_seldom
+from millstream.core.interpreter import collecting_seldom
 from millstream.log import open_store
 from millstream.mill.adoption.adopter import Adopter
 from millstream.mill.adoption.adoption_run import AdoptionTarget

@@ -62,15 +62,16 @@ def serve(settings: Settings, address: str) -> None:
     name a ledger to follow (registry.follow), it follows that ledger and accepts no operations.
     """
     from millstream.cli.anchor.observe import following
+    from millstream.core.interpreter import tune_for_requests
     from millstream.rest.registry_app import registry_app
     from millstream.rest.server import serve_app
-    from millstream.rest.submit_middleware import tune_for_small_requests
 
     place = parse_address(address)
-    tune_for_small_requests()
     with Node.open(settings, create=True) as node, following(node), node.registry.instance as registry:
         registry.start()
-        serve_app(registry_app(registry), place.host, place.port, settings.http)
+        app = registry_app(registry)
+        tune_for_requests()
+        serve_app(app, place.host, place.port, settings.http)
 
 
 @example("millstream anchor redrive")

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from millstream.cli.common import Command
-from millstream.core.garbage_collection import collecting_seldom
+from millstream.core.interpreter import collecting_seldom
 from millstream.settings import Settings
 
 

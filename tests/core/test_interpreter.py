@@ -1,13 +1,15 @@
-"""A collector of cycles that looks seldom, for as long as it is asked to."""
+"""The collector of cycles and the turns of threads, in blocks and in servers."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
 from millstream.cli.mill.processes_option import processes_option
-from millstream.core.garbage_collection import collecting_seldom
+from millstream.core.interpreter import collecting_seldom
 from millstream.settings import Settings
 
 
@@ -32,3 +34,16 @@ def test_commands_with_processes_for_small_files_collect_seldom() -> None:
     before = gc.get_threshold()
     assert command(Settings(), processes=None) == 0
     assert (seen, gc.get_threshold()) == ([50_000], before)
+
+
+def test_a_server_never_looks_again_at_what_was_loaded_before_it_was_tuned() -> None:
+    code = """
+import gc, sys
+from millstream.core.interpreter import tune_for_requests
+loaded = [[n] for n in range(100_000)]
+loaded[0].append(loaded)
+tune_for_requests()
+print(len(gc.get_objects()) < 100_000 <= gc.get_freeze_count(), gc.get_threshold()[0], sys.getswitchinterval())
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True", "100000", "0.0005"]
