@@ -60,7 +60,7 @@ def test_the_ids_that_were_searched_are_named_and_nothing_found_is_said(
     ("options", "message"),
     [
         (["--text", ""], "the text to search for is empty"),
-        (["--since", "noon"], "invalid time 'noon': write 2013-01-31T12:00Z"),
+        (["--since", "noon"], "--since: invalid time 'noon': write 2013-01-31T12:00Z"),
         (["--since", "5", "--until", "5"], "its end must be after its beginning"),
         (["--header", "=1"], "give at least one of key, source, header"),
     ],

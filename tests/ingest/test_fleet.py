@@ -153,7 +153,7 @@ def test_sigterm_leaves_nothing_taken_unacknowledged_and_the_next_run_goes_on(mo
         ("mqtt://h", ("--topic", "a#"), 2, "invalid topic filter"),
         ("mqtt://h", ("--in-flight", "0"), 2, "in flight"),
         ("mqtt://h", ("--expiry", "soon"), 2, "invalid duration"),
-        ("mqtt://h", ("--key", "kind"), 2, "invalid selector"),
+        ("mqtt://h", ("--key", "kind"), 2, "key: invalid selector 'kind'"),
     ],
 )
 def test_what_cannot_be_ingested_is_refused_by_name(tmp_path, url, options, code, what):

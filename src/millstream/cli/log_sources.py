@@ -13,9 +13,8 @@ from millstream.core.metric_collection.hook import LabelledMetrics, Metrics
 from millstream.ingest.broker_url import parse_broker
 from millstream.ingest.options import SubscribeOptions
 from millstream.ingest.payload_parsers import payload_parser
-from millstream.ingest.plain_json import PlainJson
+from millstream.ingest.plain_json import plain_json
 from millstream.ingest.receipts import Receipts
-from millstream.ingest.selectors import parse_selector
 from millstream.log import LogSpec, Writer
 from millstream.log.relay import BatchLimits, Outbox, OutboxTable, Relay, RelayResult, open_outbox_database
 from millstream.node import Node
@@ -44,10 +43,8 @@ class MqttIngestRunner:
             expiry=role.expiry // MICROSECONDS,
             retained=role.retained,
         )
-        places = map(parse_selector, (role.source, role.key, role.time, role.value))
-        self._shape = payload_parser(
-            role.shape, PlainJson(next(places), next(places), next(places), next(places), role.unit)
-        )
+        plain = plain_json(source=role.source, key=role.key, time=role.time, value=role.value, unit=role.unit)
+        self._shape = payload_parser(role.shape, plain)
 
     @contextlib.contextmanager
     def opened(self, node: Node, figures: Metrics, say: Say) -> Iterator[tuple[Writer, Callable[[Stopped], None]]]:

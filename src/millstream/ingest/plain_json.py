@@ -52,6 +52,20 @@ class PlainJson(msgspec.Struct, frozen=True):
         return bytes(raw)
 
 
+def plain_json(*, source: str, key: str, time: str, value: str, unit: Unit) -> PlainJson:
+    """How a payload is read by the selectors *source*, *key*, *time* and *value*, as they are written.
+
+    Raises :class:`IngestInputError` that names the one that is invalid.
+    """
+    parsed = dict[str, Selector]()
+    for name, text in {"source": source, "key": key, "time": time, "value": value}.items():
+        try:
+            parsed[name] = parse_selector(text)
+        except IngestInputError as error:
+            raise IngestInputError(f"{name}: {error}") from error
+    return PlainJson(**parsed, unit=unit)
+
+
 def _is_bare(payload: bytes) -> bool:
     """Whether *payload* is a bare value such as ``21.5``, which has no members to look for a time in."""
     return payload.lstrip()[:1] not in (b"{", b"")

@@ -54,8 +54,8 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
             **texts,
             header=None if header is None else name,
             value=header_value if equals else None,
-            since=None if since is None else microseconds(since),
-            until=None if until is None else microseconds(until),
+            since=None if since is None else microseconds("--since", since),
+            until=None if until is None else microseconds("--until", until),
             time=time,
         )
         return command(*args, wanted=wanted if given else None, **more)
@@ -88,14 +88,16 @@ def print_matches(log: Log, wanted: MessageFilter, first_id: int | None, count: 
     _say(_searched(begin, end if following is None else following - 1, end, found))
 
 
-def microseconds(text: str) -> int:
-    """The time *text*, in ISO 8601 (UTC where it names no zone) or as microseconds since the epoch."""
+def microseconds(option: str, text: str) -> int:
+    """The time *text*, the value of *option*, in ISO 8601 (UTC where it names no zone) or in microseconds."""
     if text.lstrip("-").isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InputError(f"invalid time {text!r}: write 2013-01-31T12:00Z, or microseconds since the epoch") from error
+        raise InputError(
+            f"{option}: invalid time {text!r}: write 2013-01-31T12:00Z, or microseconds since the epoch"
+        ) from error
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 

@@ -27,7 +27,7 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
     if (first_id is None) == (time is None):
         raise click.UsageError("give exactly one of --to ID and --time T")
     with existing_log(settings, name, create=False) as found:
-        first_id = first_id or found.first_id_since(microseconds(time or ""))
+        first_id = first_id or found.first_id_since(microseconds("--time", time or ""))
         if first_id < found.first_id:
             raise InputError(
                 f"cannot move the consumer to id {first_id}: log {name} was trimmed and begins at id "

@@ -110,10 +110,8 @@ def ingest_command(
 def _rules(
     *, shape: Any, source: str, key: str, time: str, unit: Unit, value: str, received: Any, nanoseconds: Any
 ) -> Any:
-    from millstream.ingest.plain_json import PlainJson
-    from millstream.ingest.selectors import parse_selector
+    from millstream.ingest.plain_json import plain_json
     from millstream.pipeline.tasks.file_parsing import ParsingRules
 
-    places = map(parse_selector, (source, key, time, value))
-    plain = PlainJson(next(places), next(places), next(places), next(places), unit)
+    plain = plain_json(source=source, key=key, time=time, value=value, unit=unit)
     return ParsingRules(shape, plain, received, nanoseconds)
