@@ -44,6 +44,7 @@ Object = Mapping[str, Any]
 _SHA2_256: Final = 0x12
 _COORDINATE_LENGTH: Final = 43
 _FEW: Final = 4
+_LONGEST_VARINT: Final = 147  # one more byte would be multiplied by 2^1029, which is infinite in JavaScript
 
 # The member with the key, those with hashes, and how many there are.
 _SIGNED: Final[Mapping[OperationType, tuple[str, Sequence[str], int]]] = {
@@ -193,7 +194,7 @@ def _is_sha256(data: bytes) -> bool:
 
 def _varint(data: bytes) -> tuple[int | None, bytes]:
     number = 0
-    for place, byte in enumerate(data[:8]):
+    for place, byte in enumerate(data[:_LONGEST_VARINT]):
         number |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return number, data[place + 1 :]

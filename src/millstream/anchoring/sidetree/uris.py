@@ -11,7 +11,7 @@ _URI = re.compile(
     r"(?:([^:/?#]+):)?(?://((?:[^/?#@]*@)?(\[[^/?#\]]+\]|[^/?#:]*)(?::[0-9]*)?))?([^?#]*)(?:\?([^#]*))?(?:#.*)?",
     re.DOTALL,
 )
-_USUAL = re.compile(r"https?://[A-Za-z0-9]")
+_USUAL = re.compile(r"https?://[A-Za-z0-9][^/?#@]*(?:[/?#]|\Z)")  # what stands before an '@' is no host
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _ENCODED_UNRESERVED = re.compile(r"%(2[dDeE]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
 
