@@ -204,6 +204,18 @@ def test_nesting_is_limited_by_a_number_of_ours_and_not_by_python() -> None:
             canonical(nested([1, deep], levels))
 
 
+@pytest.mark.parametrize("blank", [" ", "\n", "\t \r\n", "\x01"])
+def test_the_references_parser_fails_at_very_many_blanks_in_a_row(blank: str) -> None:
+    for text, value in (("{BLANKS}", {}), ('{"a":BLANKS1}', {"a": 1}), ("[1BLANKS,2]", [1, 2]), ("[]BLANKS", [])):
+        for blanks, good in ((blank * (10_000 // len(blank)), True), (blank * 10_001, text.startswith("[]"))):
+            data = text.replace("BLANKS", blanks).encode()
+            if good:
+                assert decode_json(data) == value
+            else:
+                with pytest.raises(ReferenceJsonError, match="more than 10,000 blanks"):
+                    print(decode_json(data))
+
+
 def nested(value: Any, levels: int) -> Any:
     for _ in range(levels):
         value = {"a": value}

@@ -22,10 +22,14 @@ from millstream.anchoring.sidetree.javascript import double, number_text
 MAX_DEPTH: Final = 5_000
 """How deep values may be nested. No valid file comes near this depth, but members that no rule uses may have it."""
 
+MAX_BLANKS: Final = 10_000
+"""How many blanks may follow each other: the reference uses a frame of its stack for each, and has room for 10,270."""
+
 # What the two kinds of parsers may read otherwise: signed exponents, numbers beyond the safe integers, escapes, and
 # the name that sets the prototype of an object.
 _NUMBER = re.compile(rb"(?:\A|[:\[,])[ \t\r\n]*-?[0-9](?:[0-9.]*[eE][+-]|[0-9]{15})")
 _SHAPE: Final = bytes.maketrans(b"0123456789-[:, \t\r\n", b"00000000000:::::::")
+_MANY_BLANKS: Final = b":" * (MAX_BLANKS + 1)  # in such a shape
 _ESCAPES: Final = {
     '"': '"', "'": "'", "/": "/", "\\": "\\", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
 }  # fmt: skip
@@ -127,6 +131,8 @@ def parses_alike(data: bytes) -> bool:
     if b"\\u" in data or b"__proto__" in data:
         return False
     shape = data.translate(_SHAPE)
+    if _MANY_BLANKS in shape:
+        return False
     no_numbers = b":0" not in shape and not shape.startswith(b"0")
     return no_numbers or _NUMBER.search(data) is None
 
@@ -241,11 +247,12 @@ class _ReferenceParser:
         self._at = 0
 
     def _seek(self) -> str:
-        while True:
+        for _ in range(MAX_BLANKS + 1):
             self._ch = self._char(self._at)
             self._at += 1
             if not self._ch or self._ch > " ":
                 return self._ch
+        raise ReferenceJsonError(f"not JSON: it has more than {MAX_BLANKS:,} blanks in a row, the limit")
 
     def _value(self) -> _Steps:
         for pair, empty in (("[]", list), ("{}", dict)):
