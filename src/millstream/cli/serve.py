@@ -129,7 +129,7 @@ def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) 
 async def _serve(node: Node, places: _Places | None, *, with_console: bool, chosen: bool) -> None:
     from millstream.cli.broker_role import BrokerRole
     from millstream.cli.serve_roles import ServeRoles
-    from millstream.core.interpreter import tune_for_requests
+    from millstream.core.interpreter import collect_for_requests
     from millstream.rest.broker_link import BrokerLink
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -153,7 +153,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
             address = await _serve_console(stack, node, link, chosen=chosen)
             if address:
                 roles.listens("console", address)
-        tune_for_requests()
+        collect_for_requests()
         await stop.wait()
         _log.info("stopping: current work is finished first; a second signal aborts it")
         roles.stop()

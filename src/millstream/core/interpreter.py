@@ -12,18 +12,23 @@ _NEW_OBJECTS = 50_000
 _SWITCH_SECONDS = 0.0005
 
 
-def tune_for_requests() -> None:
-    """Make this process a server of many requests, once all that stays for its length is loaded.
+def collect_for_requests() -> None:
+    """Let the collector of cycles disturb a server of many requests as little as it can; all that stays is loaded.
 
-    Threads take turns ten times as often as CPython has it: the loop waits for its turn after every call to the system,
-    and so does a thread that comes back from the database. The collector of cycles looks after a hundred thousand new
-    objects instead of 700, and never again at what is loaded now: a look at all objects of a node stops every thread
-    for a tenth of a second.
+    It looks after a hundred thousand new objects instead of 700, and never again at what is loaded now: a look at all
+    objects of a node stops every thread for a tenth of a second.
     """
-    sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+
+
+def switch_threads_often() -> None:
+    """Let threads take turns ten times as often as CPython has it, for a server of small requests and little else.
+
+    Its loop waits for a turn after every call to the system, and so does a thread that comes back from the database.
+    """
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 @contextlib.contextmanager

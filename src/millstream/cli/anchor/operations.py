@@ -62,15 +62,16 @@ def serve(settings: Settings, address: str) -> None:
     name a ledger to follow (registry.follow), it follows that ledger and accepts no operations.
     """
     from millstream.cli.anchor.observe import following
-    from millstream.core.interpreter import tune_for_requests
+    from millstream.core.interpreter import collect_for_requests, switch_threads_often
     from millstream.rest.registry_app import registry_app
     from millstream.rest.server import serve_app
 
     place = parse_address(address)
+    switch_threads_often()
     with Node.open(settings, create=True) as node, following(node), node.registry.instance as registry:
         registry.start()
         app = registry_app(registry)
-        tune_for_requests()
+        collect_for_requests()
         serve_app(app, place.host, place.port, settings.http)
 
 
