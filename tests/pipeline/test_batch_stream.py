@@ -156,7 +156,7 @@ def test_p5_history_hands_what_is_open_over_to_the_stream_or_the_service(
     job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules, flush=False)
     with open_store(log_url) as store:
         hand_over(job, store.log(LogSpec("batches")), FileDocument(plan.state))
-        with pytest.raises(PipelineInputError, match="already has batches"):
+        with pytest.raises(PipelineInputError, match="already has the batching state in"):
             hand_over(job, store.log(LogSpec("batches")), FileDocument(plan.state))
     write_log(log_url, "untidy", messages[500:])
     if next_host == "stream":
