@@ -73,7 +73,10 @@ def _chosen(modes: str) -> tuple[str, ...]:
     if unknown := [mode for mode in wanted if mode not in MODES]:
         raise InputError(f"--modes: unknown mode {', '.join(unknown)}; choose from {', '.join(MODES)}")
     if "spark" in wanted and importlib.util.find_spec("pyspark") is None:
-        raise InputError("Spark is not installed: pip install 'millstream[pipeline]', or omit it with --modes core")
+        raise InputError(
+            "Spark is not installed: pip install 'millstream[pipeline]', or run the benchmark without Spark (--modes "
+            "core)"
+        )
     return wanted
 
 

@@ -56,7 +56,7 @@ def load_settings(
     named = (layer.values.get("data") for layer in (from_flags, from_environment))
     data = next((name for name in named if name is not None), DEFAULT_DATA)
     if not str(data).strip():
-        raise SettingsError("--data is empty: name a folder")
+        raise SettingsError("the setting data (--data, MILLSTREAM_DATA) is empty: name a folder")
     from_file = _read_file(config or _configured(environment), Path(data))
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}

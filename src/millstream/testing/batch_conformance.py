@@ -76,7 +76,7 @@ class BatchConformance:
     @pytest.fixture
     def engine(self) -> Engine:
         """Batches cases."""
-        raise LookupError("a conformance test requires the fixture engine: define it")
+        raise LookupError("a conformance test requires the fixture engine: define it in your test module")
 
     def test_p5_arrival_no_delay_within_the_limit_changes_a_batch(self, engine: Engine) -> None:
         """P1: the same events with other delays, none too long, give the same batches."""

@@ -51,7 +51,7 @@ class BackendConformance:
     @pytest.fixture
     def open_backend(self) -> Callable[[], Backend]:
         """A function that opens the same data each time it is called."""
-        raise LookupError("a conformance test requires the fixture open_backend: define it")
+        raise LookupError("a conformance test requires the fixture open_backend: define it in your test module")
 
     @pytest.fixture
     def backend(self, open_backend: Callable[[], Backend]) -> Backend:

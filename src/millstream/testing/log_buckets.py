@@ -19,7 +19,7 @@ class BucketConformance:
     @pytest.fixture
     def bucket(self) -> Bucket:
         """A bucket that nobody has used."""
-        raise LookupError("a conformance test requires the fixture bucket: define it")
+        raise LookupError("a conformance test requires the fixture bucket: define it in your test module")
 
     def test_a_name_is_created_once(self, bucket: Bucket) -> None:
         data = b"first"

@@ -82,7 +82,8 @@ def _account() -> str:
         except KeyError:
             continue
     raise LocalServerMissingError(
-        "PostgreSQL does not run as root, and there is no account postgres or nobody: add one"
+        "PostgreSQL does not run as root, and there is no account postgres or nobody: create one of them, such as "
+        "with `useradd postgres`"
     )
 
 

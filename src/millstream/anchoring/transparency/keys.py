@@ -206,16 +206,16 @@ class LedgerKeys:
             keys = tuple(parse_signing_key(each.private_key) for each in stored.keys)
             retired = tuple(map(parse_verifier_key, stored.retired))
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise self._damaged("it is not a JSON object with origin, keys and retired") from None
+            raise self._damaged("the file is not a JSON object with origin, keys and retired") from None
         except NoteError as error:
             raise self._damaged(str(error)) from None
         names = {key.name for key in keys} | {key.name for key in retired}
         if not keys:
-            raise self._damaged("it has no keys")
+            raise self._damaged("the file has no keys")
         if stored.keys[0].until is not None:
-            raise self._damaged("its first key has the member 'until', which only replaced keys have")
+            raise self._damaged("the first key has the member 'until', which only replaced keys have")
         if names != {stored.origin}:
-            raise self._damaged("its keys do not belong to its origin")
+            raise self._damaged("the keys do not belong to the origin")
         return _KeyFile(identity, stored, keys, retired)
 
     def _damaged(self, reason: str) -> LedgerKeyError:

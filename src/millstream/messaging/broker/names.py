@@ -62,7 +62,7 @@ def read_handle(handle: str) -> tuple[int, int]:
         from millstream.messaging.protocol import v2
 
         raise StatusError(
-            v2.INVALID_RECEIPT_HANDLE, "invalid receipt handle: it was not issued by this broker"
+            v2.INVALID_RECEIPT_HANDLE, "invalid receipt handle: this handle was not issued by this broker"
         ) from error
 
 
@@ -81,7 +81,7 @@ def read_recall(handle: str) -> tuple[int, str]:
     except (ValueError, binascii.Error) as error:
         from millstream.messaging.protocol import v2
 
-        raise StatusError(v2.BAD_REQUEST, "invalid recall handle: it was not issued by this broker") from error
+        raise StatusError(v2.BAD_REQUEST, "invalid recall handle: this handle was not issued by this broker") from error
 
 
 def write_transaction(number: int, message_id: str) -> str:
@@ -97,5 +97,5 @@ def read_transaction(transaction_id: str) -> int:
         from millstream.messaging.protocol import v2
 
         raise StatusError(
-            v2.INVALID_TRANSACTION_ID, "invalid transaction id: it was not issued by this broker"
+            v2.INVALID_TRANSACTION_ID, "invalid transaction id: this id was not issued by this broker"
         ) from error

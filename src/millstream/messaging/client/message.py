@@ -43,7 +43,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
                 f"invalid topic name {self.topic[:80]!r}: use 1 to 127 letters, digits, '_', '%' and '-'"
             )
         if not self.body:
-            raise BadRequestError("the message has no body: give it at least one byte")
+            raise BadRequestError("the message has no body: add a body of at least one byte")
         if self.tag and (not self.tag.strip() or "|" in self.tag):
             raise BadRequestError(f"invalid tag {self.tag[:80]!r}: it must not be blank or contain '|'")
         if self.keys and not all(key.strip() for key in self.keys):

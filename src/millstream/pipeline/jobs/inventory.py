@@ -95,7 +95,7 @@ def run_inventory(
     """
     clock = clock or SystemClock()
     if not stores:
-        raise PipelineInputError("no store to list: name at least one")
+        raise PipelineInputError("no store to list: name at least one store")
     named = None if spaces is None else sorted(spaces)
     folder = JobFolder(jobs, "inventory", {"snapshot": snapshot, "stores": dict(stores), "spaces": named})
     with folder.held():

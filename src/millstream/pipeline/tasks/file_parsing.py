@@ -159,7 +159,9 @@ def _message(row: SourceRow, file: SourceFile, rules: ParsingRules) -> Message:
     if rules.received == "event":
         if message.event_time is None:
             raise MalformedError(
-                "time", "the row has no event time for --received event: add one, or ingest with --received now"
+                "time",
+                "the row has no event time for --received event: add an event time to the row, or ingest with "
+                "--received now",
             )
         message = msgspec.structs.replace(message, received_at=message.event_time)
     return message

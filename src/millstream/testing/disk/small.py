@@ -19,5 +19,8 @@ def on_a_small_disk(place: Path, options: str) -> list[str]:
     """
     unshare = ["unshare", "-m" if os.geteuid() == 0 else "-rm"]
     if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False).returncode:
-        raise LocalServerMissingError(f"this machine does not allow a private file system: {' '.join(unshare)} failed")
+        raise LocalServerMissingError(
+            f"this machine does not allow a private file system ({' '.join(unshare)} failed): run as root, in a "
+            "container with CAP_SYS_ADMIN"
+        )
     return [*unshare, "sh", "-c", f'mount -t tmpfs -o {options} disk "$0" && exec "$@"', str(place), sys.executable]

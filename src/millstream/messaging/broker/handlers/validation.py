@@ -139,7 +139,7 @@ def _kind_by_properties(system: v2.SystemProperties) -> int:
 def check_body(size: int) -> None:
     """Raise MESSAGE_BODY_EMPTY or MESSAGE_BODY_TOO_LARGE unless a body may have *size* bytes."""
     if not size:
-        raise StatusError(v2.MESSAGE_BODY_EMPTY, "the message has no body: give it at least one byte")
+        raise StatusError(v2.MESSAGE_BODY_EMPTY, "the message has no body: add a body of at least one byte")
     if size > MAX_BODY:
         raise StatusError(
             v2.MESSAGE_BODY_TOO_LARGE,
