@@ -1,9 +1,10 @@
 """A node with broker, registry, workers and console under mixed load for a long time: memory, files, errors, p99.
 
 ``PYTHONPATH=tests/soak:tests python tests/soak/soak.py FOLDER MINUTES OUTPUT`` serves the node in FOLDER, which it
-makes where it is absent; a second run on the same folder goes on with its data. For a minute each part of the load
-asks as fast as it is answered, and then at :data:`SHARE` of the rates that this gave. OUTPUT is a folder for
-``samples.jsonl``, ``summary.json`` and ``p99.svg``; rates in its ``rates.json`` are taken instead of measuring them.
+makes where it is absent; a second run on the same folder goes on with its data. For five minutes each part of the load
+asks as fast as it is answered, and then at :data:`SHARE` of the rates in the last of these minutes. OUTPUT is a folder
+for ``samples.jsonl``, ``summary.json`` and ``p99.svg``; rates in its ``rates.json`` are taken instead of measuring
+them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ from support.busy_settings import BUSY_SETTINGS
 
 SHARE = 0.6
 """Of the rates at which the node answered when all parts asked as fast as they could."""
+
+WORK_BEGINS = 4
+"""How many times as long as rates are measured all parts ask before: until then the node does not batch, anchor, copy
+and check what came, and answers faster than it can for long."""
 
 SAMPLE_SECONDS, FOLDER_SAMPLES = 10.0, 6
 WARM_UP = 1 / 5
@@ -148,6 +153,8 @@ async def _make_topic(console: str, headers: Mapping[str, str]) -> None:
 async def _rates(load: Load, file: Path, seconds: float) -> Mapping[str, float]:
     """The requests a second of each part: those in *file*, or what a measurement gives."""
     if not file.exists():
+        await load.run(seconds * WORK_BEGINS)
+        load.take()
         await load.run(seconds)
         counts = {name: sum(not one.error for one in answers) for name, answers in load.take().items()}
         rates = {name: count / seconds * SHARE for name, count in counts.items() if load.parts[name].paced}
