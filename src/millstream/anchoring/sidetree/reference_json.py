@@ -94,14 +94,14 @@ class InheritingObject(dict[str, Any]):
 def inherits(value: Any) -> bool:
     """Whether *value*, or a value inside, is an object with a prototype of its own."""
     values = [value]
-    while values:
-        item = values.pop()
-        if isinstance(item, InheritingObject):
+    for item in values:
+        kind = type(item)
+        if kind is dict:
+            values += item.values()
+        elif kind is list:
+            values += item
+        elif kind is InheritingObject:
             return True
-        if isinstance(item, dict):
-            values.extend(item.values())
-        elif isinstance(item, list):
-            values.extend(item)
     return False
 
 

@@ -235,11 +235,12 @@ class ReferenceReader:
 def _create(item: object) -> tuple[str, Operation | None]:
     """The suffix of the create in *item*, and the create; None if it has no effect, as its own members do not do."""
     data = rules.check_suffix_data(rules.allow_members(item, {"suffixData"}, "a create operation").get("suffixData"))
-    suffix, own = hash_of(data), dict(data)
+    suffix = hash_of(data)
     try:
-        return suffix, Operation(_CREATE, suffix, suffix_data=rules.check_suffix_data(own))
+        own = rules.check_suffix_data(dict(data)) if isinstance(data, InheritingObject) else data
     except RequestError:
         return suffix, None
+    return suffix, Operation(_CREATE, suffix, suffix_data=own)
 
 
 def _array(value: Any, count: int) -> list[Any]:
