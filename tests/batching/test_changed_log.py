@@ -6,18 +6,30 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millstream.batching import BatchConfig, Batcher, ConfigError, Rulebook, SnapshotError
 from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_events import event_from_message
-from millstream.batching.rule_changes import FARTHEST_CHANGE, batched_rules, change_rules, read_rules, rules_in_force
+from millstream.batching.rule_changes import (
+    FARTHEST_CHANGE,
+    RulesRequest,
+    batched_rules,
+    change_rules,
+    read_rules,
+    request_change,
+    rules_in_force,
+)
 from millstream.batching.service import BatchService
+from millstream.core.clock import MICROSECONDS, SystemClock, VirtualClock
 from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import LogSpec, WriterBusyError, open_store
+from millstream.testing.waiting import until
 from suite.sizes import sized
 
 OLD, NEW = Rulebook(BatchConfig(50, 20)), Rulebook(BatchConfig(10, 5))
@@ -54,6 +66,10 @@ class Batched:
 
     def change(self, rules, since=None):
         return change_rules(self.source, self.output, self.state, rules, since)
+
+    def request(self, rules, clock=None):
+        """As the command does where a service is at work."""
+        return request_change(self.source, self.output, self.state, rules, None, clock=clock or SystemClock())
 
     def bodies(self):
         return [message.body for batch in self.output.read() for message in batch]
@@ -137,6 +153,53 @@ def test_the_rules_change_only_while_no_service_is_at_work(batched):
         batched.change(NEW)
     service.close()
     assert read_rules(batched.output) is None
+
+
+def test_p5_a_service_at_work_changes_its_rules_on_request(batched):
+    service, stopped = batched.service(OLD, clock=SystemClock(), commit_every=7), threading.Event()
+    thread = threading.Thread(target=service.run, args=(stopped.is_set,))
+    thread.start()
+    batched.append(traffic(2, 200, now=latest(batched)))
+    try:
+        rules = batched.request(NEW)
+        batched.append(traffic(3, 200, now=latest(batched)))
+        until(lambda: service.behind == 0, "all messages taken")
+        with pytest.raises(ConfigError, match="has the rules in the settings already"):
+            batched.request(NEW)
+    finally:
+        stopped.set()
+        thread.join()
+    service.close()
+    assert rules.later[-1].since < latest(batched)
+    assert rules == read_rules(batched.output) == service.rules
+    batched.append(traffic(4, 100, now=latest(batched)))
+    batched.serve(NEW)
+    assert batched.given() == batched.expected(rules)
+
+
+def test_a_request_that_nobody_answers_is_withdrawn(batched):
+    clock = VirtualClock()
+    with batched.output.writer("batching"), pytest.raises(BatchServiceError, match="did not answer"):
+        batched.request(NEW, clock=clock)  # as a stream that writes there
+    service = batched.service(OLD)
+    service._change_when_requested()
+    service.close()
+    assert read_rules(batched.output) is None
+
+
+@pytest.mark.parametrize("spoil", ["late", "impossible"])
+def test_a_request_that_came_too_late_or_cannot_be_met_changes_nothing(batched, spoil, caplog):
+    since = latest(batched) + 5  # would be refused at once if the service had not come further meanwhile
+    service, now = batched.service(OLD), SystemClock().now()
+    request = RulesRequest(NEW, since, now + 10 * MICROSECONDS if spoil == "impossible" else now - 1)
+    batched.output.put_metadata("batching/rules-request", msgspec.json.encode(request))
+    batched.append(traffic(2, 50, now=latest(batched)))
+    service.step()
+    service._change_when_requested()
+    service.close()
+    assert read_rules(batched.output) is None
+    assert batched.output.metadata("batching/rules-request") == b""
+    assert ("cannot change at" in caplog.text) == (spoil == "impossible")
 
 
 def test_a_change_that_would_touch_what_may_be_batched_already_is_refused(batched):

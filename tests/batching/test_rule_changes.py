@@ -182,6 +182,12 @@ def test_rules_of_the_mode_faithful_do_not_change():
         Rulebook(BatchConfig(50, 20, mode="faithful")).changed(200, 100, NEW)
 
 
+def test_rules_count_for_the_patience_as_long_as_batches_can_be_open_by_them():
+    rules = NEW.changed(200, 100, OLD).changed(300, 200, NEW)
+    assert [NEW.patience, OLD.patience] == [16, 71]
+    assert [rules.patience_at(clock) for clock in (None, 250, 371, 372)] == [71, 71, 71, 16]
+
+
 @pytest.mark.parametrize("restore", [Batcher.restore, lambda data, rules: ColumnBatcher(rules, data)])
 def test_a_snapshot_continues_only_under_its_rules_and_later_changes(restore):
     batcher = Batcher.of(OLD)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
 import pytest
 from serving_nodes import MEMBER_SETTINGS, Serving, open_node, owner_of, soon
+from weather_batches import anchored, append, expected, given
 
-from millstream.batching import Batcher
-from millstream.batching.message_events import TICK_SOURCE, event_from_message
-from millstream.core.message import Message
-from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.node.members.members_status import Member, MemberState
 from support.server_databases import new_database
@@ -39,20 +35,20 @@ def test_who_was_stopped_or_killed_is_replaced_and_every_message_is_in_one_batch
         with Serving(folders[0]) as one, Serving(folders[1]) as two, open_node(folders[2]) as node:
             processes = {each.process.pid: each for each in (one, two)}
             soon(lambda: len(_owners(node)) == 2, "two members with roles")
-            _append(node, 100)
-            soon(lambda: _anchored(node) == 100, "the messages anchored")
+            append(node, 100)
+            soon(lambda: anchored(node) == 100, "the messages anchored")
             stopped = owner_of(node, "batching weather")
             first = processes[stopped.details.pid]
             first.process.send_signal(signal.SIGSTOP)
             killed = processes[owner_of(node, "batching weather", but=stopped.id).details.pid]
-            _append(node, 100)
-            soon(lambda: _anchored(node) == 200, "the messages anchored by the other one")
+            append(node, 100)
+            soon(lambda: anchored(node) == 200, "the messages anchored by the other one")
             first.process.send_signal(signal.SIGCONT)
             soon(lambda: len(_owners(node)) == 2, "both members, one under a new id")
             assert stopped.id not in _owners(node)
             killed.process.kill()
-            _append(node, 100)
-            soon(lambda: _anchored(node) == 300, "the messages anchored by the one that is left")
+            append(node, 100)
+            soon(lambda: anchored(node) == 300, "the messages anchored by the one that is left")
             (left,) = (each for each in (one, two) if each is not killed)
             status = node.databases.members.status()
             assert status is not None and status.unowned == []
@@ -60,39 +56,10 @@ def test_who_was_stopped_or_killed_is_replaced_and_every_message_is_in_one_batch
             assert states.count((killed.process.pid, MemberState.LOST)) >= 1
             assert [pid for pid, state in states if state == MemberState.ALIVE] == [left.process.pid]
             left.drain()
-            assert _given(node) == _expected(node)
+            assert given(node) == expected(node)
             totals = node.anchoring.observer.index.totals()
-            assert (totals.batches, totals.messages + totals.rejects) == (len(_expected(node)[0]), 300)
+            assert (totals.batches, totals.messages + totals.rejects) == (len(expected(node)[0]), 300)
 
 
 def _owners(node: Node) -> dict[str, Member]:
     return {member.id: member for member in node.databases.members.table.alive() if member.owns}
-
-
-def _append(node: Node, count: int) -> None:
-    with node.logs.store.log(LogSpec("weather")).writer("test") as writer:
-        writer.append([Message(b"%d" % n, f"key {n}", "s") for n in range(count)])
-
-
-def _anchored(node: Node) -> int:
-    totals = node.anchoring.observer.index.totals()
-    return totals.messages + totals.rejects
-
-
-def _given(node: Node) -> tuple[list[str], list[int]]:
-    """The ids of the batches that came out, and of the messages that were refused."""
-    messages = [message for batch in node.logs.store.log(LogSpec("weather.batches")).read() for message in batch]
-    items = [json.loads(message.body) for message in messages]
-    return sorted(one["batch"] for one in items if "batch" in one), sorted(
-        one.get("rejected") for one in items if "rejected" in one
-    )
-
-
-def _expected(node: Node) -> tuple[list[str], list[int]]:
-    """The same, as the rules give them for the log."""
-    messages = [message for batch in node.logs.store.log(LogSpec("weather")).read() for message in batch]
-    batcher = Batcher.of(node.batching.rules)
-    events = [event_from_message(message) for message in messages if message.source != TICK_SOURCE]
-    outcomes = [batcher.receive_many(events), batcher.advance(max(message.received_at for message in messages))]
-    batches = [batch.batch for outcome in outcomes for batch in outcome.batches]
-    return sorted(batches), sorted(one.rejected for outcome in outcomes for one in outcome.rejects)

@@ -1,10 +1,12 @@
 """Changing the rules by which a log is batched, from an event time on: the log of its batches keeps all of its rules.
 
-The one who changes them holds the writer lease of the log of batches, as a batch service or stream does. So none of
-these is at work meanwhile, and each that begins later reads the new rules after it took the lease.
+The one who changes them holds the writer lease of the log of batches, as a batch service or stream does, and each of
+these reads the rules after it took the lease. A service that is at work changes them itself, at the request of others.
 """
 
 from __future__ import annotations
+
+import logging
 
 import msgspec
 
@@ -12,7 +14,7 @@ from millstream.batching.errors import BatchServiceError, ConfigError, SnapshotE
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import read_state
 from millstream.batching.snapshot import decode_snapshot
-from millstream.core.clock import MICROSECONDS
+from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
 from millstream.core.documents import Document
 from millstream.core.timestamps import format_timestamp
@@ -20,6 +22,16 @@ from millstream.log import Log
 
 RULES_METADATA = "batching/rules"
 """The state of a log of batches with its :class:`Rulebook`, once it was changed (``docs/formats/log-states.md``)."""
+
+_REQUEST_METADATA = "batching/rules-request"
+
+_REQUEST_SECONDS = 20
+"""For how long a service may take up a request: it looks once a second, between two commits."""
+
+_REQUEST_PAUSE = 0.1
+_ANSWER_LOOKS = 100
+
+_log = logging.getLogger(__name__)
 
 FARTHEST_CHANGE = 31 * 24 * 3600 * MICROSECONDS
 """How far ahead of the clock new rules may begin, in microseconds: a change cannot be taken back."""
@@ -101,18 +113,93 @@ def change_rules(source: Log, output: Log, state: Document, rules: Rulebook, sin
     where a service or stream writes to *output*; and the errors of :func:`batched_rules`.
     """
     with output.writer("batching"):
-        found = batched_rules(source, output, state)
-        if found is None:
-            raise ConfigError(
-                f"log {output.name!r} has no batches yet: its batch service will begin with the rules in the settings"
+        found = _changeable(source, output, state, rules, since)
+        return _record(output, found, RulesRequest(rules, since))
+
+
+class RulesRequest(msgspec.Struct, frozen=True):
+    """A request to let *rules* begin at *since*; a service heeds it up to the time ``until`` of its clock."""
+
+    rules: Rulebook
+    since: int | None
+    until: int = 0
+
+
+def request_change(
+    source: Log, output: Log, state: Document, rules: Rulebook, since: int | None, *, clock: Clock
+) -> Rulebook:
+    """:func:`change_rules` by the service that is at work on *output*, which may be in another process.
+
+    Raises the errors of :func:`change_rules`, and :class:`BatchServiceError` where nobody changes them in time, such as
+    a Spark stream or a service of an earlier release.
+    """
+    before = read_rules(output)
+    _changeable(source, output, state, rules, since)
+    began = clock.monotonic()
+    request = msgspec.json.encode(RulesRequest(rules, since, clock.now() + _REQUEST_SECONDS * MICROSECONDS))
+    output.put_metadata(_REQUEST_METADATA, request)
+    while output.metadata(_REQUEST_METADATA) == request:
+        overdue = clock.monotonic() - began > _REQUEST_SECONDS
+        if overdue and output.replace_metadata(_REQUEST_METADATA, b"", expected=request):
+            raise BatchServiceError(
+                f"the rules of log {output.name!r} were not changed, because the process that writes to this log did "
+                "not answer: if it is a Spark stream, stop it, and run the command again"
             )
-        if rules == found.rules.current:
-            raise ConfigError(f"log {output.name!r} has the rules in the settings already: change the settings first")
-        since = found.earliest if since is None else since
+        clock.sleep(_REQUEST_PAUSE)
+    return _answer(output, before, rules, clock)
+
+
+def _answer(output: Log, before: Rulebook | None, rules: Rulebook, clock: Clock) -> Rulebook:
+    """The recorded rules once they are no longer those of *before*: they follow soon after the request was taken."""
+    for _ in range(_ANSWER_LOOKS):
+        recorded = read_rules(output)
+        if recorded is not None and recorded != before and recorded.current == rules:
+            return recorded
+        clock.sleep(_REQUEST_PAUSE)
+    raise BatchServiceError(
+        f"the batch service did not change the rules of log {output.name!r}: its log lines say why. Choose a later "
+        "time, or stop the service, and run the command again"
+    )
+
+
+def take_request(output: Log, rules: Rulebook, batched_to: int | None, now: int) -> Rulebook | None:
+    """All rules after the change that was requested of the service on *output*, which is at *batched_to* by *rules*.
+
+    None where no change was requested, or it is not possible. For the one who holds the lease of *output*.
+    """
+    request = output.metadata(_REQUEST_METADATA)
+    if not request or batched_to is None or not output.replace_metadata(_REQUEST_METADATA, b"", expected=request):
+        return None
+    try:
+        wanted = msgspec.json.decode(request, type=prepared(RulesRequest))
+        if now > wanted.until:
+            return None
+        return _record(output, BatchedRules(rules, batched_to), wanted)
+    except (msgspec.DecodeError, ConfigError) as error:
+        _log.warning("the rules of log %r are not changed: %s", output.name, error)
+        return None
+
+
+def _changeable(source: Log, output: Log, state: Document, rules: Rulebook, since: int | None) -> BatchedRules:
+    """What is known of *output*. Raises :class:`ConfigError` where *rules* cannot begin at *since*."""
+    found = batched_rules(source, output, state)
+    if found is None:
+        raise ConfigError(
+            f"log {output.name!r} has no batches yet: its batch service will begin with the rules in the settings"
+        )
+    if rules == found.rules.current:
+        raise ConfigError(f"log {output.name!r} has the rules in the settings already: change the settings first")
+    if since is not None:
         _check_time(output, found, since)
-        changed = found.rules.changed(since, found.clock, rules)
-        output.put_metadata(RULES_METADATA, msgspec.json.encode(changed))
-        return changed
+    return found
+
+
+def _record(output: Log, found: BatchedRules, wanted: RulesRequest) -> Rulebook:
+    since = found.earliest if wanted.since is None else wanted.since
+    _check_time(output, found, since)
+    changed = found.rules.changed(since, found.clock, wanted.rules)
+    output.put_metadata(RULES_METADATA, msgspec.json.encode(changed))
+    return changed
 
 
 def _check_time(output: Log, found: BatchedRules, since: int) -> None:

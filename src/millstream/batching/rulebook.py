@@ -118,6 +118,12 @@ class Rulebook(msgspec.Struct, frozen=True):
         """The longest time from an event to a clock at which something may still come of it, were it received last."""
         return max(config.patient.max_delay + config.window + 1 for config in self.configs)
 
+    def patience_at(self, clock: int | None) -> int:
+        """:attr:`patience`, of the rules only by which batches can be open at *clock*."""
+        open_until = ((period.patience, change.since) for period, change in zip(self.periods, self.later, strict=False))
+        lasting = [patience for patience, since in open_until if clock is None or clock <= since + patience]
+        return max([self.current.patience, *lasting])
+
     @property
     def needs_sizes(self) -> bool:
         """Whether a cap on bytes needs the size of every record."""

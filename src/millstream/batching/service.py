@@ -23,7 +23,7 @@ from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_columns import COLUMNS, event_columns, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.metrics import record_closed, record_delays, record_open
-from millstream.batching.rule_changes import rules_in_force
+from millstream.batching.rule_changes import rules_in_force, take_request
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.snapshot import decode_snapshot
@@ -37,6 +37,9 @@ from millstream.log import Log
 
 _PAUSE = 0.05
 """Seconds between two looks at a log of which little comes: a commit costs milliseconds, however little is in it."""
+
+_LOOK = 1.0
+"""Seconds between two looks for a requested change of the rules."""
 
 _MUCH = 2000
 """After a read with this many messages, the next one begins without a pause."""
@@ -55,6 +58,8 @@ class BatchService:
     errors of the log, such as :class:`TrimmedError` for a source that was trimmed beyond where the service stood. Use
     it as one thread; :meth:`close` it.
     """
+
+    _batcher: AdaptiveBatcher
 
     def __init__(
         self,
@@ -75,6 +80,7 @@ class BatchService:
         self._metrics = metrics or NoMetrics()
         self._position = self._saved = source.first_id - 1
         self._torn = self._closed = False
+        self._look_at = 0.0
         self._writer = output.writer("batching")
         try:
             self._continue(rules if isinstance(rules, Rulebook) else Rulebook(rules))
@@ -87,6 +93,16 @@ class BatchService:
     def position(self) -> int:
         """The id of the last message that was taken."""
         return self._position
+
+    @property
+    def rules(self) -> Rulebook:
+        """The rules with all changes."""
+        return self._batcher.rules
+
+    @property
+    def patience(self) -> int:
+        """The longest time (microseconds) from an event until it is certain that it is in a batch or rejected."""
+        return self.rules.patience_at(self._batcher.clock)
 
     @property
     def behind(self) -> int:
@@ -126,6 +142,7 @@ class BatchService:
             if stopped():
                 return
             taken = self.step(stopped, between)
+            self._change_when_requested()
             if taken < _MUCH and (taken or not self.tick()):
                 self._clock.sleep(_PAUSE)
 
@@ -149,6 +166,16 @@ class BatchService:
                 self.save()
         finally:
             self._writer.close()
+
+    def _change_when_requested(self) -> None:
+        """Go on by other rules where an operator has asked for them; the log is looked at once a second."""
+        if self._clock.monotonic() < self._look_at or self._position < self._writer.sequence:
+            return
+        self._look_at = self._clock.monotonic() + _LOOK
+        rules = take_request(self._output, self.rules, self._batcher.clock, self._clock.now())
+        if rules is not None:
+            self._batcher = AdaptiveBatcher(rules, self._batcher.snapshot())
+            self.save()
 
     def _continue(self, rules: Rulebook) -> None:
         """Take up the state. The rules are read under the lease: see :mod:`~millstream.batching.rule_changes`."""
@@ -186,6 +213,7 @@ class BatchService:
         for batch in self._source.read(self._position + 1, last_id, COLUMNS, gaps="none"):
             messages = batch.arrow.select(COLUMNS)
             for first in range(0, len(messages), self._commit_every):
+                self._change_when_requested()
                 between()
                 if stopped():
                     return

@@ -34,8 +34,9 @@ def rules_command(settings: Settings, *, output: str, change: bool, since: int |
     """Show the rules of the log of batches LOG, or change them.
 
     Messages with an event time before a change keep the earlier rules, so existing batches and their ids do not change.
-    To change the rules: edit the section batching of the settings, stop what batches into LOG, run this command with
-    --change, and start it again with the new settings. A change cannot be withdrawn; another one can follow it.
+    To change the rules: edit the section batching of the settings, run this command with --change, then restart what
+    batches into LOG. A batch service need not stop before, but a Spark stream must. A change cannot be withdrawn;
+    another one can follow it.
     """
     if since is not None and not change:
         raise click.UsageError("--from is the time of a change: add --change")

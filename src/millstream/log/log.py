@@ -355,6 +355,14 @@ class Log:
         self._refuse_users("given metadata")
         self._put_state(key, value)
 
+    def replace_metadata(self, key: str, value: bytes, *, expected: bytes) -> bool:
+        """:meth:`put_metadata` where *expected* is there; False, and nothing is changed, where it is not."""
+        state = self._backend.get_state(self.name, key)
+        if state.value != expected:
+            return False
+        self._refuse_users("given metadata")
+        return self._backend.put_state(self.name, key, value, version=state.version)
+
     def _put_state(self, key: str, value: bytes) -> None:
         while not self._backend.put_state(
             self.name, key, value, version=self._backend.get_state(self.name, key).version

@@ -9,14 +9,20 @@ from pathlib import Path
 from millstream.batching import Rulebook
 from millstream.batching.default_limits import BATCHING_FOLDER, read_default_limits
 from millstream.batching.errors import ConfigError
-from millstream.batching.rule_changes import BatchedRules, batched_rules, change_rules, read_rules
+from millstream.batching.rule_changes import (
+    BatchedRules,
+    batched_rules,
+    change_rules,
+    read_rules,
+    request_change,
+)
 from millstream.batching.service import BatchService
 from millstream.batching.service_state import batched_pair
 from millstream.batching.ticks import Ticker
 from millstream.core.cached import locked_cached_property
 from millstream.core.documents import Document, Documents, FileDocument
 from millstream.core.metric_collection.hook import LabelledMetrics, Metrics
-from millstream.log import Log, LogSpec
+from millstream.log import Log, LogSpec, WriterBusyError
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
@@ -31,6 +37,7 @@ class BatchingPart:
         self._context = context
         self._logs = logs
         self._databases = databases
+        self._services: list[BatchService] = []
         self._pairs: dict[str, tuple[int, tuple[str, str] | None]] = {}
 
     @locked_cached_property
@@ -51,7 +58,15 @@ class BatchingPart:
         metrics = metrics or LabelledMetrics(self._context.metrics, log=log)
         service = BatchService(source, sink, self.rules, self.state(output), ticks=ticks, clock=clock, metrics=metrics)
         self._context.resources.callback(service.close)
+        self._services.append(service)
         return service
+
+    @property
+    def patience(self) -> int:
+        """The longest time (microseconds) from an event until it is batched or rejected, by the rules of the settings
+        and those of the services in this process."""
+        own = self._context.settings.batching.rules.patience
+        return max([own, *(service.patience for service in self._services)])
 
     def rules_of(self, output: str) -> Rulebook:
         """The rules by which the batches in the log *output* were made, with all changes; else those of this node."""
@@ -73,8 +88,12 @@ class BatchingPart:
 
     def change_rules(self, output: str, since: int | None = None) -> Rulebook:
         """Let the rules of the settings begin at *since* (see :func:`~millstream.batching.rule_changes.change_rules`);
-        returns all rules of the log *output*."""
-        return change_rules(*self._open_pair(output), self.state(output), self.rules, since)
+        returns all rules of the log *output*. A service that is at work there, on any host, changes them itself."""
+        arguments = *self._open_pair(output), self.state(output), self.rules, since
+        try:
+            return change_rules(*arguments)
+        except WriterBusyError:
+            return request_change(*arguments, clock=self._context.clock)
 
     def _open_pair(self, output: str) -> tuple[Log, Log]:
         store = self._logs.store

@@ -251,7 +251,7 @@ class StatusPoller:
             depths=self._depths,
             unreadable=self._unreadable,
             alarms=node.settings.mill.alarms,
-            patience=node.settings.batching.rules.patience,
+            patience=node.batching.patience,
             looks=self._states_of_looks(),
             disks=self._disks,
             usage=self._usage,
