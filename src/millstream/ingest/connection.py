@@ -82,7 +82,8 @@ class MqttConnection:
             raise BrokerRefusedError(_certificate_refused(self._place.url, error)) from error
         except (OSError, ValueError) as error:
             raise BrokerUnavailableError(
-                f"cannot reach {self._place.url}: {error}; check the host and the port, and that the broker runs"
+                f"cannot reach {self._place.url}: {getattr(error, 'strerror', None) or error}; check the host and the "
+                "port, and that the broker runs"
             ) from error
         self._await("CONNECT", lambda: self._paho.welcome is not None)
         assert self._paho.welcome is not None

@@ -66,7 +66,7 @@ def parse_hashlink(text: str) -> HashLink:
     try:
         multihash_digest(parts[0][1:])
         links = _urls(decode(parts[1][1:])) if len(parts) == 2 else ()
-    except (RequestError, IndexError, UnicodeDecodeError) as error:
+    except (RequestError, UnicodeDecodeError) as error:
         raise RequestError("hashlink", f"invalid hashlink {text[:80]!r}: {error}") from error
     return HashLink(parts[0][1:], links)
 
@@ -88,7 +88,7 @@ def _head(kind: int, length: int) -> bytes:
 
 
 def _urls(data: bytes) -> Sequence[str]:
-    """The URLs in *data*. Raises :class:`RequestError` and ``IndexError``."""
+    """The URLs in *data*. Raises :class:`RequestError` and UnicodeDecodeError."""
     if data[:2] != bytes([_MAP | 1, _URLS]):
         raise RequestError("hashlink", "the metadata of a hashlink must be a CBOR map whose key 15 is a list of URLs")
     count, at = _length(data, 2, {_LIST})
@@ -104,6 +104,8 @@ def _urls(data: bytes) -> Sequence[str]:
 
 def _length(data: bytes, at: int, kinds: set[int]) -> tuple[int, int]:
     """The length that stands at *at*, of one of *kinds*, and where its content begins."""
+    if at >= len(data):
+        raise RequestError("hashlink", "the list of URLs is truncated")
     kind, short = data[at] & 0xE0, data[at] & 0x1F
     if kind not in kinds or short > 25:
         raise RequestError("hashlink", "the links are not a CBOR list of strings")

@@ -192,8 +192,9 @@ def _query_id(checkpoint: str) -> str:
     try:
         return str(json.loads(path.read_text("utf-8"))["id"])
     except (OSError, ValueError, KeyError, TypeError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"{path} is not a JSON object with an id"
         raise PipelineInputError(
-            f"cannot read the checkpoint {checkpoint} here ({error}): name the stream with "
+            f"cannot read the checkpoint {checkpoint} here ({why}): name the stream with "
             ".option('write', NAME), and use a new name with each new checkpoint"
         ) from error
 

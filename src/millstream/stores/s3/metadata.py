@@ -85,6 +85,7 @@ def _unpack(chunks: Mapping[str, str]) -> dict[str, str]:
         text = "".join(chunks[f"{_PACKED}{number}"] for number in range(len(chunks)))
         return msgspec.json.decode(text, type=prepared(dict[str, str]))
     except (KeyError, msgspec.DecodeError) as error:
+        why = f"part {error.args[0]!r} is missing" if isinstance(error, KeyError) else error
         raise DamagedRecordError(
-            f"the packed properties of the object are damaged ({error}): put the item again from a good copy"
+            f"the packed properties of the object are damaged ({why}): put the item again from a good copy"
         ) from error

@@ -68,7 +68,7 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         kind, advice = _KINDS.get(error.errno or 0, (StorageError, "check the disk for errors"))
-        raise kind(f"{path}: {error}; {advice}") from error
+        raise kind(f"{path}: {error.strerror or error}; {advice}") from error
 
 
 def write_all(handle: int, buffers: Sequence[bytes], offset: int) -> int:
