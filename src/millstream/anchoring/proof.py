@@ -36,6 +36,7 @@ from millstream.core.canonical import CanonicalError, canonical_json, parse_cano
 from millstream.core.clock import SystemClock
 from millstream.core.decoding import prepared
 from millstream.core.message import Message
+from millstream.core.plain_reasons import field_reason
 
 CHAIN_VERSION = 1
 """The version of proofs that end with the entries of the ledger."""
@@ -192,7 +193,8 @@ def decode_proof(data: bytes) -> Proof | ChainProof:
         proof = msgspec.convert(members, prepared(_form_of(members)))
     except (CanonicalError, msgspec.ValidationError) as error:
         raise ProofError(
-            f"the file is not a proof in canonical form: {error}; give the output of `millstream prove` unchanged"
+            f"the file is not a proof in canonical form: {field_reason(error, None)}; give the output of `millstream "
+            "prove` unchanged"
         ) from error
     if canonical_json(members["batch_header"]) != encode_header(proof.batch_header):
         raise ProofError("the file is not a proof in canonical form: its batch_header names a kind that is left out")

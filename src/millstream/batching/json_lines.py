@@ -16,6 +16,7 @@ from millstream.batching.event import Event, EventBatch, Reject
 from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.core.decoding import prepared
 from millstream.core.message import Message, MessageError, decode_line
+from millstream.core.plain_reasons import field_reason
 
 LONGEST_LINE = 1 << 20
 """Bytes of one line at most, so that input without line ends cannot fill the memory."""
@@ -106,7 +107,9 @@ def _decode(line: bytes, number: int, *, sized: bool) -> Event:
             return event_from_message(message)
         fields = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, MessageError) as error:
-        raise EventLineError(f"line {number}: invalid event: {error}") from error
+        is_message = isinstance(error, MessageError)
+        why = str(error).removeprefix("invalid message: ") if is_message else field_reason(error, _MessageLine)
+        raise EventLineError(f"line {number}: invalid event: {why}") from error
     if sized and fields.size is None:
         raise EventLineError(f"line {number}: size is missing, but a limit on bytes requires the size of every record")
     return Event(

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.core.decoding import prepared
 from millstream.core.message import Message
+from millstream.core.plain_reasons import field_reason
 from millstream.log.writing.append_request import MAX_MESSAGE_BYTES
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,6 +86,6 @@ def _headers(value: Any) -> tuple[tuple[str, bytes], ...]:
     try:
         found = msgspec.json.decode(value, type=prepared(dict[str, str] | list[tuple[str, str]]))
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
-        raise RowError(f"the headers are not a JSON object of strings: {error}") from error
+        raise RowError(f"the headers are not a JSON object of strings: {field_reason(error, None)}") from error
     pairs = found.items() if isinstance(found, dict) else found
     return tuple((name, text.encode("utf-8")) for name, text in pairs)
