@@ -142,6 +142,15 @@ def test_every_format_has_a_row_in_the_reference() -> None:
     )
 
 
+def test_each_decision_has_a_number_of_its_own_with_which_its_heading_begins() -> None:
+    numbers = dict[str, str]()
+    for path in sorted((ROOT / "docs" / "decisions").glob("0*.md")):
+        number = path.name[:4]
+        assert path.read_text("utf-8").startswith(f"# {number}: "), path.name
+        assert number not in numbers, (path.name, numbers[number])
+        numbers[number] = path.name
+
+
 def test_tests_that_the_reference_names_are_there() -> None:
     table = (ROOT / "docs" / "reference" / "formats.md").read_text("utf-8")
     assert all((ROOT / path).exists() for path in re.findall(r"`(tests/[\w/.]+)`", table))
