@@ -155,7 +155,8 @@ def test_the_rules_change_only_while_no_service_is_at_work(batched):
     assert read_rules(batched.output) is None
 
 
-def test_p5_a_service_at_work_changes_its_rules_on_request(batched):
+def test_p5_a_service_at_work_changes_its_rules_on_request(batched, monkeypatch):
+    monkeypatch.setattr("millstream.batching.service._LOOK", 0.05)
     service, stopped = batched.service(OLD, clock=SystemClock(), commit_every=7), threading.Event()
     thread = threading.Thread(target=service.run, args=(stopped.is_set,))
     thread.start()

@@ -354,3 +354,7 @@ def test_p5_stream_and_service_continue_under_changed_rules_and_the_job_makes_th
     assert rules.later[-1].since < (messages[900].received_at or 0)
     assert verify_batches(spark, log_url, "untidy", "batches", rules).is_whole
     assert not verify_batches(spark, log_url, "untidy", "batches", RULES).is_whole
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules, flush=False)
+    assert sorted(batch.batch for batch in job.batches()) == sorted(
+        key for _, key, _ in written(log_url, "batches") if key
+    )

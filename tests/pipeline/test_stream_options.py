@@ -9,7 +9,7 @@ import pytest
 from support.commands import run_command
 
 STREAM = [["--shards", "8"], ["--per-trigger", "9"], ["--no-ticks"], ["--available-now"], ["--output", "out"]]
-HISTORY = [["--to", "5"], ["--flush"]]
+HISTORY = [["--to", "5"], ["--flush"], ["--rules-of", "out"]]
 
 
 @pytest.mark.parametrize("command", ["batch", "anchor"])
@@ -33,6 +33,7 @@ def test_options_of_the_other_way_are_refused(command: str, options: list[str], 
     [
         ("batch", ["--metrics", "m.prom"], "can only be used with --stream"),
         ("batch", ["--hand-over", "out", "--stream", "--output", "out"], "cannot be combined with --stream"),
+        ("batch", ["--rules-of", "out", "--hand-over", "new"], "--hand-over cannot be combined"),
         ("anchor", ["--every", "1m"], "can only be used with --stream"),
     ],
 )

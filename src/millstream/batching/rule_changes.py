@@ -26,7 +26,7 @@ RULES_METADATA = "batching/rules"
 _REQUEST_METADATA = "batching/rules-request"
 
 _REQUEST_SECONDS = 20
-"""For how long a service may take up a request: it looks once a second, between two commits."""
+"""For how long a service may take up a request: it looks every 5 s, between two commits."""
 
 _REQUEST_PAUSE = 0.1
 _ANSWER_LOOKS = 100

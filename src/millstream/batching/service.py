@@ -38,8 +38,8 @@ from millstream.log import Log
 _PAUSE = 0.05
 """Seconds between two looks at a log of which little comes: a commit costs milliseconds, however little is in it."""
 
-_LOOK = 1.0
-"""Seconds between two looks for a requested change of the rules."""
+_LOOK = 5.0
+"""Seconds between two looks for a requested change of the rules; in a bucket each costs a request."""
 
 _MUCH = 2000
 """After a read with this many messages, the next one begins without a pause."""
@@ -168,7 +168,7 @@ class BatchService:
             self._writer.close()
 
     def _change_when_requested(self) -> None:
-        """Go on by other rules where an operator has asked for them; the log is looked at once a second."""
+        """Go on by other rules where an operator has asked for them; looks every :data:`_LOOK` seconds."""
         if self._clock.monotonic() < self._look_at or self._position < self._writer.sequence:
             return
         self._look_at = self._clock.monotonic() + _LOOK

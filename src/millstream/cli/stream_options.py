@@ -38,6 +38,13 @@ _OPTIONS = (
 )
 
 
+rules_of_option = click.option(
+    "--rules-of",
+    metavar="LOG",
+    help="Batch by the rules of this log of batches, with their changes (default: the rules in the settings).",
+)
+
+
 _STREAM_OPTIONS = ("output", "available_now", "per_trigger", "shards", "ticks")
 """The names of the parameters that :func:`stream_options` gives to a command."""
 

@@ -68,8 +68,11 @@ class BatchingPart:
         own = self._context.settings.batching.rules.patience
         return max([own, *(service.patience for service in self._services)])
 
-    def rules_of(self, output: str) -> Rulebook:
-        """The rules by which the batches in the log *output* were made, with all changes; else those of this node."""
+    def rules_of(self, output: str | None) -> Rulebook:
+        """The rules of the log of batches *output*, with all changes; those of this node where they never changed, and
+        for None."""
+        if output is None:
+            return self.rules
         return read_rules(self._logs.store.log(LogSpec(output), create=False)) or self.rules
 
     def source_of(self, output: str) -> str:

@@ -15,7 +15,7 @@ from millstream.cli.pipeline.log_stream import run_log_stream
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
 from millstream.cli.stop_signals import stop_on_signals
-from millstream.cli.stream_options import check_way, stream_options
+from millstream.cli.stream_options import check_way, rules_of_option, stream_options
 from millstream.core.amounts import counted
 from millstream.log import LogSpec
 from millstream.node import Node
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.argument("log")
 @click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
 @click.option("--flush/--no-flush", default=False, show_default=True, help="Close open batches: LOG is complete.")
+@rules_of_option
 @click.option("--stream", is_flag=True, help="Keep running, by way of the log --output.")
 @stream_options
 @click.option(
@@ -50,7 +51,7 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
     running: full anchors are written at once, others at the interval --every. The log of batches is shared with
     `pipeline batch --stream` and `batch serve`. SIGTERM or Ctrl-C stops it.
     """
-    check_way(stream=stream, history_options=["last_id", "flush"], stream_options=["every"])
+    check_way(stream=stream, history_options=["last_id", "flush", "rules_of"], stream_options=["every"])
     with Node.open(settings) as node:
         began = node.clock.monotonic()
         done = _stream(node, log, output, **given) if output else _history(node, log, **given)
@@ -75,12 +76,12 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
         click.echo(f"ledger entry {head.number}, {head.hash}")
 
 
-def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any) -> FeedProgress:
+def _history(node: Node, log: str, *, last_id: int | None, flush: bool, rules_of: str | None, **_: Any) -> FeedProgress:
     from millstream.anchoring.message_traces import trace_history
     from millstream.pipeline.jobs.anchor import anchor_history
     from millstream.pipeline.jobs.batch import run_batch
 
-    rules = node.batching.rules
+    rules = node.batching.rules_of(rules_of)
     with node.spark.session() as spark:
         with shown(spark, "batch"):
             job = run_batch(

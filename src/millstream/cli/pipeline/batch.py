@@ -14,7 +14,7 @@ from millstream.cli.pipeline.log_stream import run_log_stream
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
 from millstream.cli.stop_signals import stop_on_signals
-from millstream.cli.stream_options import check_way, stream_options
+from millstream.cli.stream_options import check_way, rules_of_option, stream_options
 from millstream.core.amounts import counted, size_text
 from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.core.metric_collection.prometheus import write_prometheus
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     help="Close open batches at the end. Use it for complete logs only: on a growing log it splits batches.",
 )
 @click.option("--hand-over", metavar="LOG", help="Leave open batches to --stream or `batch serve` into LOG.")
+@rules_of_option
 @click.option("--stream", is_flag=True, help="Keep running, and batch into the log --output.")
 @stream_options
 @metrics_option
@@ -51,7 +52,8 @@ def batch_command(settings: Settings, *, log: str, stream: bool, output: str | N
     any more, and with --flush also of the others. With --stream it keeps running like `millstream batch serve` and
     shares its log of batches and its state: either can resume the other's work. SIGTERM or Ctrl-C stops it.
     """
-    check_way(stream=stream, history_options=["last_id", "flush", "hand_over"], stream_options=["metrics_file"])
+    history_options = ["last_id", "flush", "hand_over", "rules_of"]
+    check_way(stream=stream, history_options=history_options, stream_options=["metrics_file"])
     if output:
         _stream(settings, log, output, **given)
     else:
@@ -65,6 +67,7 @@ def _history(
     last_id: int | None,
     flush: bool,
     hand_over: str | None,
+    rules_of: str | None,
     as_json: bool,
     **_: Any,
 ) -> None:
@@ -74,12 +77,16 @@ def _history(
         raise click.UsageError(
             "--flush and --hand-over cannot be combined: --flush leaves no open records to hand over"
         )
+    if rules_of and hand_over:
+        raise click.UsageError(
+            "--rules-of and --hand-over cannot be combined: the rules of a new log of batches are those in the settings"
+        )
     if hand_over:
         user_log(hand_over)
     with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "batch"):
-        jobs = node.spark.jobs
+        jobs, rules = node.spark.jobs, node.batching.rules_of(rules_of)
         job = history.run_batch(
-            spark, jobs, settings.log_url, log, node.batching.rules, last_id=last_id, flush=flush, clock=node.clock
+            spark, jobs, settings.log_url, log, rules, last_id=last_id, flush=flush, clock=node.clock
         )
         if hand_over:
             history.hand_over(
