@@ -216,6 +216,16 @@ def test_the_references_parser_fails_at_very_many_blanks_in_a_row(blank: str) ->
                     print(decode_json(data))
 
 
+def test_a_prototype_that_is_set_very_often_or_lies_very_deep_costs_little() -> None:
+    members = b",".join(b'"a%d":1' % number for number in range(20_000))
+    often = decode_json(b"{" + members + b',"__proto__":{"x":1}' * 20_000 + b"}")
+    assert (len(often), often["x"]) == (20_000, 1)
+    levels = 4_000
+    deep = b'{"__proto__":' * levels + b"[" + b"0," * 20_000 + b"0]" + b"}" * levels
+    again = decode_json(b'{"__proto__":' + deep + b',"__proto__":1' * 20_000 + b"}")
+    assert again.as_array() == [0] * 20_001
+
+
 def nested(value: Any, levels: int) -> Any:
     for _ in range(levels):
         value = {"a": value}

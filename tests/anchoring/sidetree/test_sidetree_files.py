@@ -291,11 +291,11 @@ def test_what_a_file_inherits_from_a_prototype_is_read_as_the_reference_reads_it
     assert Files(written).change(kind, change).read() == OperationBatch(6, written.operations)
 
 
-@pytest.mark.parametrize("length", [4, "5", True, None])
+@pytest.mark.parametrize("length", [4, 6, 10**15, 5.5, -5, "5", True, None])
 def test_deltas_that_inherit_from_a_list_must_have_its_length(length: object) -> None:
     files = files_of(mixed_batch())
     files.change("chunk", lambda f: f.update(deltas={"__proto__": f["deltas"], "length": length}))
-    assert "'deltas' of the chunk file must be a list" in provisional_fault(files)
+    assert re.search("must be a list|one delta for each|delta must be an object", provisional_fault(files))
 
 
 def test_an_operation_has_only_the_members_that_it_does_not_inherit() -> None:

@@ -60,7 +60,12 @@ class InheritingObject(dict[str, Any]):
 
     def __init__(self, members: Mapping[str, Any], prototype: Any) -> None:
         super().__init__(members)
+        self.inherit_from(prototype)
+
+    def inherit_from(self, prototype: Any) -> None:
+        """Set the prototype. ``is_bare`` says whether the chain of prototypes ends with None."""
         self.prototype = prototype
+        self.is_bare = prototype is None or _is_bare(prototype)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The member *name*, its own or an inherited one; *default* if there is none."""
@@ -86,9 +91,23 @@ class InheritingObject(dict[str, Any]):
             names |= dict.keys(level) if isinstance(level, dict) else {str(place) for place in range(len(level))}
         return names
 
-    def is_array(self) -> bool:
-        """Whether JavaScript's ``instanceof Array`` holds."""
-        return any(isinstance(level, list) for level in _prototype_chain(self))
+    def as_array(self) -> list[Any] | None:
+        """The items, if JavaScript's ``instanceof Array`` holds and the length is a whole number; else None.
+
+        Items that are missing are None, and only the first of them counts.
+        """
+        levels = list(_prototype_chain(self))
+        length = self.get("length")
+        if not any(isinstance(level, list) for level in levels) or not _is_whole(length):
+            return None
+        members = dict[str, Any]()
+        for level in reversed(levels):
+            members |= level if isinstance(level, dict) else {str(place): item for place, item in enumerate(level)}
+        return [members.get(str(place)) for place in range(min(int(length), len(members) + 1))]
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) in (int, float) and value >= 0 and float(value).is_integer()
 
 
 def inherits(value: Any) -> bool:
@@ -120,10 +139,8 @@ def _own_member(level: Any, name: str) -> Any:
     return level[int(name)] if _INDEX.fullmatch(name) and int(name) < len(level) else _ABSENT
 
 
-def _is_without_prototype(value: Any) -> bool:
-    """Whether the chain of prototypes of *value* ends with null, and not with the one of all objects."""
-    *_, last = _prototype_chain(value)
-    return isinstance(last, InheritingObject)
+def _is_bare(value: Any) -> bool:
+    return isinstance(value, InheritingObject) and value.is_bare
 
 
 def parses_alike(data: bytes) -> bool:
@@ -432,10 +449,12 @@ def _long_number(found: re.Match[str]) -> float:
 
 def _with_member(found: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
     """*found* after JavaScript's assignment of *value* to the member *name*."""
-    if name != _PROTOTYPE or _is_without_prototype(found):
+    if name != _PROTOTYPE or _is_bare(found):
         found[name] = value
     elif value is None or isinstance(value, dict | list):  # any other value is ignored
-        return InheritingObject(found, value)
+        if not isinstance(found, InheritingObject):
+            return InheritingObject(found, value)
+        found.inherit_from(value)
     return found
 
 
@@ -449,7 +468,7 @@ def _name(value: Any) -> str:
         return number_text(value) if math.isfinite(value) else "NaN" if math.isnan(value) else _infinity(value)
     if isinstance(value, list):
         return ",".join("" if item is None else _name(item) for item in value)
-    if isinstance(value, dict) and ("toString" in value or _is_without_prototype(value)):
+    if isinstance(value, dict) and ("toString" in value or _is_bare(value)):
         raise ReferenceJsonError("not JSON: the name of a member is an object that has no text")
     return "[object Object]"
 

@@ -176,7 +176,7 @@ class ReferenceReader:
 
     def _deltas(self, uri: str, count: int) -> Sequence[_Delta]:
         file = self._object(uri, CHUNK, self._profile.max_chunk_bytes, {"deltas"})
-        deltas = _array(file.get("deltas"), count)
+        deltas = _array(file.get("deltas"))
         checked = check_each(
             deltas,
             "deltas",
@@ -243,15 +243,12 @@ def _create(item: object) -> tuple[str, Operation | None]:
     return suffix, Operation(_CREATE, suffix, suffix_data=own)
 
 
-def _array(value: Any, count: int) -> list[Any]:
-    """The items of *value*, a list or an object that inherits from one; the latter must have *count* items."""
-    if isinstance(value, InheritingObject) and value.is_array():
-        length = value.get("length")
-        if isinstance(length, int | float) and not isinstance(length, bool) and length == count:
-            return [value.get(str(place)) for place in range(count)]
-    if not isinstance(value, list):
+def _array(value: Any) -> list[Any]:
+    """The items of *value*, a list or an object that inherits from one."""
+    items = value.as_array() if isinstance(value, InheritingObject) else value
+    if not isinstance(items, list):
         raise BatchFileError(f"'deltas' of the {CHUNK} must be a list")
-    return value
+    return items
 
 
 def _reference(item: object) -> _Reference:
