@@ -123,6 +123,14 @@ def test_what_cannot_be_changed_is_refused(data, words, what):
     assert (refused.code, what in refused.err) == (2, True)
 
 
+def test_rules_that_amend_batches_are_refused_for_a_log_whose_batches_are_anchored(data):
+    (data / "millstream.toml").write_text(RULES.format("4s") + 'late = "amend"\ngrace = "10s"\n')
+    refused = command(data, "rules", "out", "--change")
+    assert refused.code != 0
+    assert "anchored batches are final" in refused.err
+    assert "rules 2" not in command(data, "rules", "out").out
+
+
 def test_a_change_of_what_is_batched_already_names_the_earliest_time(data):
     write_rules(data, "4s")
     refused = command(data, "rules", "out", "--change", "--from", format_timestamp(BEGIN))

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.batching import BatchConfig, Batcher, ConfigError, Rulebook, SnapshotError
+from millstream.batching import BatchConfig, Batcher, ConfigError, Override, Rulebook, SnapshotError
 from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_events import event_from_message
 from millstream.batching.rule_changes import (
@@ -215,6 +215,13 @@ def test_a_change_that_would_touch_what_may_be_batched_already_is_refused(batche
     batched.change(NEW, clock + 21)
     with pytest.raises(ConfigError, match="cannot change at"):
         batched.change(OLD, clock + 21)
+
+
+def test_rules_that_no_manifest_could_hold_are_refused(batched):
+    many = tuple(Override(BatchConfig(10, 5), source=f"{n:05}" * 20) for n in range(500))
+    with pytest.raises(ConfigError, match="the limit is 100,000: use fewer overrides"):
+        batched.change(Rulebook(BatchConfig(10, 5), many))
+    assert read_rules(batched.output) is None
 
 
 def test_a_log_without_batches_takes_the_rules_of_the_settings(tmp_path):

@@ -160,6 +160,11 @@ def test_rules_that_never_changed_are_encoded_as_before():
     assert "changes" not in OLD.plain
 
 
+def test_a_snapshot_under_changed_rules_has_a_version_that_earlier_releases_refuse():
+    assert [Batcher.of(rules).snapshot()[4] for rules in (OLD, OLD.changed(121, 100, NEW))] == [2, 4]
+    assert ColumnBatcher(OLD).snapshot()[4] == 3
+
+
 def test_changed_rules_survive_their_encodings():
     rules = OLD.changed(121, 100, NEW).changed(200, 150, OLD)
     assert msgspec.json.decode(msgspec.json.encode(rules), type=Rulebook) == rules

@@ -18,10 +18,11 @@ from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.packed_members import packed_by_name, packed_members, packed_values
 from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.states import AddResult, BatchStream, JournalCut
+from millstream.batching.rule_changes import MAX_RULES_CHARACTERS
 from millstream.core.canonical import canonical_json
 from millstream.core.sql_rows import among, insert_new
 
-MAX_CONFIG_CHARACTERS = 100_000
+MAX_CONFIG_CHARACTERS = MAX_RULES_CHARACTERS
 """The longest configuration (as canonical JSON) that leaves room for the files in a manifest."""
 
 KEEP_IDS = sa.update(t.payloads).values(header=b"", lines=b"")

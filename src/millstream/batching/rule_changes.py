@@ -14,6 +14,7 @@ from millstream.batching.errors import BatchServiceError, ConfigError, SnapshotE
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import read_state
 from millstream.batching.snapshot import decode_snapshot
+from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
 from millstream.core.documents import Document
@@ -32,6 +33,9 @@ _REQUEST_PAUSE = 0.1
 _ANSWER_LOOKS = 100
 
 _log = logging.getLogger(__name__)
+
+MAX_RULES_CHARACTERS = 100_000
+"""The longest rules with all changes, as canonical JSON: they are in the manifest of each anchor."""
 
 FARTHEST_CHANGE = 31 * 24 * 3600 * MICROSECONDS
 """How far ahead of the clock new rules may begin, in microseconds: a change cannot be taken back."""
@@ -198,6 +202,12 @@ def _record(output: Log, found: BatchedRules, wanted: RulesRequest) -> Rulebook:
     since = found.earliest if wanted.since is None else wanted.since
     _check_time(output, found, since)
     changed = found.rules.changed(since, found.clock, wanted.rules)
+    length = len(canonical_json(changed.plain))
+    if length > MAX_RULES_CHARACTERS:
+        raise ConfigError(
+            f"the rules of log {output.name!r} would have {length:,} characters with this change; the limit is "
+            f"{MAX_RULES_CHARACTERS:,}: use fewer overrides"
+        )
     output.put_metadata(RULES_METADATA, msgspec.json.encode(changed))
     return changed
 

@@ -1,6 +1,7 @@
 """The batcher's state as bytes: ``MSBT``, a version byte, the CRC-32 of the rest (little-endian), then MessagePack.
 
-Version 2 holds the open records one by one, version 3 as columns. Every host reads both.
+Version 2 holds the open records one by one, version 3 as columns. Version 4 is version 2 under rules that were changed,
+so that releases that know of no changes refuse it. Every host reads all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _MAGIC = b"MSBT"
 _ROWS = 2
 _COLUMNS = 3
+_CHANGED = 4
 _HEAD = struct.Struct("<4sBI")
 
 
@@ -49,13 +51,14 @@ _encoder = msgspec.msgpack.Encoder()
 _decoders = {
     _ROWS: msgspec.msgpack.Decoder(prepared(_Snapshot)),
     _COLUMNS: msgspec.msgpack.Decoder(prepared(_ColumnSnapshot)),
+    _CHANGED: msgspec.msgpack.Decoder(prepared(_Snapshot)),
 }
 
 
 def encode_snapshot(rules: Rulebook, state: EngineState) -> bytes:
     """*state* under *rules* as bytes. Raises :class:`SnapshotError` where a number does not fit 64 bits."""
     try:
-        return _seal(_ROWS, _Snapshot(rules, state))
+        return _seal(_CHANGED if rules.later else _ROWS, _Snapshot(rules, state))
     except OverflowError as error:
         raise SnapshotError("an id or a time of an open record does not fit a signed 64-bit integer") from error
 
@@ -129,8 +132,8 @@ def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
     _, version, checksum = _HEAD.unpack_from(data)
     if version not in _decoders:
         raise SnapshotError(
-            f"the snapshot of the batcher has version {version}, but this release reads versions {_ROWS} and "
-            f"{_COLUMNS}: delete the snapshot, and replay the log from the start of the oldest open batch"
+            f"the snapshot of the batcher has version {version}, but this release reads versions {_ROWS} to "
+            f"{_CHANGED}: delete the snapshot, and replay the log from the start of the oldest open batch"
         )
     body = data[_HEAD.size :]
     if zlib.crc32(body) != checksum:

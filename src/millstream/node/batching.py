@@ -91,8 +91,16 @@ class BatchingPart:
 
     def change_rules(self, output: str, since: int | None = None) -> Rulebook:
         """Let the rules of the settings begin at *since* (see :func:`~millstream.batching.rule_changes.change_rules`);
-        returns all rules of the log *output*. A service that is at work there, on any host, changes them itself."""
-        arguments = *self._open_pair(output), self.state(output), self.rules, since
+        returns all rules of the log *output*. A service that is at work there, on any host, changes them itself.
+
+        Raises the errors of both ways, and :class:`~millstream.anchoring.BatchFormatError` for rules that amend batches
+        where batches of *output* are anchored."""
+        from millstream.anchoring.feed import CONSUMER, refuse_amending_rules
+
+        source, batches = self._open_pair(output)
+        if batches.pointer(CONSUMER):
+            refuse_amending_rules(self.rules)
+        arguments = source, batches, self.state(output), self.rules, since
         try:
             return change_rules(*arguments)
         except WriterBusyError:
