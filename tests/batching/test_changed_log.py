@@ -17,12 +17,12 @@ from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_events import event_from_message
 from millstream.batching.rule_changes import (
     FARTHEST_CHANGE,
+    RulesRecord,
     RulesRequest,
     batched_rules,
     change_rules,
     read_rules,
     request_change,
-    rules_in_force,
 )
 from millstream.batching.service import BatchService
 from millstream.core.clock import MICROSECONDS, SystemClock, VirtualClock
@@ -203,6 +203,21 @@ def test_a_request_that_came_too_late_or_cannot_be_met_changes_nothing(batched, 
     assert ("cannot change at" in caplog.text) == (spoil == "impossible")
 
 
+def test_p5_a_service_that_has_lost_its_lease_changes_nothing(batched):
+    stalled = batched.service(OLD)
+    stalled._writer.close()  # its lease has expired, and it does not know
+    service = batched.service(OLD)
+    until_late = SystemClock().now() + 60 * MICROSECONDS
+    batched.output.put_metadata("batching/rules-request", msgspec.json.encode(RulesRequest(NEW, None, until_late)))
+    stalled._change_when_requested()
+    assert stalled.rules == OLD
+    with pytest.raises(BatchServiceError, match="another process has taken over this log"):
+        stalled._record.write(OLD.changed(10**6, 1, NEW))
+    service._change_when_requested()
+    assert service.rules.current == NEW == read_rules(batched.output).current
+    service.close()
+
+
 def test_a_change_that_would_touch_what_may_be_batched_already_is_refused(batched):
     clock = batched_to(batched)
     with pytest.raises(ConfigError, match=r"cannot change at 1970.*choose 1970"):
@@ -274,7 +289,7 @@ def test_p7_a_state_that_is_older_than_the_output_continues_with_the_changed_rul
 def test_a_record_that_is_not_valid_is_named(batched):
     batched.output.put_metadata("batching/rules", b"{}")
     with pytest.raises(SnapshotError, match="batching/rules of log 'out'"):
-        rules_in_force(batched.output, OLD)
+        RulesRecord(batched.output)
     with pytest.raises(SnapshotError, match="batching/rules"):
         batched.service(OLD)
 

@@ -1,7 +1,8 @@
 """Changing the rules by which a log is batched, from an event time on: the log of its batches keeps all of its rules.
 
 The one who changes them holds the writer lease of the log of batches, as a batch service or stream does, and each of
-these reads the rules after it took the lease. A service that is at work changes them itself, at the request of others.
+these reads the rules after it took the lease (:class:`RulesRecord`). A service that is at work changes them itself, at
+the request of others.
 """
 
 from __future__ import annotations
@@ -62,28 +63,61 @@ def read_rules(output: Log) -> Rulebook | None:
 
     Raises :class:`SnapshotError` where the record is not valid.
     """
-    record = output.metadata(RULES_METADATA)
+    return _decoded(output, output.metadata(RULES_METADATA))
+
+
+def _decoded(output: Log, record: bytes) -> Rulebook | None:
     try:
         return msgspec.json.decode(record, type=prepared(Rulebook)) if record else None
     except (msgspec.DecodeError, ConfigError) as error:
         raise SnapshotError(f"cannot read the metadata {RULES_METADATA} of log {output.name!r}: {error}") from error
 
 
-def rules_in_force(output: Log, given: Rulebook) -> Rulebook:
-    """The rules by which *output* is to be continued, of which *given* must be the latest.
+class RulesRecord:
+    """The recorded rules of the log of batches *output*, for the one who has just taken its writer lease.
 
-    These are *given* where none are recorded. Raises :class:`ConfigError` where *given* are others.
+    Who lost the lease since, and does not know it, cannot write the record: each new record is a new version of it.
+    Raises :class:`SnapshotError` where the record is not valid.
     """
-    recorded = read_rules(output)
-    if recorded is None or given == recorded:
-        return given
-    if given != recorded.current:
-        raise ConfigError(
-            f"the settings have the batching rules {given.rules_text}, but the latest rules of log {output.name!r} are "
-            f"{recorded.current.rules_text}: restore these settings, or let the new rules begin at a later time with "
-            f"`millstream batch rules {output.name} --change`"
-        )
-    return recorded
+
+    def __init__(self, output: Log) -> None:
+        self.output = output
+        state = output.versioned_metadata(RULES_METADATA)
+        while not output.replace_metadata(RULES_METADATA, state.value, version=state.version):
+            state = output.versioned_metadata(RULES_METADATA)
+        self._version = state.version + 1
+        self._rules = _decoded(output, state.value)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether nobody has taken the lease since."""
+        return self.output.versioned_metadata(RULES_METADATA).version == self._version
+
+    def in_force(self, given: Rulebook) -> Rulebook:
+        """The rules by which the log is to be continued, of which *given* must be the latest.
+
+        These are *given* where none are recorded. Raises :class:`ConfigError` where *given* are others.
+        """
+        recorded = self._rules
+        if recorded is None or given == recorded:
+            return given
+        if given != recorded.current:
+            raise ConfigError(
+                f"the settings have the batching rules {given.rules_text}, but the latest rules of log "
+                f"{self.output.name!r} are {recorded.current.rules_text}: restore these settings, or let the new rules "
+                f"begin at a later time with `millstream batch rules {self.output.name} --change`"
+            )
+        return recorded
+
+    def write(self, rules: Rulebook) -> None:
+        """Record *rules*, durably. Raises :class:`BatchServiceError` where another one has taken the lease."""
+        if not self.output.replace_metadata(RULES_METADATA, msgspec.json.encode(rules), version=self._version):
+            raise BatchServiceError(
+                f"the rules of log {self.output.name!r} were not changed, because another process has taken over this "
+                "log: run the command again"
+            )
+        self._version += 1
+        self._rules = rules
 
 
 def batched_rules(source: Log, output: Log, state: Document) -> BatchedRules | None:
@@ -117,8 +151,9 @@ def change_rules(source: Log, output: Log, state: Document, rules: Rulebook, sin
     where a service or stream writes to *output*; and the errors of :func:`batched_rules`.
     """
     with output.writer("batching"):
+        record = RulesRecord(output)
         found = _changeable(source, output, state, rules, since)
-        return _record(output, found, RulesRequest(rules, since))
+        return _change(record, found, RulesRequest(rules, since))
 
 
 class RulesRequest(msgspec.Struct, frozen=True):
@@ -142,9 +177,9 @@ def request_change(
     began = clock.monotonic()
     request = msgspec.json.encode(RulesRequest(rules, since, clock.now() + _REQUEST_SECONDS * MICROSECONDS))
     output.put_metadata(_REQUEST_METADATA, request)
-    while output.metadata(_REQUEST_METADATA) == request:
+    while (pending := output.versioned_metadata(_REQUEST_METADATA)).value == request:
         overdue = clock.monotonic() - began > _REQUEST_SECONDS
-        if overdue and output.replace_metadata(_REQUEST_METADATA, b"", expected=request):
+        if overdue and output.replace_metadata(_REQUEST_METADATA, b"", version=pending.version):
             raise BatchServiceError(
                 f"the rules of log {output.name!r} were not changed, because the process that writes to this log did "
                 "not answer: if it is a Spark stream, stop it, and run the command again"
@@ -166,20 +201,21 @@ def _answer(output: Log, before: Rulebook | None, rules: Rulebook, clock: Clock)
     )
 
 
-def take_request(output: Log, rules: Rulebook, batched_to: int | None, now: int) -> Rulebook | None:
-    """All rules after the change that was requested of the service on *output*, which is at *batched_to* by *rules*.
+def take_request(record: RulesRecord, rules: Rulebook, batched_to: int | None, now: int) -> Rulebook | None:
+    """All rules after the change that was requested of the service of *record*, which is at *batched_to* by *rules*.
 
-    None where no change was requested, or it is not possible. For the one who holds the lease of *output*.
+    None where no change was requested, or it is not possible.
     """
-    request = output.metadata(_REQUEST_METADATA)
-    if not request or batched_to is None or not output.replace_metadata(_REQUEST_METADATA, b"", expected=request):
+    output = record.output
+    request = output.versioned_metadata(_REQUEST_METADATA)
+    if not request.value or batched_to is None or not record.is_mine:
+        return None
+    if not output.replace_metadata(_REQUEST_METADATA, b"", version=request.version):
         return None
     try:
-        wanted = msgspec.json.decode(request, type=prepared(RulesRequest))
-        if now > wanted.until:
-            return None
-        return _record(output, BatchedRules(rules, batched_to), wanted)
-    except (msgspec.DecodeError, ConfigError) as error:
+        wanted = msgspec.json.decode(request.value, type=prepared(RulesRequest))
+        return _change(record, BatchedRules(rules, batched_to), wanted) if now <= wanted.until else None
+    except (msgspec.DecodeError, ConfigError, BatchServiceError) as error:
         _log.warning("the rules of log %r are not changed: %s", output.name, error)
         return None
 
@@ -198,7 +234,8 @@ def _changeable(source: Log, output: Log, state: Document, rules: Rulebook, sinc
     return found
 
 
-def _record(output: Log, found: BatchedRules, wanted: RulesRequest) -> Rulebook:
+def _change(record: RulesRecord, found: BatchedRules, wanted: RulesRequest) -> Rulebook:
+    output = record.output
     since = found.earliest if wanted.since is None else wanted.since
     _check_time(output, found, since)
     changed = found.rules.changed(since, found.clock, wanted.rules)
@@ -208,7 +245,7 @@ def _record(output: Log, found: BatchedRules, wanted: RulesRequest) -> Rulebook:
             f"the rules of log {output.name!r} would have {length:,} characters with this change; the limit is "
             f"{MAX_RULES_CHARACTERS:,}: use fewer overrides"
         )
-    output.put_metadata(RULES_METADATA, msgspec.json.encode(changed))
+    record.write(changed)
     return changed
 
 

@@ -23,7 +23,7 @@ from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_columns import COLUMNS, event_columns, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.metrics import record_closed, record_delays, record_open
-from millstream.batching.rule_changes import rules_in_force, take_request
+from millstream.batching.rule_changes import RulesRecord, take_request
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.snapshot import decode_snapshot
@@ -60,6 +60,7 @@ class BatchService:
     """
 
     _batcher: AdaptiveBatcher
+    _record: RulesRecord
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class BatchService:
         if self._clock.monotonic() < self._look_at or self._position < self._writer.sequence:
             return
         self._look_at = self._clock.monotonic() + _LOOK
-        rules = take_request(self._output, self.rules, self._batcher.clock, self._clock.now())
+        rules = take_request(self._record, self.rules, self._batcher.clock, self._clock.now())
         if rules is not None:
             self._batcher = AdaptiveBatcher(rules, self._batcher.snapshot())
             self.save()
@@ -182,7 +183,8 @@ class BatchService:
         source, output = self._source, self._output
         kept = read_state(self._state, source.name, output.name)
         used = None if kept is None or self._is_blank(kept) else kept.snapshot
-        self._batcher = AdaptiveBatcher(rules_in_force(output, rules), used)
+        self._record = RulesRecord(output)
+        self._batcher = AdaptiveBatcher(self._record.in_force(rules), used)
         if kept:
             self._position = self._saved = kept.position
         if self._writer.sequence > source.last_id:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from millstream.core.decoding import prepared
-from millstream.log.backend import Head, producer_key
+from millstream.log.backend import Head, VersionedValue, producer_key
 from millstream.log.block_location import BlockLocation, cover
 from millstream.log.consumer_positions import (
     CONSUMERS,
@@ -355,13 +355,14 @@ class Log:
         self._refuse_users("given metadata")
         self._put_state(key, value)
 
-    def replace_metadata(self, key: str, value: bytes, *, expected: bytes) -> bool:
-        """:meth:`put_metadata` where *expected* is there; False, and nothing is changed, where it is not."""
-        state = self._backend.get_state(self.name, key)
-        if state.value != expected:
-            return False
+    def versioned_metadata(self, key: str) -> VersionedValue:
+        """:meth:`metadata` with its version, for :meth:`replace_metadata`."""
+        return self._backend.get_state(self.name, key)
+
+    def replace_metadata(self, key: str, value: bytes, *, version: int) -> bool:
+        """:meth:`put_metadata` where the value has still this *version*; False, and nothing is changed, where not."""
         self._refuse_users("given metadata")
-        return self._backend.put_state(self.name, key, value, version=state.version)
+        return self._backend.put_state(self.name, key, value, version=version)
 
     def _put_state(self, key: str, value: bytes) -> None:
         while not self._backend.put_state(

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millstream.batching import Rulebook
 from millstream.batching.metrics import delay_quantiles
-from millstream.batching.rule_changes import rules_in_force
+from millstream.batching.rule_changes import RulesRecord
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.batching.ticks import Ticker
@@ -120,7 +120,7 @@ def run_stream(
     with open_log_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
         source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output, kind="batches"))
         writer = held.enter_context(output.writer("batching"))
-        plan = msgspec.structs.replace(plan, rules=rules_in_force(output, plan.rules))
+        plan = msgspec.structs.replace(plan, rules=RulesRecord(output).in_force(plan.rules))
         _check_source(plan, source, writer)
         began = clock.monotonic()
         sink = BatchSink(writer, clock, figures)
