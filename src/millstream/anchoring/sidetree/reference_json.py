@@ -19,8 +19,9 @@ import msgspec
 
 from millstream.anchoring.sidetree.javascript import double, number_text
 
-MAX_DEPTH: Final = 5_000
-"""How deep values may be nested. No valid file comes near this depth, but members that no rule uses may have it."""
+MAX_DEPTH: Final = 3_600
+"""How deep values may be nested: the reference has room for 3,640 levels and more, on Node.js 20. No valid file comes
+near this depth, but members that no rule uses may have it."""
 
 MAX_BLANKS: Final = 10_000
 """How many blanks may follow each other: the reference uses a frame of its stack for each, and has room for 10,270."""
