@@ -35,11 +35,12 @@ def by_the_protocol(what: str, operations: Sequence[Operation], before: Sequence
         title=f"{len(operations):,} {what}, only the protocol",
         unit="operations/s",
         conditions="One thread does the work. Parsing checks all rules and the signature; reading checks all rules of "
-        "a reader. The reference implementation of Sidetree, measured separately, did these numbers of operations per "
-        f"second: {REFERENCE[what]}.",
+        "a reader. The files are written from parsed operations, or from requests that were parsed before. To resolve "
+        "an identifier, all its operations are applied. The reference implementation of Sidetree, measured separately, "
+        f"did these numbers of operations per second: {REFERENCE[what]}.",
         contenders=[
             Contender("parse", functools.partial(_parse, requests)),
-            Contender("write the five files", functools.partial(_write, operations)),
+            Contender("write the files of a batch", functools.partial(_write, operations)),
             Contender("write the files from requests, as the batch writer does", functools.partial(_rewrite, requests)),
             Contender("read the files back (process)", functools.partial(_read, operations)),
             Contender("resolve the identifiers", functools.partial(_resolve, operations, before)),

@@ -15,8 +15,8 @@ from millstream.core.amounts import counted
 from millstream.core.clock import SystemClock
 
 _DURABLE = (
-    "A message is durable when it is synced to the disk. MariaDB and PostgreSQL sync at each commit. SQLite runs in "
-    "WAL mode with `synchronous` FULL"
+    "A message is durable when it is synced to the disk. MariaDB, PostgreSQL and segment files sync at each commit. "
+    "SQLite runs in WAL mode with `synchronous` FULL"
 )
 _DURABLE_PEERS = (
     ", Redis with `appendfsync` always, and JetStream with `sync_interval` always. JetStream before 2.10 does not "
@@ -25,8 +25,8 @@ _DURABLE_PEERS = (
 _SAME_WORD = 'Every body is the word "test", so that blocks compress to far less than 4 B per message. '
 _BUCKETS = (
     "The Versity gateway writes files without syncing them; moto and a bucket in memory keep objects in memory. "
-    "The columns per million messages count the requests of the writer, and the megabytes of objects that it sends "
-    "and receives."
+    "Where a row says so, each request to the bucket takes some milliseconds longer. The columns per million messages "
+    "count the requests of the writer, and the megabytes of objects that it sends and receives."
 )
 _READS = "reads all messages in order and acknowledges them, in batches where the system supports this"
 _CHECKED = "The reader reads ids and bodies, and checks every id and a checksum over all bodies."
