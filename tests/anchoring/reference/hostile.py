@@ -94,7 +94,7 @@ def _inherit(value: dict[str, Any], place: str, pick: random.Random) -> None:
     elif kind < 0.6:
         value["__proto__"] = pick.choice(_VALUES)
     else:
-        value[place] = {"__proto__": value[place], **pick.choice([{}, {}, {"x": 1}, {"length": 1}])}
+        value[place] = {"__proto__": value[place], **pick.choice([{}, {}, {"x": 1}, {"length": 1}, {"slice": 1}])}
 
 
 def _changed_jws(text: str, pick: random.Random) -> str:

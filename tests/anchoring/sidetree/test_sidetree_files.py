@@ -298,6 +298,12 @@ def test_deltas_that_inherit_from_a_list_must_have_its_length(length: object) ->
     assert re.search("must be a list|one delta for each|delta must be an object", provisional_fault(files))
 
 
+def test_deltas_that_hide_the_method_slice_drop_the_whole_batch() -> None:
+    files = files_of(mixed_batch()).change("chunk", lambda f: f.update(deltas={"__proto__": f["deltas"], "slice": 1}))
+    with pytest.raises(BatchFileError, match="must not have a member 'slice'"):
+        files.read()
+
+
 def test_an_operation_has_only_the_members_that_it_does_not_inherit() -> None:
     """The reference writes an operation as JSON before it applies it, and finds less in it then."""
     files = files_of(mixed_batch())

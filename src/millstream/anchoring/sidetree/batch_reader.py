@@ -36,7 +36,7 @@ from millstream.anchoring.sidetree.operations import (
     time_window_fault,
 )
 from millstream.anchoring.sidetree.profile import Profile
-from millstream.anchoring.sidetree.reference_reader import ReferenceReader
+from millstream.anchoring.sidetree.reference_reader import ReferenceReader, VoidBatchError
 from millstream.core.cid import CidError
 
 Fetch = Callable[[str, int], bytes]
@@ -112,6 +112,8 @@ def _read_as_reference(count: int, uri: str, fetch: Fetch, profile: Profile) -> 
     kept = tuple(operation for operation in (*core.recovers, *core.deactivates) if operation is not None)
     try:
         return OperationBatch(count, tuple(reader.complete(core, count)))
+    except VoidBatchError:
+        raise
     except BatchFileError as error:
         return OperationBatch(count, kept, str(error))
     except CasError as error:

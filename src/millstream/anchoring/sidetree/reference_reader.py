@@ -62,6 +62,10 @@ class _Delta(msgspec.Struct, frozen=True):
     is_usual: bool
 
 
+class VoidBatchError(BatchFileError):
+    """The reference takes all files, but throws when it puts the operations together: none of them counts."""
+
+
 class CoreFiles(msgspec.Struct, frozen=True):
     """What the core files hold: creates without deltas, recoveries and deactivations, and where the rest is.
 
@@ -176,7 +180,8 @@ class ReferenceReader:
 
     def _deltas(self, uri: str, count: int) -> Sequence[_Delta]:
         file = self._object(uri, CHUNK, self._profile.max_chunk_bytes, {"deltas"})
-        deltas = _array(file.get("deltas"))
+        value: Any = file.get("deltas")
+        deltas = _array(value)
         checked = check_each(
             deltas,
             "deltas",
@@ -187,6 +192,8 @@ class ReferenceReader:
             raise BatchFileError(
                 f"the {CHUNK} must have one delta for each of {count:,} operations, but has {len(checked):,}"
             )
+        if checked and not isinstance(value, list) and "slice" in value:
+            raise VoidBatchError(f"'deltas' of the {CHUNK} must not have a member 'slice'")
         return checked
 
     def _check_lock(self, index: Object) -> None:
