@@ -118,7 +118,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def transport(broker: BrokerProcess) -> AsyncIterator[Transport]:
-    made = Transport(f"ipv4:{broker.place}", Signer("crash-client", SystemClock()))
+    made = Transport([f"ipv4:{broker.place}"], Signer("crash-client", SystemClock()))
     try:
         yield made
     finally:
@@ -264,7 +264,7 @@ def test_calls_without_a_client_id_or_to_nowhere_are_told(mortal_broker: BrokerP
         async with transport(mortal_broker) as calls:
             lite = await calls.call("SyncLiteSubscription", v2.SyncLiteSubscriptionRequest(), 5)
             assert lite.status.code == v2.UNSUPPORTED
-        nameless = Transport(f"ipv4:{mortal_broker.place}", Signer("", SystemClock()))
+        nameless = Transport([f"ipv4:{mortal_broker.place}"], Signer("", SystemClock()))
         try:
             response = await nameless.call("QueryRoute", v2.QueryRouteRequest(), 5)
             assert response.status.code == v2.CLIENT_ID_REQUIRED

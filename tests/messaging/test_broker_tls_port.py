@@ -137,31 +137,31 @@ def test_a_certificate_that_cannot_be_written_stops_no_broker_unless_it_was_aske
 
 def test_the_certificate_is_made_anew_where_it_cannot_be_used(tmp_path: Path) -> None:
     clock = VirtualClock()
-    first = generated_tls(tmp_path, "127.0.0.1", clock)
-    assert generated_tls(tmp_path, "localhost", clock) == first
+    first = generated_tls(tmp_path, ["127.0.0.1"], clock)
+    assert generated_tls(tmp_path, ["localhost"], clock) == first
     assert stat.S_IMODE((tmp_path / KEY).stat().st_mode) == 0o600
-    assert generated_tls(tmp_path, "0:0:0:0:0:0:0:1", clock) == first
-    other_host = generated_tls(tmp_path, "broker.example", clock)
+    assert generated_tls(tmp_path, ["0:0:0:0:0:0:0:1"], clock) == first
+    other_host = generated_tls(tmp_path, ["broker.example"], clock)
     assert other_host != first
-    assert generated_tls(tmp_path, "another.example", clock) != other_host
-    assert generated_tls(tmp_path, "broker.example", clock) == generated_tls(tmp_path, "another.example", clock), (
+    assert generated_tls(tmp_path, ["another.example"], clock) != other_host
+    assert generated_tls(tmp_path, ["broker.example"], clock) == generated_tls(tmp_path, ["another.example"], clock), (
         "it is for both"
     )
     (tmp_path / CERTIFICATE).write_bytes(first.certificate)  # as if it had been cut off between the two files
-    pair = generated_tls(tmp_path, "127.0.0.1", clock)
+    pair = generated_tls(tmp_path, ["127.0.0.1"], clock)
     assert pair.key not in (first.key, other_host.key)
     (tmp_path / KEY).write_bytes(b"")
-    assert generated_tls(tmp_path, "127.0.0.1", clock).key
-    before = generated_tls(tmp_path, "127.0.0.1", clock)
+    assert generated_tls(tmp_path, ["127.0.0.1"], clock).key
+    before = generated_tls(tmp_path, ["127.0.0.1"], clock)
     clock.advance(timedelta(days=3650 - 31).total_seconds())
-    assert generated_tls(tmp_path, "127.0.0.1", clock) == before
+    assert generated_tls(tmp_path, ["127.0.0.1"], clock) == before
     clock.advance(timedelta(days=2).total_seconds())
-    assert generated_tls(tmp_path, "127.0.0.1", clock) != before
+    assert generated_tls(tmp_path, ["127.0.0.1"], clock) != before
 
 
 def test_a_certificate_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokerCredentialsError, match=r"cannot write .*broker-tls\.pem: No such file"):
-        generated_tls(tmp_path / "absent", "127.0.0.1", VirtualClock())
+        generated_tls(tmp_path / "absent", ["127.0.0.1"], VirtualClock())
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(MissingExtraError, match=r"millstream\[messaging\]"):
-        generated_tls(tmp_path, "127.0.0.1", VirtualClock())
+        generated_tls(tmp_path, ["127.0.0.1"], VirtualClock())

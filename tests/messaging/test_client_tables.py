@@ -162,7 +162,10 @@ def test_policies_are_read_from_the_wire() -> None:
     ],
 )
 def test_places_are_read_as_every_client_writes_them(text: str, target: str) -> None:
-    assert parse_endpoints(text).target == target
+    endpoints = parse_endpoints(text)
+    assert endpoints.targets(encrypted=False) == [target]
+    scheme, _, addresses = target.partition(":")
+    assert endpoints.targets(encrypted=True) == [f"{scheme}:{one}" for one in addresses.split(",")]
 
 
 @pytest.mark.parametrize("text", ["", ";", "a:1;b:2", "127.0.0.1:1;[::1]:2", "host:port", "host:0", "host:99999", ":1"])

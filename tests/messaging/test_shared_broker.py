@@ -49,18 +49,33 @@ QUICK = Options(intervals=msgspec.structs.replace(Intervals(), retry=0.05))
 class Pair:
     """Two brokers of one node, *one* and *other*: both on standby, until :meth:`give` makes one the owner."""
 
-    def __init__(self, store: LogStore, keys: Keyring | None = None, tls: ServerTls | None = None) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        keys: Keyring | None = None,
+        tls: ServerTls | None = None,
+        *,
+        other_tls: ServerTls | None = None,
+        tls_place: Address | None = None,
+        advertised: Address | None = None,
+    ) -> None:
         self.owner: SharedBroker | None = None
         self.fault: Exception | None = None
         self.one, self.other = (
-            SharedBroker(store, Listener(LOOPBACK, keys=keys, tls=tls), self._routes, clock=SystemClock())
-            for _ in range(2)
+            SharedBroker(
+                store,
+                Listener(LOOPBACK, keys=keys, tls=own_tls, tls_place=tls_place),
+                self._routes,
+                clock=SystemClock(),
+                advertised=advertised,
+            )
+            for own_tls in (tls, other_tls or tls)
         )
 
     @property
     def access_point(self) -> str:
-        """The addresses of both, as clients are given them."""
-        return ";".join(str(broker.places[0]) for broker in (self.one, self.other))
+        """The last address of each, as clients are given them."""
+        return ";".join(str(broker.places[-1]) for broker in (self.one, self.other))
 
     async def give(self, broker: SharedBroker) -> None:
         """Let *broker* have the topics from now on."""
@@ -76,9 +91,9 @@ class Pair:
 
 
 @contextlib.asynccontextmanager
-async def pair(keys: Keyring | None = None, tls: ServerTls | None = None) -> AsyncIterator[Pair]:
+async def pair(keys: Keyring | None = None, tls: ServerTls | None = None, **places: Any) -> AsyncIterator[Pair]:
     with open_store("memory://") as store:
-        both = Pair(store, keys, tls)
+        both = Pair(store, keys, tls, **places)
         async with both.one, both.other:
             yield both
 
@@ -92,11 +107,26 @@ async def patiently(work: Callable[[], Awaitable[Any]]) -> Any:
     return await until_allowed_async(work, TransportError, seconds=30)
 
 
-def test_clients_follow_the_topics_from_one_process_to_the_other_and_back() -> None:
+@pytest.mark.parametrize("encrypted", ["no", "all", "beside"])
+@pytest.mark.parametrize("advertised", [None, Address("localhost", 0)])
+def test_clients_follow_the_topics_from_one_process_to_the_other_and_back(
+    encrypted: str, advertised: Address | None, tmp_path: Path
+) -> None:
+    tls, other_tls, options = None, None, QUICK
+    if encrypted != "no":
+        folders = tmp_path / "one", tmp_path / "other"
+        for folder in folders:
+            folder.mkdir()
+        tls, other_tls = (generated_tls(folder, ["127.0.0.1"], SystemClock()) for folder in folders)
+        trusted = b"".join((folder / CERTIFICATE).read_bytes() for folder in folders)
+        options = msgspec.structs.replace(QUICK, tls=Tls(trusted))
+    tls_place = LOOPBACK if encrypted == "beside" else None
+
     async def test() -> None:
-        async with pair() as both:
+        async with pair(tls=tls, other_tls=other_tls, tls_place=tls_place, advertised=advertised) as both:
             await both.give(both.one)
-            await ask(both.one, CREATE_TOPIC, TopicSpec("orders", "FIFO", 2))
+            assert both.one.supervisor is not None
+            await both.one.supervisor.core.create_topic(TopicSpec("orders", "FIFO", 2))
             sent: list[bytes] = []
             heard: list[bytes] = []
 
@@ -104,19 +134,46 @@ def test_clients_follow_the_topics_from_one_process_to_the_other_and_back() -> N
                 heard.append(message.body)
 
             async with (
-                Producer(both.access_point, ["orders"], options=QUICK) as producer,
-                PushConsumer(both.access_point, "g", {"orders": "*"}, listen, options=QUICK),
+                Producer(both.access_point, ["orders"], options=options) as producer,
+                PushConsumer(both.access_point, "g", {"orders": "*"}, listen, options=options),
             ):
                 for owner in (both.one, both.other, both.one):
                     if both.owner is not owner:
                         await both.give(owner)
                     for _ in range(5):
                         body = b"%d" % len(sent)
-                        await patiently(lambda body=body: producer.send(Message("orders", body, message_group="a")))
+                        message = Message("orders", body, message_group="a")
+                        receipt = await patiently(lambda message=message: producer.send(message))
+                        assert str(receipt.endpoints).rpartition(":")[0] == (advertised or LOOPBACK).host
                         sent.append(body)
                 await until_async(lambda: len(set(heard)) == len(sent), seconds=60)
             firsts = sorted(set(heard), key=heard.index)
             assert firsts == sent
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_client_starts_at_the_second_of_two_addresses_where_the_first_is_dead(
+    encrypted: bool, tmp_path: Path
+) -> None:
+    tls, options = None, QUICK
+    if encrypted:
+        tls = generated_tls(tmp_path, ["127.0.0.1"], SystemClock())
+        options = msgspec.structs.replace(QUICK, tls=Tls((tmp_path / CERTIFICATE).read_bytes()))
+
+    async def test() -> None:
+        async with pair(tls=tls) as both:
+            await both.give(both.one)
+            assert both.one.supervisor is not None
+            await both.one.supervisor.core.create_topic(TopicSpec("t"))
+            dead = "127.0.0.1:1"  # addresses are sorted: it is asked first
+            async with (
+                Producer(f"{both.one.places[0]};{dead}", ["t"], options=options) as producer,
+                SimpleConsumer(f"{dead};{both.one.places[0]}", "g", {"t": "*"}, options=options) as consumer,
+            ):
+                await producer.send(Message("t", b"x"))
+                assert [message.body for message in await consumer.receive()] == [b"x"]
 
     asyncio.run(test())
 
@@ -238,7 +295,7 @@ def test_a_call_is_not_passed_on_twice() -> None:
 
 
 def test_an_encrypted_broker_gets_no_calls_passed_on(tmp_path: Path) -> None:
-    tls = generated_tls(tmp_path, "127.0.0.1", SystemClock())
+    tls = generated_tls(tmp_path, ["127.0.0.1"], SystemClock())
     options = Options(tls=Tls((tmp_path / CERTIFICATE).read_bytes()))
 
     async def test() -> None:

@@ -108,7 +108,6 @@ def serve(
 def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) -> _Places:
     """The broker's address, and its address with TLS: on loopback also if the settings have no certificate."""
     from millstream.core.address import Address, is_free, is_loopback, parse_address
-    from millstream.messaging.broker.security.generated_certificate import generated_tls
 
     settings, place = node.settings, parse_address(broker)
     if broker_tls:
@@ -116,7 +115,7 @@ def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) 
     if not encrypts or settings.broker.tls_certificate or not is_loopback(place):
         return place, None
     try:
-        generated_tls(node.folder, place.host, node.clock)
+        node.messaging.generated_tls(place)
     except MillstreamError as error:  # it was not requested
         _log.warning("the broker does not encrypt: %s", error)
         return place, None

@@ -110,13 +110,21 @@ class MessagingPart:
         return RouteEndpoints(address=parse_address(addresses[BROKER_ROLE]), tls_address=tls, as_asked=False)
 
     def _tls(self, tls_place: Address | None) -> ServerTls | None:
-        from millstream.messaging.broker.security.generated_certificate import generated_tls
         from millstream.messaging.broker.security.tls import read_tls
 
         tls = read_tls(self._context.settings.broker)
-        if tls is None and tls_place is not None:
-            tls = generated_tls(self._context.folder, tls_place.host, self._context.clock)
-        return tls
+        return self.generated_tls(tls_place) if tls is None and tls_place is not None else tls
+
+    def generated_tls(self, place: Address) -> ServerTls:
+        """The certificate that the broker creates itself to encrypt at *place*, and where it is advertised.
+
+        Raises :class:`~millstream.messaging.errors.BrokerCredentialsError`.
+        """
+        from millstream.messaging.broker.security.generated_certificate import generated_tls
+
+        advertised = self._context.settings.broker.advertised
+        hosts = {place.host, parse_address(advertised).host if advertised else place.host}
+        return generated_tls(self._context.folder, hosts, self._context.clock)
 
 
 def _credentials(keys: Mapping[str, KeySettings]) -> Credentials | None:

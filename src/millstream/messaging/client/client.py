@@ -264,7 +264,9 @@ class Client(abc.ABC):
 
     def _connect(self, endpoints: Endpoints) -> Transport:
         unavailable = functools.partial(self._look_for_owner, endpoints)
-        return Transport(endpoints.target, self._signer, tls=self.options.tls, unavailable=unavailable)
+        tls = self.options.tls
+        targets = endpoints.targets(encrypted=tls is not None)
+        return Transport(targets, self._signer, tls=tls, unavailable=unavailable)
 
     def _open_stream(self, endpoints: Endpoints) -> TelemetryStream:
         async def handle(command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,11 +20,14 @@ class Endpoints(msgspec.Struct, frozen=True):
     scheme: int
     addresses: tuple[tuple[str, int], ...]
 
-    @property
-    def target(self) -> str:
-        """The target of a gRPC channel."""
+    def targets(self, *, encrypted: bool) -> Sequence[str]:
+        """The targets of gRPC channels to the server: one channel tries all addresses, unless it is *encrypted*.
+
+        A channel compares the name in the server's certificate with its whole target.
+        """
         prefix = "ipv4:" if self.scheme == v2.IPv4 else "ipv6:" if self.scheme == v2.IPv6 else "dns:"
-        return prefix + ",".join(_join(host, port) for host, port in self.addresses)
+        each = [_join(host, port) for host, port in self.addresses]
+        return [prefix + one for one in each] if encrypted else [prefix + ",".join(each)]
 
     def __str__(self) -> str:
         return ";".join(_join(host, port) for host, port in self.addresses)

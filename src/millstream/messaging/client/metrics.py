@@ -135,7 +135,7 @@ class ClientMetricsExporter:
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
         exporter = OTLPMetricExporter(
-            endpoint=endpoints.target,
+            endpoint=endpoints.targets(encrypted=self._tls is not None)[0],
             insecure=self._tls is None,
             credentials=None if self._tls is None else self._tls.credentials(),
             headers=self._signer.headers(),

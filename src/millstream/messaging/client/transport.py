@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 from millstream.messaging.client.errors import ForkedError, ThrottledError, TransportError, status_error
@@ -28,19 +29,27 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 3_000),
 )
 
+_CONNECT_SECONDS = 3.0
+
 _processes: set[int] = set()
 """The processes, this one and those it was forked from, that have used gRPC."""
 
 
 class Transport:
-    """A channel to *target* (``ipv4:127.0.0.1:8081``, ``dns:host:port``) for one client. For one event loop.
+    """A channel to one of *targets* (``ipv4:127.0.0.1:8081``, ``dns:host:port``) for one client. For one event loop.
 
+    Calls go to the first target; where there are several and the connection is lost, to the next that can be reached.
     *unavailable* is called when a call could not reach the server, or was told to ask another one. Raises
     :class:`ForkedError` in a child of a process that had one.
     """
 
     def __init__(
-        self, target: str, signer: Signer, *, tls: Tls | None = None, unavailable: Callable[[], object] = bool
+        self,
+        targets: Sequence[str],
+        signer: Signer,
+        *,
+        tls: Tls | None = None,
+        unavailable: Callable[[], object] = bool,
     ) -> None:
         # gRPC's own handlers of a fork crash the child now and then while its threads run; no client runs there anyway.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -51,15 +60,21 @@ class Transport:
         _processes.add(os.getpid())
         if len(_processes) > 1:
             raise ForkedError
-        self._target = target
+        self._targets, self._turn = targets, 0
         self._signer = signer
         self._tls = tls
         self._unavailable = unavailable
         self._failure: type[Exception] = grpc.aio.AioRpcError
         self._exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
         self._ready = grpc.ChannelConnectivity.READY
+        self._failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
         self._closing: set[asyncio.Future[None]] = set()
+        self._choosing = asyncio.Lock()
         self._connect()
+
+    @property
+    def _target(self) -> str:
+        return self._targets[self._turn]
 
     @property
     def is_ready(self) -> bool:
@@ -83,6 +98,7 @@ class Transport:
 
     async def exchange(self, name: str, request: Any, seconds: float) -> tuple[Any, str]:
         """Like :meth:`call`; the response and the id of the request."""
+        await self._choose()
         headers = self._signer.headers()
         call = self._calls[name](request, timeout=seconds, metadata=headers)
         return await self._answer(name, call, headers), headers[-1][1]
@@ -97,6 +113,7 @@ class Transport:
 
     async def stream(self, name: str, request: Any, seconds: float) -> AsyncIterator[Any]:
         """The responses of the method *name*, which answers many times. Raises like :meth:`call`."""
+        await self._choose()
         headers = self._signer.headers()
         try:
             async for response in self._calls[name](request, timeout=seconds, metadata=headers):
@@ -108,6 +125,7 @@ class Transport:
 
     async def batch(self, method: BatchMethod, request: Any, seconds: float) -> tuple[Any, str]:
         """The answer of a broker that offers batches, and the id of the request. Raises like :meth:`call`."""
+        await self._choose()
         headers = self._signer.headers()
         call = self._batches[method.name](request, timeout=seconds, metadata=headers)
         return await self._answer(method.name, call, headers), headers[-1][1]
@@ -120,6 +138,25 @@ class Transport:
         """End all calls."""
         await self._channel.close()
         await asyncio.gather(*self._closing)
+
+    async def _choose(self) -> None:
+        """Where there are several targets: connect to the first that answers, from the present one on."""
+        if len(self._targets) == 1 or self.is_ready:
+            return
+        async with self._choosing:
+            for _ in self._targets:
+                if await self._is_reached():
+                    return
+                self._turn = (self._turn + 1) % len(self._targets)
+                self.reconnect()
+
+    async def _is_reached(self) -> bool:
+        """Whether the channel connects to its target, in :data:`_CONNECT_SECONDS`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                while (state := self._channel.get_state(try_to_connect=True)) not in (self._ready, self._failed):
+                    await self._channel.wait_for_state_change(state)
+        return self.is_ready
 
     def _connect(self) -> None:
         import grpc

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import secrets
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,21 +26,21 @@ _VALID = timedelta(days=3650)
 _RENEWED_BEFORE = timedelta(days=30)
 
 
-def generated_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
-    """The broker's own certificate in *folder*, for *host* and this machine; made where none is there that is valid.
+def generated_tls(folder: Path, hosts: Collection[str], clock: Clock) -> ServerTls:
+    """The broker's own certificate in *folder*, for *hosts* and this machine; made where none is there that is valid.
 
     Its authority, whose key is not stored, is in the file too: a client that checks certificates is given that file
     (Rust's takes no certificate that is its own authority). Raises :class:`BrokerCredentialsError`
     where it cannot be written, and :class:`MissingExtraError` without the package that makes it.
     """
-    if host in ("0.0.0.0", "::"):  # noqa: S104 (nothing listens here)
+    for host in {"0.0.0.0", "::"}.intersection(hosts):  # noqa: S104 (nothing listens here)
         raise BrokerCredentialsError(
             f"cannot create a certificate for {host}, which is not a name of this machine: listen on a "
             "host name, or set broker.tls_certificate and broker.tls_key"
         )
     files = BrokerSettings(tls_certificate=str(folder / CERTIFICATE), tls_key=str(folder / KEY))
     now = datetime.fromtimestamp(clock.now() / MICROSECONDS, UTC)
-    names = {_normal(host), "localhost", "127.0.0.1", "::1"}
+    names = {*map(_normal, hosts), "localhost", "127.0.0.1", "::1"}
     try:
         found, known = _read(files, now)
         if found is None or not names <= known:
@@ -50,7 +52,8 @@ def generated_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
     except ImportError as error:
         raise MissingExtraError from error
     except ValueError as error:
-        raise BrokerCredentialsError(f"cannot create a certificate for {host!r}: {error}") from error
+        shown = ", ".join(map(repr, hosts))
+        raise BrokerCredentialsError(f"cannot create a certificate for {shown}: {error}") from error
     except OSError as error:
         raise BrokerCredentialsError(
             f"cannot write {folder / CERTIFICATE}: {error.strerror}; use --no-broker-tls, or set "
@@ -89,7 +92,8 @@ def _make(folder: Path, names: list[str], now: datetime) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer, subject = _name("Millstream broker's authority"), _name("Millstream broker")
+    number = secrets.token_hex(8)  # clients look for an authority by its name: no two have the same
+    issuer, subject = _name(f"Millstream broker's authority {number}"), _name("Millstream broker")
     alternatives = x509.SubjectAlternativeName([_general(each) for each in names])
 
     def signed(name: x509.Name, owner: ec.EllipticCurvePrivateKey, *, is_authority: bool) -> bytes:
