@@ -64,12 +64,12 @@ class Batched:
         service.step()
         service.close()
 
-    def change(self, rules, since=None):
-        return change_rules(self.source, self.output, self.state, rules, since)
+    def change(self, rules, since=None, clock=None):
+        return change_rules(self.source, self.output, self.state, rules, since, clock=clock or VirtualClock(0))
 
-    def request(self, rules, clock=None):
+    def request(self, rules, since=None, clock=None):
         """As the command does where a service is at work."""
-        return request_change(self.source, self.output, self.state, rules, None, clock=clock or SystemClock())
+        return request_change(self.source, self.output, self.state, rules, since, clock=clock or SystemClock())
 
     def bodies(self):
         return [message.body for batch in self.output.read() for message in batch]
@@ -199,7 +199,8 @@ def test_a_request_that_came_too_late_or_cannot_be_met_changes_nothing(batched, 
     service._change_when_requested()
     service.close()
     assert read_rules(batched.output) is None
-    assert batched.output.metadata("batching/rules-request") == b""
+    answer = batched.output.metadata("batching/rules-request")
+    assert (b"cannot change at" in answer) == (spoil == "impossible")
     assert ("cannot change at" in caplog.text) == (spoil == "impossible")
 
 
@@ -222,7 +223,7 @@ def test_a_change_that_would_touch_what_may_be_batched_already_is_refused(batche
     clock = batched_to(batched)
     with pytest.raises(ConfigError, match=r"cannot change at 1970.*choose 1970"):
         batched.change(NEW, clock + 20)
-    with pytest.raises(ConfigError, match="31 days after"):
+    with pytest.raises(ConfigError, match=r"cannot change at 1970-02-01T.*31 days ahead"):
         batched.change(NEW, clock + FARTHEST_CHANGE + 1)
     with pytest.raises(ConfigError, match="has the rules in the settings already"):
         batched.change(OLD)
@@ -237,6 +238,84 @@ def test_rules_that_no_manifest_could_hold_are_refused(batched):
     with pytest.raises(ConfigError, match="the limit is 100,000: use fewer overrides"):
         batched.change(Rulebook(BatchConfig(10, 5), many))
     assert read_rules(batched.output) is None
+
+
+def test_a_quiet_log_changes_its_rules_up_to_31_days_from_now(batched):
+    clock = VirtualClock(40 * 24 * 3600 * MICROSECONDS)
+    latest_time = clock.now() + FARTHEST_CHANGE
+    with pytest.raises(ConfigError, match="31 days ahead"):
+        batched.change(NEW, latest_time + 1, clock)
+    assert batched.change(NEW, latest_time, clock).later[-1].since == latest_time
+
+
+def test_rules_change_where_records_may_be_ahead_by_more_than_31_days(tmp_path):
+    ahead = Rulebook(BatchConfig(50, 2 * FARTHEST_CHANGE))
+    with open_store("memory://") as store:
+        log = Batched(store, tmp_path)
+        log.append(traffic(1, 50))
+        log.serve(ahead)
+        assert log.change(NEW).later[-1].since == batched_to(log) + 2 * FARTHEST_CHANGE + 1
+
+
+def test_a_time_that_no_calendar_has_is_a_number_in_the_error(batched):
+    with pytest.raises(ConfigError, match="cannot change at 9223372036854775807,"):
+        batched.change(NEW, 2**63 - 1)
+
+
+class AnsweringClock(VirtualClock):
+    """A clock by which *answer* is called, once, as soon as a command waits for its request to be heeded."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self._answers = [answer]
+
+    def sleep(self, seconds):
+        if self._answers:
+            self._answers.pop()()
+        super().sleep(seconds)
+
+
+def test_a_refused_request_gives_the_reason_of_the_service(batched):
+    service = batched.service(OLD, clock=VirtualClock())
+    since = batched_to(batched) + 21
+
+    def go_on():
+        service._look_at = 1.0  # it looks for requests after the step only
+        batched.append(traffic(2, 50, now=latest(batched)))
+        service.step()
+        later(service)
+
+    with pytest.raises(ConfigError, match=r"cannot change at .*choose 1970"):
+        batched.request(NEW, since, AnsweringClock(go_on))
+    assert batched.request(NEW, None, AnsweringClock(lambda: later(service))).current == NEW
+    service.close()
+
+
+def later(service):
+    service._look_at = 0.0
+    service._change_when_requested()
+
+
+def test_of_two_requests_at_once_only_the_one_that_was_met_succeeds(batched):
+    service = batched.service(OLD, clock=VirtualClock())
+    first, second = batched_to(batched) + 100, batched_to(batched) + 200
+
+    def another():
+        assert batched.request(NEW, second, AnsweringClock(lambda: later(service))).later[-1].since == second
+
+    with pytest.raises(ConfigError, match="another command has changed the rules of log 'out' meanwhile"):
+        batched.request(NEW, first, AnsweringClock(another))
+    service.close()
+
+
+def test_rules_that_are_in_force_already_are_not_recorded_again_by_a_service(batched):
+    service = batched.service(OLD, clock=VirtualClock())
+    for _ in range(2):
+        request = msgspec.json.encode(RulesRequest(NEW, None, VirtualClock().now() + MICROSECONDS))
+        batched.output.put_metadata("batching/rules-request", request)
+        later(service)
+    service.close()
+    assert len(read_rules(batched.output).later) == 1
 
 
 def test_a_log_without_batches_takes_the_rules_of_the_settings(tmp_path):

@@ -341,7 +341,7 @@ def test_p5_stream_and_service_continue_under_changed_rules_and_the_job_makes_th
     run_stream(spark, plan, available_now=True)
     with open_store(log_url) as store:
         logs = store.log(LogSpec("untidy")), store.log(LogSpec("batches"))
-        rules = change_rules(*logs, FileDocument(plan.state), Rulebook(BatchConfig(20, 30)))
+        rules = change_rules(*logs, FileDocument(plan.state), Rulebook(BatchConfig(20, 30)), clock=SystemClock())
     write_log(log_url, "untidy", messages[500:900])
     with pytest.raises(ConfigError, match="latest rules of log 'batches'"):
         run_stream(spark, plan, available_now=True)

@@ -28,7 +28,7 @@ RULES_METADATA = "batching/rules"
 _REQUEST_METADATA = "batching/rules-request"
 
 _REQUEST_SECONDS = 20
-"""For how long a service may take up a request: it looks every 5 s, between two commits."""
+"""For how long a service may take up a request: it looks every second, between two commits."""
 
 _REQUEST_PAUSE = 0.1
 _ANSWER_LOOKS = 100
@@ -56,6 +56,10 @@ class BatchedRules(msgspec.Struct, frozen=True):
         """The earliest event time (microseconds) at which other rules may begin."""
         begun = self.rules.later[-1].since if self.rules.later else self.clock
         return max(begun, self.clock + self.rules.current.lead) + 1
+
+    def latest(self, now: int) -> int:
+        """The latest event time (microseconds) at which other rules may begin, at the time *now*."""
+        return max(self.earliest, max(self.clock, now) + FARTHEST_CHANGE)
 
 
 def read_rules(output: Log) -> Rulebook | None:
@@ -143,7 +147,9 @@ def batched_rules(source: Log, output: Log, state: Document) -> BatchedRules | N
     return BatchedRules(rules, clock)
 
 
-def change_rules(source: Log, output: Log, state: Document, rules: Rulebook, since: int | None = None) -> Rulebook:
+def change_rules(
+    source: Log, output: Log, state: Document, rules: Rulebook, since: int | None = None, *, clock: Clock
+) -> Rulebook:
     """Let *rules* begin at the event time *since* (microseconds; None: as early as possible); returns all rules.
 
     The batches of earlier records stay as they are. Durable when this returns. Raises :class:`ConfigError` where
@@ -152,16 +158,19 @@ def change_rules(source: Log, output: Log, state: Document, rules: Rulebook, sin
     """
     with output.writer("batching"):
         record = RulesRecord(output)
-        found = _changeable(source, output, state, rules, since)
-        return _change(record, found, RulesRequest(rules, since))
+        return _change(record, _batched(source, output, state), RulesRequest(rules, since), clock.now())
 
 
-class RulesRequest(msgspec.Struct, frozen=True):
-    """A request to let *rules* begin at *since*; a service heeds it up to the time ``until`` of its clock."""
+class RulesRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request to let *rules* begin at *since*; a service heeds it up to the time ``until`` of its clock.
+
+    ``refused`` is why a service did not do so.
+    """
 
     rules: Rulebook
     since: int | None
     until: int = 0
+    refused: str = ""
 
 
 def request_change(
@@ -173,9 +182,10 @@ def request_change(
     a Spark stream or a service of an earlier release.
     """
     before = read_rules(output)
-    _changeable(source, output, state, rules, since)
+    wanted = RulesRequest(rules, since, clock.now() + _REQUEST_SECONDS * MICROSECONDS)
+    _check(output, _batched(source, output, state), wanted, clock.now())
     began = clock.monotonic()
-    request = msgspec.json.encode(RulesRequest(rules, since, clock.now() + _REQUEST_SECONDS * MICROSECONDS))
+    request = msgspec.json.encode(wanted)
     output.put_metadata(_REQUEST_METADATA, request)
     while (pending := output.versioned_metadata(_REQUEST_METADATA)).value == request:
         overdue = clock.monotonic() - began > _REQUEST_SECONDS
@@ -185,20 +195,41 @@ def request_change(
                 "not answer: if it is a Spark stream, stop it, and run the command again"
             )
         clock.sleep(_REQUEST_PAUSE)
-    return _answer(output, before, rules, clock)
+    return _answer(output, before, wanted, clock)
 
 
-def _answer(output: Log, before: Rulebook | None, rules: Rulebook, clock: Clock) -> Rulebook:
+def _answer(output: Log, before: Rulebook | None, wanted: RulesRequest, clock: Clock) -> Rulebook:
     """The recorded rules once they are no longer those of *before*: they follow soon after the request was taken."""
     for _ in range(_ANSWER_LOOKS):
         recorded = read_rules(output)
-        if recorded is not None and recorded != before and recorded.current == rules:
-            return recorded
+        if recorded is not None and recorded != before:
+            return _wanted_change(output, recorded, wanted)
+        answer = _decoded_request(output.metadata(_REQUEST_METADATA))
+        if answer is not None and msgspec.structs.replace(answer, refused="") == wanted and answer.refused:
+            raise ConfigError(answer.refused)
         clock.sleep(_REQUEST_PAUSE)
     raise BatchServiceError(
-        f"the batch service did not change the rules of log {output.name!r}: its log lines say why. Choose a later "
-        "time, or stop the service, and run the command again"
+        f"the batch service did not change the rules of log {output.name!r}, because it ended or another command asked "
+        "for another change: run the command again"
     )
+
+
+def _wanted_change(output: Log, recorded: Rulebook, wanted: RulesRequest) -> Rulebook:
+    last = recorded.later[-1]
+    if last.rules != wanted.rules or wanted.since not in (None, last.since):
+        raise ConfigError(
+            f"another command has changed the rules of log {output.name!r} meanwhile, at {_time_text(last.since)}: "
+            f"compare them with `millstream batch rules {output.name}`"
+        )
+    return recorded
+
+
+def _decoded_request(record: bytes) -> RulesRequest | None:
+    """The request in *record*; None where there is none, or it is not valid."""
+    try:
+        return msgspec.json.decode(record, type=prepared(RulesRequest)) if record else None
+    except (msgspec.DecodeError, ConfigError):
+        return None
 
 
 def take_request(record: RulesRecord, rules: Rulebook, batched_to: int | None, now: int) -> Rulebook | None:
@@ -208,36 +239,34 @@ def take_request(record: RulesRecord, rules: Rulebook, batched_to: int | None, n
     """
     output = record.output
     request = output.versioned_metadata(_REQUEST_METADATA)
-    if not request.value or batched_to is None or not record.is_mine:
+    wanted = _decoded_request(request.value)
+    if wanted is None or wanted.refused or batched_to is None or not record.is_mine:
         return None
-    if not output.replace_metadata(_REQUEST_METADATA, b"", version=request.version):
+    if not output.replace_metadata(_REQUEST_METADATA, b"", version=request.version) or now > wanted.until:
         return None
     try:
-        wanted = msgspec.json.decode(request.value, type=prepared(RulesRequest))
-        return _change(record, BatchedRules(rules, batched_to), wanted) if now <= wanted.until else None
-    except (msgspec.DecodeError, ConfigError, BatchServiceError) as error:
+        return _change(record, BatchedRules(rules, batched_to), wanted, now)
+    except (ConfigError, BatchServiceError) as error:
         _log.warning("the rules of log %r are not changed: %s", output.name, error)
+        refused = msgspec.json.encode(msgspec.structs.replace(wanted, refused=str(error)))
+        output.replace_metadata(_REQUEST_METADATA, refused, version=request.version + 1)
         return None
 
 
-def _changeable(source: Log, output: Log, state: Document, rules: Rulebook, since: int | None) -> BatchedRules:
-    """What is known of *output*. Raises :class:`ConfigError` where *rules* cannot begin at *since*."""
+def _batched(source: Log, output: Log, state: Document) -> BatchedRules:
+    """What is known of *output*. Raises :class:`ConfigError` where it has no batches."""
     found = batched_rules(source, output, state)
     if found is None:
         raise ConfigError(
             f"log {output.name!r} has no batches yet: its batch service will begin with the rules in the settings"
         )
-    if rules == found.rules.current:
-        raise ConfigError(f"log {output.name!r} has the rules in the settings already: change the settings first")
-    if since is not None:
-        _check_time(output, found, since)
     return found
 
 
-def _change(record: RulesRecord, found: BatchedRules, wanted: RulesRequest) -> Rulebook:
+def _change(record: RulesRecord, found: BatchedRules, wanted: RulesRequest, now: int) -> Rulebook:
     output = record.output
+    _check(output, found, wanted, now)
     since = found.earliest if wanted.since is None else wanted.since
-    _check_time(output, found, since)
     changed = found.rules.changed(since, found.clock, wanted.rules)
     length = len(canonical_json(changed.plain))
     if length > MAX_RULES_CHARACTERS:
@@ -249,17 +278,30 @@ def _change(record: RulesRecord, found: BatchedRules, wanted: RulesRequest) -> R
     return changed
 
 
-def _check_time(output: Log, found: BatchedRules, since: int) -> None:
-    if since < found.earliest:
+def _check(output: Log, found: BatchedRules, wanted: RulesRequest, now: int) -> None:
+    """Raise :class:`ConfigError` where *wanted* changes nothing, or cannot begin at its time."""
+    if wanted.rules == found.rules.current:
+        raise ConfigError(f"log {output.name!r} has the rules in the settings already: change the settings first")
+    if wanted.since is None:
+        return
+    refused = f"the rules of log {output.name!r} cannot change at {_time_text(wanted.since)}, because"
+    if wanted.since < found.earliest:
         raise ConfigError(
-            f"the rules of log {output.name!r} cannot change at {format_timestamp(since)}, because earlier rules may "
-            f"have been applied there already: choose {format_timestamp(found.earliest)} or a later time"
+            f"{refused} earlier rules may have been applied there already: choose {_time_text(found.earliest)} or a "
+            "later time"
         )
-    if since > found.clock + FARTHEST_CHANGE:
+    if wanted.since > (latest := found.latest(now)):
         raise ConfigError(
-            f"the rules of log {output.name!r} cannot change at {since}, because a change cannot be withdrawn: choose "
-            f"a time up to {format_timestamp(found.clock + FARTHEST_CHANGE)}, 31 days after the last batched message"
+            f"{refused} a change cannot be withdrawn: choose a time up to {_time_text(latest)}, at most 31 days ahead"
         )
+
+
+def _time_text(time: int) -> str:
+    """*time* as a date, or as a number where no calendar has it."""
+    try:
+        return format_timestamp(time)
+    except OverflowError:
+        return str(time)
 
 
 def _received_at(source: Log, number: int) -> int:

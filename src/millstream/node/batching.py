@@ -101,10 +101,11 @@ class BatchingPart:
         if batches.pointer(CONSUMER):
             refuse_amending_rules(self.rules)
         arguments = source, batches, self.state(output), self.rules, since
+        clock = self._context.clock
         try:
-            return change_rules(*arguments)
+            return change_rules(*arguments, clock=clock)
         except WriterBusyError:
-            return request_change(*arguments, clock=self._context.clock)
+            return request_change(*arguments, clock=clock)
 
     def _open_pair(self, output: str) -> tuple[Log, Log]:
         store = self._logs.store
