@@ -310,15 +310,15 @@ def test_a_journal_changed_from_outside_is_noticed_before_anything_is_anchored(r
 
 
 @pytest.mark.parametrize(
-    "limits", [{"batches": 10_001}, {"file_bytes": 4_000_001}, {"cut_bytes": 10**9}, {"batches": 0}]
+    "limits", [{"batches": 10_001}, {"file_bytes": 4_000_001}, {"cut_bytes": 10**9}, {"rejects": 10**7}, {"batches": 0}]
 )
 def test_limits_beyond_the_format_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(BatchFormatError, match="of an anchor must be 1 to"):
         CutLimits(**limits)
 
 
-def test_more_rejects_than_an_anchor_takes_travel_with_later_ones(road: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.anchoring.writer.MAX_REJECTS", 3)
+def test_more_rejects_than_an_anchor_takes_travel_with_later_ones(make_road: Any) -> None:
+    road = make_road(limits=CutLimits(rejects=3))
     add(road, [make_batch([1])], make_rejects(range(900, 908)))
     for number in (2, 3, 4):
         road.writer.cut(force=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from millstream.batching.default_limits import LIMITS_OF_NEW_NODES, NO_LIMITS, DefaultLimits
 from millstream.cli.doctor_database import _packet, left_over_states
 from millstream.cli.main import run
 from millstream.node import Node
@@ -20,19 +19,12 @@ def settings_of(folder: Path, text: str) -> Settings:
     return load_settings(flags={"data": str(folder)}, environment={})[0]
 
 
-def test_a_packet_is_compared_with_the_largest_anchor_that_limits_and_settings_allow(tmp_path: Path) -> None:
-    def fix(text: str, limits: DefaultLimits) -> str:
-        check = _packet(settings_of(tmp_path, text), limits, 16 << 20)
-        assert (check.ok, check.optional) == (False, False)
-        return check.fix
-
-    most = "max_allowed_packet = 107M in the server's configuration"
-    assert fix("", NO_LIMITS) == fix("", LIMITS_OF_NEW_NODES) == most, "256 MB of batch files are fewer messages"
-    few = "[anchoring]\nmax_batches = 100\n"
-    assert fix(few, NO_LIMITS) == fix(few + "[batching]\nmax_count = 0\n", LIMITS_OF_NEW_NODES) == most
-    assert fix(few, LIMITS_OF_NEW_NODES) == "max_allowed_packet = 48M in the server's configuration"
-    assert fix(few + "[batching]\nmax_count = 1_000\n", NO_LIMITS).startswith("max_allowed_packet = 41M")
-    assert _packet(settings_of(tmp_path, few), LIMITS_OF_NEW_NODES, 48 << 20).ok
+def test_a_packet_is_compared_with_the_statement_of_the_largest_batch(tmp_path: Path) -> None:
+    check = _packet(settings_of(tmp_path, ""), 1 << 20)
+    assert (check.ok, check.optional) == (False, False)
+    assert check.fix == "max_allowed_packet = 8M in the server's configuration"
+    assert _packet(settings_of(tmp_path, ""), 16 << 20).ok, "the default of MariaDB"
+    assert _packet(settings_of(tmp_path, "[anchoring]\nfile_bytes = 400_000\n"), 1 << 20).ok
 
 
 def test_states_in_the_folder_that_no_process_reads_are_found(tmp_path: Path) -> None:
@@ -79,8 +71,5 @@ def test_the_doctor_asks_the_server_and_names_what_a_move_has_left(
         with Node.open(settings) as node:
             assert node.batching.state("a.batches").read() == b"[]"
         assert doctor()["left-over states"]["found"] == "node.db: not read by any process"
-        for url, packet in ((database, "107M"), (empty, "48M")):  # no limits were recorded; a new node will have some
-            settings_of(tmp_path, f"[node]\ndatabase = '{url}'\n[anchoring]\nmax_batches = 100\n")
-            assert str(doctor()["database packets"]["found"]).endswith(f"an anchor has up to {packet}")
         settings_of(tmp_path, f"[node]\ndatabase = '{empty}'\n")
         assert "was not filled from them" in str(doctor()["left-over states"]["fix"])

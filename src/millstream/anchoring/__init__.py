@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.anchor_replay import ReplayReport, replay
     from millstream.anchoring.batch_records import BatchHeader, EncodedBatch, encode_batch
     from millstream.anchoring.cas import Cas, MemoryCas
+    from millstream.anchoring.cut_limits import CutLimits
     from millstream.anchoring.errors import (
         AnchoringError,
         NotAnchoredError,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.prover import prove
     from millstream.anchoring.states import BatchState, BatchStatus
     from millstream.anchoring.store_cas import StoreBackedCas
-    from millstream.anchoring.writer import BatchWriter, CutLimits
+    from millstream.anchoring.writer import BatchWriter
 
 __all__ = [
     "AnchorIndex",

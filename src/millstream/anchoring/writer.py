@@ -11,25 +11,20 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import msgspec
-
 from millstream.anchoring.batch_file_builder import build_files, build_manifest, build_manifest_over_files
 from millstream.anchoring.batch_files import BatchFilePart, checked_batch
 from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.cas import Cas, not_found
 from millstream.anchoring.content import AnchoredBatches
+from millstream.anchoring.cut_limits import CutLimits
 from millstream.anchoring.cut_manifest import (
-    MAX_BATCHES,
-    MAX_CONTENT_BYTES,
-    MAX_FILE_BYTES,
-    MAX_REJECTS,
     CutManifest,
     anchor_string,
     decode_manifest,
     encode_manifest,
 )
 from millstream.anchoring.duplicate_check import BatchMembers
-from millstream.anchoring.errors import NODE_LOGS, RESTORE_DATABASE, AnchoringError, BatchFormatError, JournalBusyError
+from millstream.anchoring.errors import NODE_LOGS, RESTORE_DATABASE, AnchoringError, JournalBusyError
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, LedgerEntry
@@ -51,22 +46,6 @@ class RejectedRecord(Protocol):
 
     @property
     def reason(self) -> str: ...
-
-
-class CutLimits(msgspec.Struct, frozen=True):
-    """When a cut is full: at this many batches, or this many bytes of batch files; and how large one file may be.
-
-    The defaults are the limits of the format, which no setting may exceed.
-    """
-
-    batches: int = MAX_BATCHES
-    file_bytes: int = MAX_FILE_BYTES
-    cut_bytes: int = MAX_CONTENT_BYTES
-
-    def __post_init__(self) -> None:
-        for name, limit in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
-            if not 1 <= getattr(self, name) <= limit:
-                raise BatchFormatError(f"{name} of an anchor must be 1 to {limit:,}, not {getattr(self, name):,}")
 
 
 class BatchWriter:
@@ -135,7 +114,7 @@ class BatchWriter:
             batches = packed.batches
             if self.journal.candidates(stream, 1) or self.index.check_duplicates(log, batches.members):
                 return None
-            rejects, limit = self.journal.waiting_rejects(stream, _ANY, MAX_REJECTS), self._limits.file_bytes
+            rejects, limit = self.journal.waiting_rejects(stream, _ANY, self._limits.rejects), self._limits.file_bytes
             manifest = build_manifest_over_files(stream, packed.files, batches.leaf_hashes, rejects, limit)
             plan = self._plan_under(manifest, stream, _ANY, rejects)
             cut = self.journal.prepare_packed(plan, packed)
@@ -197,7 +176,7 @@ class BatchWriter:
 
     def _plan_of(self, stream: BatchStream, taken: Sequence[CutCandidate]) -> CutPlan:
         last = taken[-1].seq
-        rejects = self.journal.waiting_rejects(stream, last, MAX_REJECTS)
+        rejects = self.journal.waiting_rejects(stream, last, self._limits.rejects)
         manifest = build_manifest(stream, self.journal.waiting_parts(stream, last), rejects, self._limits.file_bytes)
         if manifest.count != len(taken):
             raise JournalBusyError

@@ -102,6 +102,20 @@ def end_idle_transactions(engine: sa.Engine, seconds: float) -> None:
     sa.event.listen(engine, "connect", limited)
 
 
+def largest_statement(engine: sa.Engine) -> int | None:
+    """The bytes of the largest statement that a MariaDB or MySQL server takes; None for others, which take a gigabyte.
+
+    Raises :class:`SqlBusyError` where the server does not answer.
+    """
+    if engine.dialect.name not in ("mysql", "mariadb"):
+        return None
+    try:
+        with engine.connect() as connection:
+            return int(connection.execute(sa.text("SELECT @@max_allowed_packet")).scalar_one())
+    except sa.exc.DBAPIError as error:
+        raise SqlBusyError(f"the database {describe_sql_failure(error)}") from error
+
+
 def _make_if_absent(kind: _ServerKind, place: sa.URL, clock: Clock, patience: RetryPolicy) -> None:
     def once() -> None:
         try:

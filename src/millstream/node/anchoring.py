@@ -16,6 +16,7 @@ from millstream.anchoring import (
     StoreBackedCas,
 )
 from millstream.core.cached import locked_cached_property
+from millstream.core.database_server import largest_statement
 from millstream.log import LogSpec
 from millstream.node.batching import BatchingPart
 from millstream.node.context import NodeContext
@@ -88,6 +89,9 @@ class AnchoringPart:
         """Takes batches to their anchor."""
         settings = self._context.settings.anchoring
         limits = CutLimits(settings.max_batches, settings.file_bytes)
+        statement_bytes = largest_statement(self._databases.own)
+        if statement_bytes is not None:
+            limits = limits.within(statement_bytes)
         return BatchWriter(self.journal, self.cas, self.ledger, self.observer, limits=limits)
 
     def feed(self, log: str, batches: str) -> AnchorFeed:
