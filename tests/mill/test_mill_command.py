@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import signal
@@ -17,6 +18,7 @@ from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.stores import LocalStore, StoreError
 from millstream.testing.damage import flip_bit, remove
+from millstream.testing.waiting import until
 
 Run = Callable[..., tuple[int, list[Any]]]
 
@@ -299,6 +301,37 @@ def test_a_worker_drains_or_ends_in_order_on_sigterm(data: Path, mill: Run) -> N
         child.send_signal(signal.SIGTERM)
         assert json.loads(child.stdout.read())["done"] == 0
         assert child.wait(30) == 0
+
+
+def test_a_second_sigterm_ends_a_worker_whose_task_does_not_end(data: Path, mill: Run) -> None:
+    mill("duplicate")
+    mill("produce", "bits", "--once")
+    program = """
+import sys, threading
+from millstream.cli.main import run
+from millstream.mill.integrity.checker import BitChecker
+def hang(*_, **__):
+    print("hangs", flush=True)
+    threading.Event().wait()
+BitChecker.check_many = BitChecker.check = hang
+sys.exit(run(sys.argv[1:]))
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, "mill", "work", "bit-integrity", "--data", str(data)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert child.stdout is not None
+    with child.stdout:
+        assert child.stdout.readline() == b"hangs\n"
+
+        def has_ended() -> bool:
+            child.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(0.2) == -signal.SIGTERM
+            return False
+
+        until(has_ended, seconds=30)
 
 
 def test_reports_are_chained_anchored_and_shown(

@@ -7,18 +7,19 @@ from collections.abc import Callable
 from types import FrameType
 
 
-def stop_on_signals() -> Callable[[], bool]:
+def stop_on_signals(stop: Callable[[], object] = bool) -> Callable[[], bool]:
     """Let the first SIGTERM or Ctrl-C ask for an orderly end; the function returned says whether it came.
 
-    A second one ends the process at once. To be called in the main thread.
+    *stop* is called when it comes. A second one ends the process at once. To be called in the main thread.
     """
     asked = False
 
     def ask(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        stop()
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)

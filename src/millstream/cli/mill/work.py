@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import operator
-import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -19,6 +18,7 @@ from millstream.cli.examples import example
 from millstream.cli.mill.processes_option import processes_option
 from millstream.cli.producer_threads import running_producers
 from millstream.cli.queue_draining import WorkStatus, print_tally
+from millstream.cli.stop_signals import stop_on_signals
 from millstream.mill.tasks import QueueName
 from millstream.mill.workers.manager import WorkerManager, WorkTally
 from millstream.mill.workers.monitor import QueueMonitor, serve_metrics
@@ -56,7 +56,8 @@ def work(
     port: int | None,
     as_json: bool,
 ) -> int:
-    """Process tasks until stopped; the first queue has priority. SIGTERM lets running tasks finish.
+    """Process tasks until stopped; the first queue has priority. At SIGTERM, running tasks are finished; a second
+    SIGTERM ends the process at once.
 
     Without QUEUES, pools of workers run, each with its own queues in its own order; without --pool, one pool works on
     all queues. Alarms about dead letters and long queues are sent to the recipients in the settings (mill.alarms). With
@@ -80,7 +81,7 @@ def work(
 
         for pool, each in chosen.items():
             managers[pool] = node.mill.workers(*each, on_progress=functools.partial(show, pool))
-        _stop_on_signals(managers)
+        stop_on_signals(lambda: stop_all(managers))
         for pool, each in chosen.items():
             _log.info("working on %s%s", ", ".join(each), f" (pool {pool})" if pools else "")
         _log.info("stop with Ctrl-C or SIGTERM")
@@ -105,13 +106,10 @@ def monitor_of(node: Node, names: Sequence[QueueName], *, stays: bool = True) ->
     return node.mill.monitor(*names, others=unwatched_alarms(node))
 
 
-def _stop_on_signals(managers: Mapping[str, WorkerManager]) -> None:
-    def stop(*_: object) -> None:
-        for manager in managers.values():
-            manager.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+def stop_all(managers: Mapping[str, WorkerManager]) -> None:
+    """Let all workers finish the tasks that run, and end."""
+    for manager in managers.values():
+        manager.stop()
 
 
 def wake_others(managers: Mapping[str, WorkerManager], but: str = "") -> None:
@@ -128,8 +126,7 @@ def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> WorkTally:
         try:
             return manager.run_until_drained() if drain else manager.run()
         except BaseException:
-            for other in managers.values():
-                other.stop()
+            stop_all(managers)
             raise
 
     with ThreadPoolExecutor(len(managers), thread_name_prefix="mill-pool") as pool:
