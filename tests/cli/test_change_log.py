@@ -64,6 +64,14 @@ def test_who_called_sudo_is_recorded(folder: Path, tmp_path: Path, monkeypatch: 
         assert asked.api("/system/audit-log")["items"][0]["facts"]["sudo_user"] == "ada"
 
 
+def test_new_keys_of_ledgers_are_recorded(folder: Path) -> None:
+    before = len(events(folder))
+    run_in(folder, "anchor", "key", "create", "--ledger", "reports")
+    run_in(folder, "anchor", "key", "rotate", "--ledger", "reports")
+    changes = [(ME, action, "ledger reports") for action in ("create key", "rotate key")]
+    assert events(folder)[before:] == changes
+
+
 def test_actions_on_dead_tasks_are_recorded_and_those_on_a_bare_store_are_not(folder: Path, tmp_path: Path) -> None:
     with Node.open(load_settings({"data": str(folder)}, environment={})[0]) as node:
         queue = node.queues.open("duplication-high")

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from millstream.anchoring.transparency.signed_note import parse_ledger_key
+from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
@@ -52,7 +53,9 @@ def create(settings: Settings, origin: str | None, replaces: tuple[str, ...], le
     """
     make_private_folder(settings.folder)
     lost = [parse_ledger_key(each) for each in replaces]
-    print(ledger_keys(settings, ledger_name, SystemClock()).create(origin, replaces=lost))
+    made = ledger_keys(settings, ledger_name, SystemClock()).create(origin, replaces=lost)
+    record_change_if_node(settings, "create key", f"ledger {ledger_name}", key=str(made), replaces=list(replaces))
+    print(made)
 
 
 @example("millstream anchor key show --ledger reports")
@@ -91,7 +94,9 @@ def rotate(settings: Settings, overlap: int, ledger_name: LedgerName) -> None:
     Both keys sign during --overlap, so that readers can change to the new one. Then the old private key is deleted; its
     verifier key stays valid for older signatures.
     """
-    print(ledger_keys(settings, ledger_name, SystemClock()).rotate(overlap))
+    made = ledger_keys(settings, ledger_name, SystemClock()).rotate(overlap)
+    record_change_if_node(settings, "rotate key", f"ledger {ledger_name}", key=str(made))
+    print(made)
     click.echo(f"the previous key signs for {format_duration(overlap)} more", err=True)
 
 
