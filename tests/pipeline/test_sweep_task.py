@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +17,10 @@ from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.planning.binned_work import bin_name, check_bins
 from millstream.pipeline.tasks.sweep_task import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part
 from millstream.stores import LocalStore, MemoryStore, Store
+from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit
 from millstream.testing.faulty_store import UnavailableStore, VanishingStore, flips_bit
+from millstream.testing.s3 import S3Server
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 BINNED = PLAN_SCHEMA.append(pa.field("bin", pa.int32(), nullable=False))
@@ -122,6 +125,31 @@ def test_a_task_names_the_bins_whose_files_are_damaged(tmp_path: Path, spoil: Ca
     (found,) = check_bins([resumed], tmp_path)
     assert found.column("bin").to_pylist() == [1]
     assert f"cannot read {tmp_path / bin_name(1)} (" in found.column("reason")[0].as_py()
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_items_read_together_have_the_facts_that_they_have_alone(kind: str, tmp_path: Path, moto: S3Server) -> None:
+    store: Any = LocalStore(tmp_path / "a") if kind == "folder" else moto.new_store()
+    names = [f"item-{number:03}" for number in range(300)]
+    filled(store, *names)
+    store.put("docs", "large", io.BytesIO(b"x" * (SMALL + 1)))
+    if kind == "folder":
+        flip_bit(store.path_of("docs", names[7]))
+        store.path_of("docs", names[8]).write_bytes(b"")
+    else:
+        where = {"Bucket": store._address.bucket, "Key": f"{store._address.prefix}docs/{names[7]}"}
+        moto.client.put_object(**where, Body=b"bad", Metadata=moto.client.head_object(**where)["Metadata"])
+    store.delete("docs", names[9])
+    sizes = {"large": SMALL + 1}
+    plan = [{**planned(name), "size": sizes.get(name, 3)} for name in (*names, "large", "absent")]
+    part = pa.RecordBatch.from_pylist(plan, BINNED).drop_columns(["bin"])
+    sweeper, alone = Sweeper({"a": store}, VirtualClock()), Sweeper({"a": store}, VirtualClock())
+    together = sweeper._read_together(part.to_pylist())
+    assert len(together) == 299
+    alone._read_together = lambda _: {}  # type: ignore[method-assign]
+    facts = sweeper.check_part(part)
+    assert facts.to_pylist() == alone.check_part(part).to_pylist()
+    assert facts.column("content")[7].as_py() != ABC == facts.column("provider")[7].as_py()
 
 
 def test_an_empty_task_writes_nothing(tmp_path: Path) -> None:

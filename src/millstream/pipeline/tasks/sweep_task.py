@@ -6,7 +6,8 @@ alone, and can be decided again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -16,8 +17,10 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
 from millstream.mill.integrity_decision import SourceAnswer
+from millstream.mill.merge_join import groups
 from millstream.pipeline.planning.binned_work import BinTarget, Work, fill_bin
 from millstream.stores import DamagedRecordError, Digests, Store, StoreError, hash_stream, open_provider
+from millstream.stores.bulk import SMALL, Reading, bulk_of, reads_at_once
 
 PLAN_SCHEMA = pa.schema(
     [
@@ -51,6 +54,10 @@ FACT_SCHEMA = pa.schema(
 ``read`` the bytes that were hashed, ``modified`` and ``checked_at`` microseconds since the epoch, UTC."""
 
 
+_TOGETHER = 250
+"""Items that are examined and read together."""
+
+
 class ItemObservation(msgspec.Struct, frozen=True):
     """The observation of one item."""
 
@@ -77,7 +84,11 @@ def sweep_part(
 
 
 class Sweeper:
-    """Checks items of *stores* (by id); a store that did not answer is asked only once an item until it does again."""
+    """Checks items of *stores* (by id); a store that did not answer is asked only once an item until it does again.
+
+    Small items of a space are examined and read together where their store can do that: from a bucket several at a
+    time, with one request each.
+    """
 
     def __init__(self, stores: Mapping[str, Store], clock: Clock) -> None:
         self._stores = stores
@@ -86,14 +97,44 @@ class Sweeper:
 
     def check_part(self, part: pa.RecordBatch) -> pa.RecordBatch:
         """The facts of the items in *part* (rows of :data:`PLAN_SCHEMA`)."""
-        return pa.RecordBatch.from_pylist([self._check(item) for item in part.to_pylist()], FACT_SCHEMA)
+        items = part.to_pylist()
+        together = self._read_together(items)
+        facts = [together.get(place) or self._check(item) for place, item in enumerate(items)]
+        return pa.RecordBatch.from_pylist(facts, FACT_SCHEMA)
+
+    def _read_together(self, items: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """The facts of those of *items* that their store has read together, by place."""
+        small = [place for place, item in enumerate(items) if item["listed"] and item["size"] <= SMALL]
+        facts = dict[int, dict[str, Any]]()
+        for (name, space), places in groupby(small, lambda place: (items[place]["store"], items[place]["space"])):
+            bulk = bulk_of(self._stores[name])
+            at_once = None if bulk is None else reads_at_once(bulk)
+            if at_once is None:
+                continue
+            for some in groups(places, _TOGETHER):
+                began = self._clock.monotonic()
+                try:
+                    found = at_once.readings(space, [items[place]["content_id"] for place in some])
+                except StoreError:
+                    continue  # each of them is asked for alone, and has the answer of the store
+                seconds = (self._clock.monotonic() - began) / len(some)
+                for place, one in zip(some, found, strict=True):
+                    if isinstance(one, Reading):
+                        facts[place] = self._fact(items[place], _observed(one), seconds)
+        return facts
 
     def _check(self, item: dict[str, Any]) -> dict[str, Any]:
         name, began = item["store"], self._clock.monotonic()
         seen = observe(self._stores[name], item["space"], item["content_id"], self._clock, self._patience[name])
         self._patience[name] = NO_RETRY if seen.provider == SourceAnswer.UNREACHABLE else RetryPolicy()
-        seconds = self._clock.monotonic() - began
+        return self._fact(item, seen, self._clock.monotonic() - began)
+
+    def _fact(self, item: dict[str, Any], seen: ItemObservation, seconds: float) -> dict[str, Any]:
         return item | msgspec.structs.asdict(seen) | {"checked_at": self._clock.now(), "seconds": seconds}
+
+
+def _observed(read: Reading) -> ItemObservation:
+    return ItemObservation(read.provider or SourceAnswer.NO_CHECKSUM, read.sha256, read.size, read.modified)
 
 
 def observe(
