@@ -185,5 +185,5 @@ def _line(found: ServiceStatus) -> str:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(found.rejects.items()))
     return (
         f"{found.log} to {found.output}: at {found.position:,}, {found.behind:,} behind; {counted(batches, 'batch')}, "
-        f"{refused:,} refused{f' ({reasons})' if reasons else ''}; {found.open_sources:,} sources open"
+        f"{refused:,} rejected{f' ({reasons})' if reasons else ''}; {found.open_sources:,} sources open"
     )

@@ -56,6 +56,6 @@ def handed_text(done: FeedProgress) -> str:
     """What was *done*, in one line."""
     return (
         f"{counted(done.batches, 'batch')} of {counted(done.messages, 'message')} handed over, "
-        f"{done.rejects:,} refused messages, "
+        f"{done.rejects:,} rejected messages, "
         f"{counted(done.anchors, 'anchor')}"
     )

@@ -69,7 +69,7 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
         return
     click.echo(
         f"{log}: {counted(done.messages, 'message')} in {counted(done.batches, 'new batch')}, "
-        f"{done.rejects:,} refused, {done.known:,} "
+        f"{done.rejects:,} rejected, {done.known:,} "
         f"batches known, {counted(done.anchors, 'anchor')}, {seconds:.1f} s"
     )
     if head:

@@ -134,7 +134,7 @@ def _stream(
         click.echo(
             f"{log} to {output}: at {done.position:,}; {counted(done.messages, 'message')}, "
             f"{counted(done.batches, 'batch')}, "
-            f"{done.rejected:,} refused in {done.seconds:.1f} s"
+            f"{done.rejected:,} rejected in {done.seconds:.1f} s"
         )
 
 
@@ -142,7 +142,7 @@ def _print_trigger(trigger: Trigger) -> None:
     said = " (had been written)" if trigger.repeated else ""
     click.echo(
         f"  {trigger.first_id:,} to {trigger.last_id:,}: {counted(trigger.batches, 'batch')}, "
-        f"{trigger.rejected:,} refused, "
+        f"{trigger.rejected:,} rejected, "
         f"{trigger.open_sources:,} sources open, {trigger.seconds:.1f} s{said}"
     )
 

@@ -55,7 +55,7 @@ def _show(found: BatchVerification) -> None:
     click.echo(
         f"{found.log} {found.first_id:,} to {found.last_id:,} and {found.output}: {said}; "
         f"{counted(found.agreed, 'batch')} and "
-        f"{found.rejects_agreed:,} refused messages agree, in {found.seconds:.1f} s"
+        f"{found.rejects_agreed:,} rejected messages agree, in {found.seconds:.1f} s"
     )
     if found.unjudged:
         click.echo(f"  {counted(found.unjudged, 'batch')} at the beginning of the range were not compared")
