@@ -86,6 +86,19 @@ def test_a_copy_has_the_same_messages_under_the_same_ids(open_kind: Open, source
     assert messages(copy) == messages(log)
 
 
+def test_a_copy_of_a_log_of_batches_has_their_rules_and_origin(open_kind: Open) -> None:
+    log, copy = fill(open_kind("sqlite", "from").log(SPEC)), open_kind("segments", "to").log(SPEC)
+    copy_log(log, copy)
+    assert copy.metadata("batching/rules") == b""
+    log.put_metadata("batching/rules", b"rules")  # changed after the first run of the copy
+    log.put_metadata("batching/origin", b"origin")
+    copy_log(log, copy)
+    assert (copy.metadata("batching/rules"), copy.metadata("batching/origin")) == (b"rules", b"origin")
+    copy.put_metadata("batching/rules", b"newer")  # the log was moved, and its rules were changed there
+    copy_log(log, copy)
+    assert copy.metadata("batching/rules") == b"newer"
+
+
 @pytest.mark.parametrize("server", ["mysql", "postgresql"])
 def test_a_log_goes_to_a_server_and_back_by_the_command_and_is_the_same(
     server_url: Callable[[str], str], server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -14,6 +14,9 @@ from millstream.log.log import Log
 
 _OVERLAP = 1000  # messages that are compared before a copy is gone on with
 
+_COPIED_METADATA = ("batching/origin", "batching/rules")
+"""What the batches in a log came of: without it nobody can continue or verify the copy."""
+
 
 class LogCopyResult(msgspec.Struct, frozen=True):
     """The result of a copy: the added ids ``first_id`` to ``last_id`` (none where ``messages`` is 0)."""
@@ -26,6 +29,8 @@ class LogCopyResult(msgspec.Struct, frozen=True):
 
 def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyResult:
     """Add to *target* all that *source* has beyond it; what is there already must be a beginning of *source*.
+
+    A copy of a log of batches also gets their rules and their origin.
 
     Where *source* keeps bodies alone, the copy is given receive times as it is made. Where *target* does, all else is
     left out, if *bodies_only* allows that. Where *source* was trimmed, make *target* with its ``first_id``. Every batch
@@ -50,7 +55,9 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
                     f"ids {batch.first_id} to {batch.last_id} of the copy {target.name!r} differ from "
                     "what was written: check the disk, and copy into a new store"
                 )
-        return LogCopyResult(source.name, first, writer.last_id, writer.last_id - first + 1)
+        done = LogCopyResult(source.name, first, writer.last_id, writer.last_id - first + 1)
+        _copy_metadata(source, target, replace=done.messages > 0)
+        return done
 
 
 def copy_consumers(source: Log, target: Log) -> Mapping[str, int]:
@@ -60,6 +67,17 @@ def copy_consumers(source: Log, target: Log) -> Mapping[str, int]:
         if pointer > target.pointer(consumer):
             target.set_pointer(consumer, min(pointer, target.last_id))
     return target.info().consumers
+
+
+def _copy_metadata(source: Log, target: Log, *, replace: bool) -> None:
+    """Read after the messages: rules are recorded before the first batch that they give.
+
+    Without *replace* what *target* has stays: a log that was moved may have newer rules than its old copy.
+    """
+    for key in _COPIED_METADATA:
+        value = source.metadata(key)
+        if value and (replace or not target.metadata(key)):
+            target.put_metadata(key, value)
 
 
 def _refuse_trimmed(source: Log, target: Log, next_id: int) -> None:
