@@ -123,12 +123,17 @@ def test_what_cannot_be_changed_is_refused(data, words, what):
     assert (refused.code, what in refused.err) == (2, True)
 
 
-def test_rules_that_amend_batches_are_refused_for_a_log_whose_batches_are_anchored(data):
-    (data / "millstream.toml").write_text(RULES.format("4s") + 'late = "amend"\ngrace = "10s"\n')
-    refused = command(data, "rules", "out", "--change")
+@pytest.mark.parametrize("anchored", ["already", "later by serve"])
+def test_rules_that_amend_batches_are_refused_for_a_log_whose_batches_are_anchored(data, anchored):
+    amending, served, output = RULES.format("4s") + 'late = "amend"\ngrace = "10s"\n', "", "out"
+    if anchored == "later by serve":
+        served, output = '[serve.batching]\nin = "other"\n', "other"
+        assert command(data, "serve", "--log", "in", "--output", output, "--once", "--no-ticks").code == 0
+    (data / "millstream.toml").write_text(amending + served)
+    refused = command(data, "rules", output, "--change")
     assert refused.code != 0
     assert "anchored batches are final" in refused.err
-    assert "rules 2" not in command(data, "rules", "out").out
+    assert "rules 2" not in command(data, "rules", output).out
 
 
 def test_a_change_of_what_is_batched_already_names_the_earliest_time(data):

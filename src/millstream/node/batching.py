@@ -94,11 +94,11 @@ class BatchingPart:
         returns all rules of the log *output*. A service that is at work there, on any host, changes them itself.
 
         Raises the errors of both ways, and :class:`~millstream.anchoring.BatchFormatError` for rules that amend batches
-        where batches of *output* are anchored."""
+        where batches of *output* are anchored, or will be by ``serve``."""
         from millstream.anchoring.feed import CONSUMER, refuse_amending_rules
 
         source, batches = self._open_pair(output)
-        if batches.pointer(CONSUMER):
+        if batches.pointer(CONSUMER) or output in self._context.settings.serve.batching.values():
             refuse_amending_rules(self.rules)
         arguments = source, batches, self.state(output), self.rules, since
         clock = self._context.clock
