@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -82,7 +83,7 @@ def comparisons(
     clusters, each = _workers(workers), _share(share)
     scaling = WorkerScaling()
     with on_cores(int(cores)) as available:
-        where = f"All processes share {available} cores; the heap of the driver is {heap}"
+        where = f"All processes share {available} cores; the heap of the driver is {_with_unit(heap)}"
         for number in clusters:
             with _session(folder, size, heap, number, each) as spark:
                 place = (
@@ -155,7 +156,7 @@ class PipelineRuns:
             unit="messages/s",
             conditions=(
                 f"The bodies have {BODY} bytes. {self._cores}. Before the measurement each query ran once on the "
-                "largest log, because Java compiles a query while it runs. The first two queries add the lengths "
+                "largest log, because Java compiles a query while it runs. The first two queries sum the lengths "
                 "of the bodies, so that each body is transferred to Spark; grouping reads only source and event time."
             ),
             contenders=[
@@ -428,6 +429,12 @@ def _share(text: str) -> float:
         if 0.1 <= (share := float(text)) <= 1:
             return share
     raise InputError(f"--share: invalid value {text!r}: write a number from 0.1 to 1, such as 0.5")
+
+
+def _with_unit(heap: str) -> str:
+    """*heap*, as Spark takes it (``512m``, ``1g``), for people."""
+    found = re.fullmatch(r"(\d+)([kmg])b?", heap, re.IGNORECASE)
+    return f"{found[1]} {found[2].upper()}iB" if found else heap
 
 
 def _cores_each(share: float) -> str:

@@ -19,8 +19,8 @@ _DURABLE = (
     "SQLite runs in WAL mode with `synchronous` FULL"
 )
 _DURABLE_PEERS = (
-    ", Redis with `appendfsync` always, and JetStream with `sync_interval` always. JetStream before 2.10 does not "
-    "support this, and syncs every two minutes."
+    ", Redis with `appendfsync` always, and JetStream 2.10 or later with `sync_interval` always. JetStream before 2.10 "
+    "does not support this, and syncs every two minutes."
 )
 _SAME_WORD = 'Every body is the word "test", so that blocks compress to far less than 4 B per message. '
 _BUCKETS = (

@@ -159,7 +159,7 @@ def _sweeps(shop: MillFixture, tree: FileTree, peers: PeerContenders, *, once: b
         conditions=(
             f"The files are in the page cache, and there are {PARALLEL} readers. {peers.conditions}Millstream compares "
             "the content with three checksums (of the storage provider, the manifest and the audit log), and records "
-            "each result. Each reader of small files is a process."
+            "each result. The readers of files of at most 1 MiB are processes, those of larger files are threads."
         ),
         contenders=[
             *peers.contenders,
@@ -190,7 +190,8 @@ def _duplications(folder: Path, tree: FileTree, source: Path, peers: PeerContend
         conditions=(
             "Files are copied from one folder to another on the same disk. Millstream records and plans each copy, "
             "verifies the checksum of the source, syncs the copy, and writes manifest and audit log. Up to four "
-            f"processes copy small files, and one process does the other work.{peers.conditions}"
+            "child processes copy files of at most 1 MiB. The main process copies larger files, and does the other "
+            f"work.{peers.conditions}"
         ),
         contenders=[*peers.contenders, Contender("millstream", lambda: _duplicated(folder, tree, source))],
         once=once,
