@@ -39,7 +39,7 @@ def test_every_job_does_all_of_its_work(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_a_part_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown 'write': choose from read, ingest"):
+    with pytest.raises(InputError, match="unknown value 'write'; choose from read, ingest"):
         next(comparisons("quick", tmp_path, modes="write"))
 
 
