@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import Any
 
@@ -49,8 +50,22 @@ def test_redirects_are_followed_a_few_times_and_no_more(web: Any, other_web: Any
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://x", "http://["])
 def test_a_redirect_leads_to_no_other_scheme(web: Any, target: str) -> None:
     web.answers["/a"] = moved_to(target)
-    with pytest.raises(HttpError, match="redirects to what is not a valid http or https URL"):
+    with pytest.raises(HttpError, match=rf"redirects to an invalid URL '{re.escape(target)}': give the final"):
         read(f"{web.url}/a")
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("user:secret@b.example", "'b.example'"),
+        ("//user:secret@[b.example", "'[b.example'"),
+        ("https://user:secret@b.example/x?token=secret", "'https://b.example/x'"),
+    ],
+)
+def test_the_error_of_a_redirect_shows_no_credentials(target: str, shown: str) -> None:
+    with pytest.raises(HttpError, match=rf"redirects to an invalid URL {re.escape(shown)}: give") as refused:
+        _redirected("https://a.example/x", target)
+    assert "secret" not in str(refused.value)
 
 
 def test_a_redirect_never_gives_up_encryption() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -11,7 +12,7 @@ from millstream.anchoring import CutLimits
 from millstream.anchoring.cut_manifest import MAX_CONTENT_BYTES, MAX_REJECTS
 from millstream.core.database_server import open_server
 from millstream.node import Node
-from millstream.settings import load_settings
+from millstream.settings import AnchoringSettings, Settings, load_settings
 from millstream.testing import services
 from millstream.testing.batches import CONFIG, make_batch, make_rejects
 from suite.missing import started
@@ -27,6 +28,15 @@ def test_limits_leave_room_for_messages_and_rejects_in_a_statement() -> None:
     assert small.cut_bytes < MAX_CONTENT_BYTES and small.rejects < MAX_REJECTS
     least = CutLimits().within(0)
     assert (least.cut_bytes, least.rejects) == (1, 1)
+
+
+def test_the_settings_have_the_limits_of_the_format() -> None:
+    settings, limits = AnchoringSettings(), CutLimits()
+    assert (settings.max_batches, settings.file_bytes) == (limits.batches, limits.file_bytes)
+    too_many = {"anchoring": {"max_batches": limits.batches + 1}}, {"anchoring": {"file_bytes": limits.file_bytes + 1}}
+    for values in too_many:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(values, Settings)
 
 
 @pytest.mark.served

@@ -50,6 +50,11 @@ def test_later_places_win_and_are_named(tmp_path: Path) -> None:
         ("[[log.rules]]\nmax_count = 3", r"missing setting log\.rules\[0\]\.log \(.*millstream\.toml\)"),
         ("[node]\nlease = [1]", r"setting node\.lease \(.*: invalid duration \[1\]: write a time such as 500ms"),
         ("[node]\nlease = '1ms'", r"setting node \(.*: lease must be at least 1 s, not 1 ms"),
+        (
+            "[anchoring]\nmax_batches = 0",
+            r"setting anchoring\.max_batches \(.*millstream\.toml\): must be an integer >= 1",
+        ),
+        ("[anchoring]\nfile_bytes = 4_000_001", r"setting anchoring\.file_bytes \(.*: must be an integer <= 4000000"),
         ("[broker]\nadvertised = 'here'", r"setting broker \(.*: advertised: invalid address 'here'"),
     ],
 )

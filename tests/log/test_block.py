@@ -265,3 +265,8 @@ def test_what_compresses_to_next_to_nothing_is_stored_for_reading() -> None:
     assert codec == LZ4
     assert len(packed) < 2048
     assert decompress(packed, codec, 4 * 65_536).to_pybytes() == b"test" * 65_536
+
+
+def test_bytes_that_cannot_be_decompressed_are_counted_with_their_unit() -> None:
+    with pytest.raises(ValueError, match="cannot decompress 1,200 bytes to 5,000 bytes: "):
+        decompress(b"x" * 1200, ZSTD, 5000)

@@ -9,6 +9,7 @@ import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogSpec, Message, open_store
+from millstream.messaging.broker.handlers.validation import check_properties
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -50,6 +51,19 @@ def test_every_message_that_cannot_be_is_refused_with_its_status() -> None:
         assert desk.core.topic("plain").last_id == desk.core.topic("ordered").last_id == 0
 
     with_harness(step)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("TAGS", "'TAGS': the protocol reserves this name; choose another name"),
+        ("mq:x", "'mq:x': the broker reserves names that begin with 'mq:'; choose another name"),
+        (" ", "' ': a name must not be blank or contain control characters"),
+    ],
+)
+def test_the_refusal_of_a_property_says_why_its_name_is_invalid(name: str, problem: str) -> None:
+    with pytest.raises(StatusError, match=f"invalid property name {problem}"):
+        check_properties({name: "x"})
 
 
 def test_requests_that_make_no_sense_are_refused() -> None:

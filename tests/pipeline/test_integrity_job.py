@@ -188,7 +188,7 @@ def test_a_sweep_that_was_cut_short_goes_on_with_the_bins_that_are_left(
         path.unlink(missing_ok=True)
     monkeypatch.setattr(binned_work, "file_rows", lambda path: pytest.fail(f"the driver reads {path}"))
     second, again = copies.sweep(spark, tmp_path / "jobs", bin_bytes=64 << 20)
-    assert f"cannot read {spoiled} (" in caplog.text
+    assert f"{spoiled} is damaged (" in caplog.text
     assert second.record.counts["bins"] == bins
     assert second.record.counts["hashed_now"] < second.record.bytes == first.record.bytes
     assert kept.stat().st_mtime_ns == stamp

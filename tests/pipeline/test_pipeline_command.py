@@ -207,6 +207,25 @@ def test_inventory_lists_every_space(data: Path, capfd: pytest.CaptureFixture[st
     assert (told["job"], told["rows_out"], told["bytes"]) == ("inventory", 2, 13)
 
 
+@pytest.mark.parametrize(
+    ("spaces", "text"),
+    [
+        (
+            [],
+            "no configured store is one that other programs write: add a store with the URL folder:///PATH?space=NAME",
+        ),
+        (["x"], "space 'x' is in none of the configured stores that other programs write: check the name, or add a"),
+        (["x", "y"], "space 'x' or 'y' is in none of the configured stores that other programs write: check the names"),
+    ],
+)
+def test_adoption_without_a_store_of_other_programs_is_refused(
+    data: Path, capfd: pytest.CaptureFixture[str], spaces: list[str], text: str
+) -> None:
+    options = [word for space in spaces for word in ("--space", space)]
+    assert run(["pipeline", "inventory", "--data", str(data), "--adopt", *options]) != 0
+    assert text in capfd.readouterr().err.replace("\n", " ")
+
+
 def test_inventory_says_what_changed_since_the_one_before(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["pipeline", "inventory", "--data", str(data), "--json", "--changes"]
     assert run([*command, "--name", "1"]) == 0

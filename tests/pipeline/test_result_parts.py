@@ -124,7 +124,7 @@ def test_parts_on_s3_are_read_by_ranges_and_deleted_with_their_job(tmp_path: Pat
     assert numbers(folder.data) == list(range(1000))
     assert shown_place(folder.data) == f"{url} x-results/{table.prefix}"
     table.discard([second.name])
-    with pytest.raises(PipelineError, match=rf"cannot read s3:.*{second.name} \(there is no "):
+    with pytest.raises(PipelineError, match=rf"s3:.*{second.name} is missing: run the job again"):
         numbers(folder.data)
     folder.begin()
     assert table.stored() == {}
@@ -272,6 +272,15 @@ def test_a_folder_has_the_parts_of_the_attempts_that_count_and_no_others(tmp_pat
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["part-00000-1.parquet"]
     with open_parquet(tmp_path / "data" / "part-00000-1.parquet") as file:
         assert file.read().equals(pa.Table.from_batches([ROWS]))
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "loop.parquet").symlink_to("loop.parquet")
+    with (
+        pytest.raises(PipelineError, match=r"cannot read .*loop\.parquet .*: make the file readable, and run the job"),
+        open_parquet(tmp_path / "loop.parquet"),
+    ):
+        pass
 
 
 def test_a_part_that_is_not_in_the_folder_as_its_task_wrote_it_is_named(tmp_path: Path) -> None:

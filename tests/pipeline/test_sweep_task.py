@@ -124,7 +124,7 @@ def test_a_task_names_the_bins_whose_files_are_damaged(tmp_path: Path, spoil: Ca
     spoil(tmp_path / bin_name(1))
     (found,) = check_bins([resumed], tmp_path)
     assert found.column("bin").to_pylist() == [1]
-    assert f"cannot read {tmp_path / bin_name(1)} (" in found.column("reason")[0].as_py()
+    assert f"{tmp_path / bin_name(1)} is damaged (" in found.column("reason")[0].as_py()
 
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])

@@ -197,7 +197,7 @@ def test_a_table_of_no_run_or_of_a_damaged_one_is_an_error_that_says_so(
     assert tables.read_findings(spark, tmp_path).collect() == []
     with pytest.raises(PipelineInputError, match="no finished sweep 'nightly'"):
         tables.read_facts(spark, tmp_path, sweep="nightly")
-    with pytest.raises(PipelineInputError, match=r"no committed run of 'pipeline batch' on log 'in'.*batch in`"):
+    with pytest.raises(PipelineInputError, match=r"no committed run of `pipeline batch` for log 'in'.*batch in`"):
         tables.read_batches(spark, tmp_path, log_url, "in")
     write_log(log_url, "in", [Message(b"", "k", "s", 1000, 1000)])
     job: BatchJob = run_batch(spark, tmp_path, log_url, "in", RULES)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.log import LogInputError
 from millstream.stores import MountedStore, StoreInputError, open_provider
 from millstream.stores.s3 import S3Address, S3Store, connect, parse_address
+from millstream.stores.s3.log_bucket import open_log_bucket
 
 
 @pytest.mark.parametrize(
@@ -72,3 +74,15 @@ def test_a_missing_profile_is_an_error_of_the_input(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     with pytest.raises(StoreInputError, match="profile"):
         connect(parse_address("s3://bucket?profile=nobody"))
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("s3://b?profile=x&credentials=y", "^invalid S3 URL 's3://b': remove either"),
+        ("s3://b?space=x", "^invalid log store URL 's3://b': remove the option 'space'"),
+    ],
+)
+def test_the_url_of_a_log_store_that_is_refused_is_called_invalid_once(url: str, text: str) -> None:
+    with pytest.raises(LogInputError, match=text):
+        open_log_bucket(url)

@@ -33,7 +33,10 @@ class CutLimits(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name, limit in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
             if not 1 <= getattr(self, name) <= limit:
-                raise BatchFormatError(f"{name} of an anchor must be 1 to {limit:,}, not {getattr(self, name):,}")
+                unit = " bytes" if name.endswith("_bytes") else ""
+                raise BatchFormatError(
+                    f"{name} of an anchor must be 1 to {limit:,}{unit}, not {getattr(self, name):,}{unit}"
+                )
 
     def within(self, statement_bytes: int) -> CutLimits:
         """These limits, lowered so that the ids of the messages of an anchor, which are one row, fit into a statement.

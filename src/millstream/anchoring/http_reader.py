@@ -212,12 +212,25 @@ def _target(url: str) -> str:
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
+def _redacted_target(url: str, target: str) -> str:
+    """Where the server of *url* redirects to, as it may be printed: without user and query."""
+    try:
+        shown = redacted_url(urljoin(url, target))
+    except ValueError:
+        shown = redacted_url(target)
+    return shown if "://" in shown else shown.rpartition("@")[2]
+
+
 def _redirected(url: str, target: str) -> str:
     try:
         found = urljoin(url, target)
         parts = check_url(found.partition("#")[0])
     except (InputError, ValueError) as error:
-        raise HttpError(redacted_url(url), "the server redirects to what is not a valid http or https URL") from error
+        raise HttpError(
+            redacted_url(url),
+            f"the server redirects to an invalid URL {_redacted_target(url, target)!r}: give the final http or https "
+            "URL, or correct the server",
+        ) from error
     if urlsplit(url).scheme == "https" and parts.scheme != "https":
         raise HttpError(redacted_url(url), "the server redirects from https to http: give a URL that stays on https")
     return parts.geturl()

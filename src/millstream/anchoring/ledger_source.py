@@ -36,6 +36,8 @@ LINE_BYTES = 8192
 MAX_BYTES = 4 << 30
 """How long a file of entries on a web server may be; it is kept on the disk while it is read."""
 
+_MIXED = "the file mixes a plain list and a ledger, or was changed; get the ledger again from its operator"
+
 
 class LedgerPage(msgspec.Struct, frozen=True):
     """Entries of a node's ledger. ``next`` is the value of ``after`` for the next entries (None at the end); ``total``
@@ -291,9 +293,7 @@ def _chained(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterato
 
 def _with_hash(entry: LedgerEntry | PlainAnchor, name: str) -> LedgerEntry:
     if isinstance(entry, PlainAnchor):
-        raise LedgerError(
-            f"entry {entry.number} of {name} has no hash, but the entries before it do: the ledger was changed"
-        )
+        raise LedgerError(f"entry {entry.number} of {name} has no hash, but the entries before it do: {_MIXED}")
     return entry
 
 
@@ -302,9 +302,7 @@ def _sealed(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterator
     number, previous = 0, GENESIS
     for entry in entries:
         if not isinstance(entry, PlainAnchor):
-            raise LedgerError(
-                f"entry {entry.number} of {name} has a hash, but the entries before it do not: the ledger was changed"
-            )
+            raise LedgerError(f"entry {entry.number} of {name} has a hash, but the entries before it do not: {_MIXED}")
         if abs(entry.time) > MAX_SAFE_INTEGER:
             raise LedgerError(
                 f"entry {entry.number} of {name} has the time {entry.time}, which is outside -(2^53 - 1) to 2^53 - 1"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
@@ -16,7 +18,8 @@ TILES_FOLDER = "ledger-tiles"
 
 
 class AnchoringSettings(Section, frozen=True):
-    """How batches are anchored: at most ``max_batches`` an anchor, in batch files of at most ``file_bytes`` bytes.
+    """How batches are anchored: at most ``max_batches`` (1 to 10,000) an anchor, in batch files of at most
+    ``file_bytes`` bytes (1 to 4,000,000).
 
     ``cas`` is the URL of the storage provider whose space ``cas`` holds the files (``s3://…``); empty means the folder
     ``cas`` in the data folder.
@@ -46,8 +49,8 @@ class AnchoringSettings(Section, frozen=True):
     is one of ``timestamp_retired_digests``.
     """
 
-    max_batches: int = 10_000
-    file_bytes: int = 4_000_000
+    max_batches: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 10_000
+    file_bytes: Annotated[int, msgspec.Meta(ge=1, le=4_000_000)] = 4_000_000
     cas: str = ""
     key_folder: str = ""
     checkpoint_copy: str = ""

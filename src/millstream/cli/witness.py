@@ -91,10 +91,12 @@ def serve(
     trusted = [parse_ledger_key(each) for each in logs]
     state_file = _state_file(key_file)
     if name is not None and key_file.exists():
-        raise click.UsageError(f"{key_file} exists already, and its name cannot be changed: omit --name")
+        raise click.UsageError(
+            f"the key file {key_file} already exists, and the name in a key cannot be changed: omit --name"
+        )
     if not key_file.exists() and state_file.exists():
         raise click.UsageError(
-            f"{key_file} is missing, but its state {state_file} exists: restore the key from a backup"
+            f"the key file {key_file} is missing, but its state {state_file} exists: restore the key from a backup"
         )
     key = read_key_file(key_file) if key_file.exists() else create_key_file(key_file, name)
     state, clock = WitnessState(state_file), SystemClock()

@@ -71,5 +71,11 @@ def open_parquet(path: Path | str) -> Iterator[pq.ParquetFile]:
     try:
         with open_location(str(path)) as file, pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             yield parquet
-    except (OSError, pa.ArrowException, ItemNotFoundError) as error:
-        raise PipelineError(f"cannot read {path} ({error}): remove the file and run the job again") from error
+    except (FileNotFoundError, ItemNotFoundError) as error:
+        raise PipelineError(f"{path} is missing: run the job again") from error
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # Arrow reports damage as one without a number, too
+            raise PipelineError(
+                f"cannot read {path} ({error}): make the file readable, and run the job again"
+            ) from error
+        raise PipelineError(f"{path} is damaged ({error}): remove the file, and run the job again") from error

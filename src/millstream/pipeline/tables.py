@@ -216,10 +216,10 @@ def _batch_rows(
     if stream:
         runs = _before(runs, store_url, log, stream, jobs)
     elif not runs:
-        named = f"{run!r} is no committed run" if run else "there is no committed run"
+        named = f"run {run!r}" if run else "run"
+        remedy = "check the name of the run" if run else f"run `millstream pipeline batch {log}`"
         raise PipelineInputError(
-            f"{named} of 'pipeline batch' on log {log!r} of {public} under {jobs}: run "
-            f"`millstream pipeline batch {log}`"
+            f"{jobs} has no committed {named} of `pipeline batch` for log {log!r} of {public}: {remedy}"
         )
     frames, decided, replaced = [], list[tuple[int, int]](), bool(stream)
     for one in runs:
@@ -252,8 +252,8 @@ def _before(runs: Sequence[_Run], store_url: str, log: str, stream: str, jobs: P
         if _handed_over(run, origin):
             return [run]
     raise PipelineInputError(
-        f"log {stream!r} has the batches of log {log!r} only after message {origin.position}. The run of 'pipeline "
-        f"batch' that ended at this message is not in {jobs}: give the job folder that contains this run, or repeat it"
+        f"log {stream!r} has the batches of log {log!r} only after message {origin.position}. The run of `pipeline "
+        f"batch` that ended at this message is not in {jobs}: give the job folder that contains this run, or repeat it"
     )
 
 

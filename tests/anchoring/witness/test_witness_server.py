@@ -148,7 +148,7 @@ def test_a_witness_with_tls_is_asked_over_https(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("prepare", "arguments", "expected"),
     [
-        ("key", ["--name", "example.net/w"], "its name cannot be changed: omit --name"),
+        ("key", ["--name", "example.net/w"], "the name in a key cannot be changed: omit --name"),
         ("state", [], "is missing, but its state"),
         ("nonsense", [], "is not the key file of a witness"),
         ("readable", [], "chmod 600"),

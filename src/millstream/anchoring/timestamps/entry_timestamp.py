@@ -81,7 +81,7 @@ def check_timestamps(
             f"the proof has {count:,} time stamps and renewals; the limit is {MOST_TOKENS:,}; "
             "`millstream prove --no-timestamps` makes a proof without time stamps"
         )
-    found = tuple(_checked(stamp, leaf, authorities, now) for stamp in stamps)
+    found = tuple(_checked_at(number, stamps, leaf, authorities, now) for number in range(len(stamps)))
     if authorities is not None and not any(each.status == "trusted" for each in found):
         if not found:
             raise ProofError(
@@ -93,6 +93,19 @@ def check_timestamps(
             f"none of the {len(found):,} time stamps of the proof is trusted; the first: {found[0].problem}"
         )
     return found
+
+
+def _checked_at(
+    number: int, stamps: Sequence[EntryTimestamp], leaf: DatedLeaf, authorities: TrustedAuthorities | None, now: int
+) -> CheckedTimestamp:
+    """The result for the time stamp *number* (from 0) of *stamps*. Raises :class:`ProofError`, which names it."""
+    try:
+        return _checked(stamps[number], leaf, authorities, now)
+    except (ProofError, TimestampError) as error:
+        raise ProofError(
+            f"time stamp {number + 1:,} of {len(stamps):,} in the proof is invalid: {error}; get the proof again from "
+            "the node"
+        ) from error
 
 
 def _checked(
@@ -122,17 +135,17 @@ def _checked(
 
 
 def _tokens(stamp: EntryTimestamp) -> list[TimestampToken]:
-    """The token of *stamp* and those of its renewals, each of which must cover the one before. Raises ProofError."""
+    """The token of *stamp* and those of its renewals, each of which must cover the one before.
+
+    Raises :class:`TimestampError`.
+    """
     document, data = stamp.checkpoint.encode(), _decoded(stamp.token)
-    try:
-        tokens = [_token(data, document)]
-        for renewal in stamp.renewals:
-            later = parse_renewal(renewal.document.encode())
-            later.require(renewal.index, timestamp_leaf(later.digest, document, data), _hashes(renewal.path))
-            document, data = renewal.document.encode(), _decoded(renewal.token)
-            tokens.append(_token(data, document))
-    except TimestampError as error:
-        raise ProofError(f"a time stamp of the proof is invalid: {error}") from error
+    tokens = [_token(data, document)]
+    for renewal in stamp.renewals:
+        later = parse_renewal(renewal.document.encode())
+        later.require(renewal.index, timestamp_leaf(later.digest, document, data), _hashes(renewal.path))
+        document, data = renewal.document.encode(), _decoded(renewal.token)
+        tokens.append(_token(data, document))
     return tokens
 
 
@@ -162,15 +175,14 @@ def _decoded(token: str) -> bytes:
     try:
         return base64.b64decode(token, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ProofError("a time-stamp token of the proof is not valid base64") from error
+        raise TimestampError("a token is not valid base64") from error
 
 
 def _hashes(path: Sequence[Hash]) -> list[bytes]:
-    """The hashes of *path*. Raises :class:`ProofError`."""
+    """The hashes of *path*. Raises :class:`TimestampError`."""
     wrong = next((step for step in path if not _HASH.fullmatch(step)), None)
     if wrong is not None:
-        raise ProofError(
-            f"a Merkle path of a time stamp in the proof contains {wrong[:80]!r}, which is not a hash in lower-case "
-            "hexadecimal digits"
+        raise TimestampError(
+            f"a Merkle path contains {wrong[:80]!r}, which is not a hash in lower-case hexadecimal digits"
         )
     return list(map(bytes.fromhex, path))

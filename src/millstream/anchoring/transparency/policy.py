@@ -107,7 +107,8 @@ def check_checkpoint(data: bytes, policy: TrustPolicy) -> TrustedCheckpoint:
         names = ", ".join(sorted(witnesses)) or "none"
         raise NoteError(
             f"too few witnesses signed the checkpoint of the ledger {checkpoint.origin}: the quorum "
-            f"{policy.quorum!r} needs {policy.quorum_text()}; signed by: {names}"
+            f"{policy.quorum!r} needs {policy.quorum_text()}; signed by: {names}; make the proof again when the quorum "
+            "has cosigned (`millstream prove --require-quorum`)"
         )
     signed_by = tuple(str(key) for key in logs if str(key) in verified)
     return TrustedCheckpoint(checkpoint, signed_by, tuple(sorted(witnesses)))
@@ -240,7 +241,9 @@ class _PolicyReader:
 
     def _new_name(self, name: str) -> str:
         _require_utf8(name, f"the name {_shown(name)}")  # it is printed, also as JSON
-        if name == NO_QUORUM or name in self._witnesses or name in self._groups:
+        if name == NO_QUORUM:
+            raise TrustPolicyError(f"the name {NO_QUORUM!r} is reserved: choose another name")
+        if name in self._witnesses or name in self._groups:
             raise TrustPolicyError(f"the name {_shown(name)} is already in use: choose another name")
         return name
 

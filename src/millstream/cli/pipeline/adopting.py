@@ -43,10 +43,9 @@ def adopt_on_spark(
 
     sources = list(_sources(node, spaces))
     if not sources:
-        named = f"the space {' or '.join(map(repr, spaces))}" if spaces else "a space"
         raise UnknownSpaceError(
-            f"no configured store that other programs write has {named}: add one to the settings, with the URL "
-            "folder:///PATH?space=NAME or s3://BUCKET/PREFIX?space=NAME"
+            f"{_missing_text(spaces)} a store with the URL folder:///PATH?space=NAME or s3://BUCKET/PREFIX?space=NAME "
+            "to the settings"
         )
     if checksums is not None and len(sources) > 1:
         raise click.UsageError("--checksums applies to a single space: name it with --space")
@@ -59,6 +58,13 @@ def adopt_on_spark(
             found = adopter.adopt(space, reading=reading, checksums=listed)
             adopted.append(AdoptedOnSpark(store, space, found))
     return adopted
+
+
+def _missing_text(spaces: Sequence[str]) -> str:
+    if not spaces:
+        return "no configured store is one that other programs write: add"
+    names, check = " or ".join(map(repr, spaces)), "check the name" if len(spaces) == 1 else "check the names"
+    return f"space {names} is in none of the configured stores that other programs write: {check}, or add"
 
 
 def _sources(node: Node, spaces: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -56,9 +56,9 @@ def decompress(data: Any, codec: int, size: int) -> Any:
         else:
             raise ValueError(f"this release does not know codec {codec}")
     except (pa.ArrowException, OSError, lz4.block.LZ4BlockError) as error:
-        raise ValueError(f"cannot decompress {len(data)} bytes to {size}: {error}") from error
+        raise ValueError(f"cannot decompress {len(data):,} bytes to {size:,} bytes: {error}") from error
     if raw.size != size:
-        raise ValueError(f"the data has {raw.size} bytes after decompression, but {size} were expected")
+        raise ValueError(f"the data has {raw.size:,} bytes after decompression, but {size:,} were expected")
     return raw
 
 

@@ -65,7 +65,10 @@ class Route(msgspec.Struct, frozen=True, dict=True):
         """The queues for producers. Raises :class:`ResourceNotFoundError` where there is none."""
         found = [queue for queue in self.queues if queue.is_writable]
         if not found:
-            raise ResourceNotFoundError(f"topic {self.topic} has no writable queue: check the topic on the server")
+            raise ResourceNotFoundError(
+                f"topic {self.topic} has no writable queue: give its queues write permission on the server, or send to "
+                "another topic"
+            )
         return found
 
     @cached_property

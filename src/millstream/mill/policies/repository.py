@@ -118,7 +118,10 @@ class PolicyRepository:
         if data is None:
             return None
         if len(data) > MAX_BYTES:
-            raise PolicyError(f"{name} in {self.place.where} is larger than {MAX_BYTES:,} bytes, the limit of a policy")
+            what = "accounts" if name == ACCOUNTS_FILE else "rules"
+            raise PolicyError(
+                f"{name} in {self.place.where} is larger than the limit of {MAX_BYTES:,} bytes: remove {what}"
+            )
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:

@@ -61,7 +61,7 @@ def version_of(data: bytes | None) -> str:
 def read_policy(data: bytes, account: str) -> ParsedPolicy:
     """The policy of *account* in *data*, as :func:`parse_policy`. Raises :class:`PolicyError`."""
     if len(data) > MAX_BYTES:
-        raise PolicyError(f"the policy of {account} is larger than {MAX_BYTES:,} bytes, the limit of a policy")
+        raise PolicyError(f"the policy of {account} is larger than the limit of {MAX_BYTES:,} bytes: remove rules")
     try:
         return parse_policy(data.decode("utf-8-sig"), account)
     except UnicodeDecodeError as error:

@@ -45,7 +45,7 @@ class S3LogBucket:
         client: S3Client | None = None,
     ) -> None:
         if address.space is not None:
-            raise LogInputError(f"invalid log store URL of {address}: remove the option 'space'")
+            raise LogInputError(f"invalid log store URL {str(address)!r}: remove the option 'space'")
         self._address = address
         self._clock = clock or SystemClock()
         self._calls = S3Calls(address, retries, self._clock, client)
@@ -147,7 +147,7 @@ def open_log_bucket(url: str, clock: Clock | None = None) -> S3LogBucket:
     try:
         return S3LogBucket(parse_address(url), clock=clock)
     except StoreInputError as error:
-        raise LogInputError(f"invalid log store URL: {error}") from error
+        raise LogInputError(str(error)) from error
 
 
 def _body(data: bytes) -> dict[str, Any]:

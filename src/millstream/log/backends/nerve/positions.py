@@ -34,9 +34,9 @@ class ConsumerPositions:
         pointers = self._tables.first_pointers
         if not self._database.has_side_tables:
             rows = self._database.rows(sql.POSITION_OF_ORIGINAL.format(pointers), key)
-            return _state(rows[0] if rows else (None,) * 5, key)
+            return self._state(rows[0] if rows else (None,) * 5, consumer)
         (row,) = self._database.rows(sql.POSITION.format(pointers), *self._side_key(consumer), key)
-        return _state(row, key)
+        return self._state(row, consumer)
 
     def put(self, consumer: str, value: bytes, version: int) -> bool:
         """Write version *version* + 1, if the present version is *version*."""
@@ -46,7 +46,7 @@ class ConsumerPositions:
         def work(pooled: PooledConnection, again: bool) -> bool:
             statement = sql.POSITION_ALONE.format(pointers)
             (row,) = pooled.connection.rows(statement, *self._side_key(consumer), key)
-            found = _state(row, key)
+            found = self._state(row, consumer)
             if again and found == VersionedValue(version + 1, value):
                 return True
             if found.version != version:
@@ -71,21 +71,21 @@ class ConsumerPositions:
         key = self._tables.key(consumer)
         if len(key) > _LONGEST_KEY:
             raise LogInputError(
-                f"the names of queue and consumer together have more than {_LONGEST_KEY - 1} "
-                "characters: use a shorter consumer name"
+                f"the names of queue {self._tables.queue!r} and consumer {consumer[:80]!r} together have more than "
+                f"{_LONGEST_KEY - 1} characters: use a shorter consumer name"
             )
         return key
 
-
-def _state(row: Sequence[Any], key: str) -> VersionedValue:
-    """The state that a row of the statement POSITION stands for."""
-    version, left_at, value, found_key, pointer = row
-    if found_key is not None and str(found_key) != key:
-        raise LogInputError(
-            f"consumer {key!r} would share a pointer with {found_key!r}, because this database treats "
-            "both names as equal: use another consumer name"
-        )
-    version, left_at, pointer = int(version or 0), int(left_at or 0), int(pointer or 0)
-    if pointer == left_at:
-        return VersionedValue(version, bytes(value) if value is not None else b"")
-    return VersionedValue(version + 1, encode_position(ConsumerPosition(pointer)))
+    def _state(self, row: Sequence[Any], consumer: str) -> VersionedValue:
+        """The state of *consumer* that a row of the statement POSITION stands for."""
+        version, left_at, value, found_key, pointer = row
+        if found_key is not None and str(found_key) != self._key(consumer):
+            other = str(found_key).removeprefix(self._tables.key())
+            raise LogInputError(
+                f"consumer {consumer!r} of queue {self._tables.queue!r} would share a pointer with {other!r}, because "
+                "this database treats both names as equal: use another consumer name"
+            )
+        version, left_at, pointer = int(version or 0), int(left_at or 0), int(pointer or 0)
+        if pointer == left_at:
+            return VersionedValue(version, bytes(value) if value is not None else b"")
+        return VersionedValue(version + 1, encode_position(ConsumerPosition(pointer)))

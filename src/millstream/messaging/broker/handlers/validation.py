@@ -157,11 +157,8 @@ def check_properties(pairs: Mapping[str, str]) -> None:
         )
     size = 0
     for name, value in pairs.items():
-        if name in _RESERVED or name.startswith(PREFIX) or not name.strip() or _CONTROL.search(name):
-            raise StatusError(
-                v2.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"invalid property name {name[:80]!r}: it must not be blank, reserved or contain control characters",
-            )
+        if problem := _name_problem(name):
+            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"invalid property name {name[:80]!r}: {problem}")
         if _CONTROL.search(value):
             raise StatusError(
                 v2.ILLEGAL_MESSAGE_PROPERTY_KEY,
@@ -174,6 +171,17 @@ def check_properties(pairs: Mapping[str, str]) -> None:
             f"the properties of the message have {size:,} characters; the limit is {MAX_PROPERTY_BYTES:,}: shorten or "
             "remove properties",
         )
+
+
+def _name_problem(name: str) -> str | None:
+    """Why a property cannot have *name*; None if it can."""
+    if name in _RESERVED:
+        return "the protocol reserves this name; choose another name"
+    if name.startswith(PREFIX):
+        return f"the broker reserves names that begin with {PREFIX!r}; choose another name"
+    if not name.strip() or _CONTROL.search(name):
+        return "a name must not be blank or contain control characters"
+    return None
 
 
 def check_ids(message_ids: Sequence[str]) -> None:
