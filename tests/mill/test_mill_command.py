@@ -322,7 +322,8 @@ sys.exit(run(sys.argv[1:]))
         stderr=subprocess.DEVNULL,
     )
     assert child.stdout is not None
-    with child.stdout:
+    with contextlib.closing(child.stdout), contextlib.ExitStack() as stack:
+        stack.callback(child.kill)
         assert child.stdout.readline() == b"hangs\n"
 
         def has_ended() -> bool:
