@@ -15,8 +15,9 @@ from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.check_writer import CheckWriter
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.integrity_decision import LAST_ATTEMPT, CheckVerdict, ManifestAction

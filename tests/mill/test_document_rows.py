@@ -16,7 +16,8 @@ from millstream.mill.audit.audit_processor import AuditProcessor
 from millstream.mill.audit.audit_queue import AuditQueue
 from millstream.mill.integrity.acceptance import NotAcceptedError, accept_bytes
 from millstream.mill.integrity.bit_log import BitLog
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.check_processor import BitCheckProcessor
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.repository import Policies
 from millstream.mill.repair.bit_errors import BitErrorProcessor

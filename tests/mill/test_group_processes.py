@@ -26,7 +26,8 @@ from millstream.mill.audit.audit_queue import AuditQueue
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.duplication.source_recorder import record_space
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.check_processor import BitCheckProcessor
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
 from millstream.mill.policies.repository import Policies

@@ -11,7 +11,8 @@ import pytest
 
 from millstream.core.cid import cid_of
 from millstream.mill.configured_stores import QUARANTINE
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.check_processor import BitCheckProcessor
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from millstream.mill.integrity.bit_log import BitLog
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.check_processor import BitCheckProcessor
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.reports.archive import reports_of

@@ -13,7 +13,8 @@ import pytest
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.duplication.source_recorder import record_space
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.check_processor import BitCheckProcessor
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult

@@ -18,8 +18,9 @@ from millstream.mill.column_join import ItemColumns
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.check_writer import CheckWriter
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor, CheckedGroup, CheckedItem, ItemReading
+from millstream.mill.integrity.checker import BitChecker, CheckedGroup, CheckedItem, ItemReading
 from millstream.mill.integrity.sweep import check_space, items_to_check, listed_or_known
 from millstream.mill.integrity_decision import CheckVerdict, Observation, SourceAnswer, decide_bit_check
 from millstream.mill.item_ref import ItemRef

@@ -9,7 +9,8 @@ from mill_workers import Scripted, fails, manager, task
 
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.errors import NoAnswerError
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.check_processor import BitCheckProcessor
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate, decode_task, encode_task

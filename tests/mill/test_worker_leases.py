@@ -11,7 +11,8 @@ from mill_workers import DEADLINE, Scripted, manager, task
 from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec
 from millstream.mill.integrity.bit_log import BitLog
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.check_processor import BitCheckProcessor
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.task_processor import ProcessorRegistry, TaskResult

@@ -13,7 +13,7 @@ from millstream.mill.audit.audit_processor import AuditProcessor, NotifyProcesso
 from millstream.mill.duplication.direct import DirectDuplicator
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.errors import PolicyError
-from millstream.mill.integrity.checker import BitCheckProcessor
+from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.space_reports import BitReportProcessor, NotifyReportProcessor
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import CommandReceiver, MailReceiver, NoticeReceiver, WebHookReceiver
