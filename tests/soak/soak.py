@@ -58,6 +58,7 @@ duplication_frequency = "5m"
 duplication_every = "30s"
 bits_frequency = "15m"
 bits_every = "1m"
+bits_most = 1500
 [console.users.vera]
 role = "admin"
 """
