@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -20,7 +21,9 @@ from millstream.mill.workers.task_leaser import GROWTH, TAKE, TOGETHER
 from millstream.stores import LocalStore
 from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import SMALL
+from millstream.stores.s3 import S3Store, parse_address
 from millstream.testing.damage import flip_bit
+from millstream.testing.s3 import FaultyClient, S3Server
 from suite.engines import open_engine
 
 NAMES = [
@@ -151,6 +154,33 @@ def test_only_so_many_bytes_are_held_in_memory(new_world: Callable[..., Any], tm
     results = processor.process_group([Duplicate("1", "2", "s", f"{number:02}") for number in range(30)])
     assert all(results) and [len(some) for some in put] == [8, 8, 8, 6]
     assert made.read(ItemRef("2", "s", "29")) == bytes([29]) * SMALL
+
+
+def test_a_copy_between_buckets_takes_a_get_and_a_put(
+    moto: S3Server, new_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = Counter[str]()
+
+    def store() -> S3Store:
+        client = FaultyClient(moto.client, lambda name, when: sent.update([name] if when == "before" else []))
+        return S3Store(parse_address(moto.new_url()), client=client)  # type: ignore[arg-type]
+
+    made = new_world({"1": store(), "2": store()})
+    names = [f"{n:02}" for n in range(20)]
+    for name in names:
+        made.put(ItemRef("1", "s", name), name.encode() * 10, p=name)
+    made.put(ItemRef("1", "s", "larger"), b"larger than recorded", record=False)
+    made.record(ItemRef("1", "s", "larger"), "0" * 64, size=3)
+    made.put(ItemRef("1", "s", "unrecorded"), b"unrecorded", record=False)
+    monkeypatch.setattr("millstream.mill.duplication.bulk.HELD", 100)
+    sent.clear()
+    group = [Duplicate("1", "2", "s", name) for name in (*names, "larger", "unrecorded")]
+    results = DuplicationProcessor(made.providers, made.manifest).process_group(group)
+    asked = (sent["get_object"], sent["put_object"], sent["head_object"])
+    assert asked == (22, 21 + 1, 4 + 1), "a PUT and four HEADs for the space, a HEAD for the item without a row"
+    assert [result.summary.split()[0] if result else None for result in results] == ["D12"] * 20 + [None, "D12"]
+    assert [made.read(ItemRef("2", "s", name)) for name in names] == [name.encode() * 10 for name in names]
+    assert made.stores["2"].info("s", "07").properties == {"p": "07"}
 
 
 def test_stores_without_a_way_for_many_items_get_them_one_by_one(new_world: Callable[..., Any]) -> None:

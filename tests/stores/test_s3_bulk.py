@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from millstream.stores import AlreadyExistsError, ItemInfo, ItemNotFoundError, SpaceNotFoundError, StoreError
-from millstream.stores.bulk import SMALL, NewItem, Reading, listed_infos
+from millstream.stores.bulk import SMALL, FetchedItem, NewItem, Reading, listed_infos
 from millstream.stores.s3 import S3Store, parse_address
 from millstream.testing.s3 import FaultyClient, S3Server
 
@@ -109,6 +109,20 @@ def test_metadata_and_bytes_of_an_item_are_read_in_one_request(moto: S3Server) -
     assert sizes[0] == len(new[0].data) and isinstance(sizes[1], Reading)
     missing, nowhere = store.bulk.readings(S, ["missing"]) + store.bulk.readings("other", ["missing"])
     assert isinstance(missing, ItemNotFoundError) and isinstance(nowhere, SpaceNotFoundError)
+
+
+def test_metadata_and_content_of_items_are_fetched_in_one_request(moto: S3Server) -> None:
+    requests = Requests()
+    store, new = requests.open(moto), items(5)
+    store.bulk.put(S, new)
+    requests.clear()
+    sizes = {one.content_id: len(one.data) for one in new} | {"old": 2, "missing": 9}
+    *found, larger, missing = store.bulk.fetch(S, sizes)
+    assert requests["get_object"] == len(sizes) and "head_object" not in requests
+    assert [one.data if isinstance(one, FetchedItem) else one for one in found] == [one.data for one in new]
+    assert [one.info if isinstance(one, FetchedItem) else one for one in found] == store.bulk.infos(S, list(sizes)[:5])
+    assert isinstance(larger, StoreError) and "exceeds 2 bytes" in str(larger)
+    assert isinstance(missing, ItemNotFoundError)
 
 
 def test_bytes_that_are_not_those_the_provider_recorded_are_read_all_the_same(moto: S3Server) -> None:

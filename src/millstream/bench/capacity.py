@@ -38,7 +38,7 @@ MANIFEST_BYTES = Measured(262, "bytes per row of the manifest with its indexes, 
 AUDIT_BYTES = Measured(248, "bytes per row of the audit log with its indexes, PostgreSQL", _ROWS)
 BIT_BYTES = Measured(354, "bytes per row of the bit log with its index, PostgreSQL", _ROWS)
 PUT_REQUESTS = Measured(2, "requests per stored object (HEAD, PUT)", _REQUESTS)
-COPY_REQUESTS = Measured(3, "requests per copy (GET, HEAD, PUT)", _REQUESTS)
+COPY_REQUESTS = Measured(3, "requests per copy, with the record of its source (GET, HEAD, PUT)", _REQUESTS)
 CHECK_REQUESTS = Measured(1, "requests per check of a copy of at most 1 MiB (GET)", _REQUESTS)
 MESSAGE_SECONDS = Measured(
     20.5e-6, "seconds of processor time per message, from the log to its anchor", "millstream bench pipeline"

@@ -7,7 +7,7 @@ store's own methods, one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -65,6 +65,24 @@ class ReadsAtOnce(Protocol):
         ...
 
 
+class FetchedItem(NamedTuple):
+    """The store's metadata of an item, and its bytes, from one answer."""
+
+    info: ItemInfo
+    data: bytes
+
+
+class FetchesAtOnce(Protocol):
+    """A :class:`Bulk` that returns metadata and bytes of items in one go."""
+
+    def fetch(self, space: str, sizes: Mapping[str, int]) -> Sequence[FetchedItem | StoreError]:
+        """The items that *sizes* names; an error where an item has more bytes than *sizes* says.
+
+        Bytes that differ from what the provider recorded of them are no error.
+        """
+        ...
+
+
 class Bulk(Protocol):
     """Operations of a store on many items of one space. Thread-safe. Results are in the order of the items, one for
     each: one that fails does not prevent the others from being done.
@@ -107,6 +125,11 @@ def find_absent(bulk: Bulk, space: str, content_ids: Sequence[str]) -> Sequence[
 def reads_at_once(bulk: Bulk) -> ReadsAtOnce | None:
     """*bulk* as one that looks and reads in one go; None where it does not."""
     return cast("ReadsAtOnce", bulk) if getattr(bulk, "readings", None) is not None else None
+
+
+def fetches_at_once(bulk: Bulk) -> FetchesAtOnce | None:
+    """*bulk* as one that returns metadata and bytes in one go; None where it does not."""
+    return cast("FetchesAtOnce", bulk) if getattr(bulk, "fetch", None) is not None else None
 
 
 def takes_files(bulk: Bulk) -> bool:

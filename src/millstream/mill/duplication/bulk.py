@@ -23,7 +23,17 @@ from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
 from millstream.mill.policies.policy import Pair
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
-from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of, folder_of, listed_infos, takes_files
+from millstream.stores.bulk import (
+    SMALL,
+    Bulk,
+    FetchedItem,
+    NewItem,
+    bulk_of,
+    fetches_at_once,
+    folder_of,
+    listed_infos,
+    takes_files,
+)
 from millstream.stores.protocol import ItemInfo, ItemNotFoundError, SpaceNotFoundError, StoreError
 
 HELD = 8 * SMALL
@@ -34,6 +44,7 @@ Looked = tuple[ItemInfo | StoreError, ItemInfo | StoreError]
 
 
 _NOT_THERE = ObservedEnd(EndState.NO_ITEM)
+_ABSENT = (ItemNotFoundError, SpaceNotFoundError)
 
 AuditSums = Callable[[str, str, Sequence[str]], Mapping[str, str | None]]
 """Checksums that the audit of a store has recorded for items of a space, by id."""
@@ -104,14 +115,34 @@ class _BulkGroup:
     ) -> None:
         self._providers, self._manifest, self._space = providers, manifest, space
         self._from, self._to = ends
-        _, self._destination = stores
+        self._source, self._destination = stores
 
     def done(self, ids: Sequence[str], audited: Mapping[str, str | None]) -> Mapping[str, TaskResult]:
         """The result of each item that could be done together with others, and is what was *audited*, if it was."""
-        sources = self._providers.call(lambda: self._from.infos(self._space, ids))
-        copies = self._copies(ids, wanted=any(isinstance(one, ItemInfo) and one.checksum() for one in sources))
+        found = self._providers.call(lambda: listed_infos(self._to, self._space, ids))
+        copies = dict(zip(ids, found, strict=True))
+        sizes = self._fetchable([name for name, copy in copies.items() if isinstance(copy, _ABSENT)])
+        results = dict(self._compared({name: copy for name, copy in copies.items() if name not in sizes}, audited))
+        needs_space = any(isinstance(copies[name], SpaceNotFoundError) for name in sizes)
+        for some in _portions(sizes):
+            copied = self._fetched({name: sizes[name] for name in some}, audited, needs_space=needs_space)
+            needs_space = needs_space and not copied
+            results |= copied
+        return results
+
+    def _compared(
+        self, copies: Mapping[str, ItemInfo | StoreError], audited: Mapping[str, str | None]
+    ) -> Mapping[str, TaskResult]:
+        """As :meth:`done`, by the metadata of both ends; *copies* has those of the destination."""
+        if not copies:
+            return {}
+        ids = list(copies)
+        sources = dict(zip(ids, self._providers.call(lambda: self._from.infos(self._space, ids)), strict=True))
+        if any(isinstance(one, ItemInfo) and one.checksum() for one in sources.values()):
+            copies = self._in_space(copies)
         actions, new, same = {}, {}, {}
-        for name, source, copy in zip(ids, sources, copies, strict=True):
+        for name, source in sources.items():
+            copy = copies[name]
             if not isinstance(source, ItemInfo) or not isinstance(copy, (ItemInfo, ItemNotFoundError)):
                 continue
             if is_unaudited(source.checksum(), audited.get(name)):
@@ -127,13 +158,47 @@ class _BulkGroup:
         same = {name: info for name, info in same.items() if not _is_recorded_otherwise(rows.get(name), info)}
         now = self._providers.clock.now()
         events = {name: self._event(info, now) for name, info in same.items() if not _is_live(rows.get(name))}
-        for some in _portions(new):
-            events |= self._copied(some)
+        events |= self._copied(new)
         done = [*same, *(name for name in new if name in events)]
         return {name: _result(actions[name], events.get(name)) for name in done}
 
     def copied(self, infos: Mapping[str, ItemInfo], audited: Mapping[str, str | None]) -> Mapping[str, TaskResult]:
         """The result of each item of the source that was copied to where there was none, and is what was *audited*."""
+        has_space = self._providers.call(lambda: self._providers[self._destination].has_space(self._space))
+        return self._first_copies(infos, audited, needs_space=not has_space)
+
+    def _fetchable(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """The recorded sizes of those items of the source whose metadata and bytes can be had in one go."""
+        if not ids or fetches_at_once(self._from) is None:
+            return {}
+        rows = self._manifest.get_many(self._source, self._space, ids)
+        return {
+            name: row.size
+            for name, row in rows.items()
+            if not row.deleted and row.size is not None and row.size <= SMALL
+        }
+
+    def _fetched(
+        self, sizes: Mapping[str, int], audited: Mapping[str, str | None], *, needs_space: bool
+    ) -> Mapping[str, TaskResult]:
+        """As :meth:`copied`; one that is larger than recorded in *sizes* is left to be done alone."""
+        source = fetches_at_once(self._from)
+        assert source is not None
+        found = self._providers.call(lambda: source.fetch(self._space, sizes))
+        items = {name: one for name, one in zip(sizes, found, strict=True) if isinstance(one, FetchedItem)}
+        infos = {name: one.info for name, one in items.items()}
+        data = {name: one.data for name, one in items.items()}
+        return self._first_copies(infos, audited, data, needs_space=needs_space)
+
+    def _first_copies(
+        self,
+        infos: Mapping[str, ItemInfo],
+        audited: Mapping[str, str | None],
+        data: Mapping[str, bytes] | None = None,
+        *,
+        needs_space: bool,
+    ) -> Mapping[str, TaskResult]:
+        """:meth:`copied`; *data* are the bytes of the items, if they were read already."""
         new = {
             name: info
             for name, info in infos.items()
@@ -141,40 +206,47 @@ class _BulkGroup:
         }
         if not new:
             return {}
-        if not self._providers.call(lambda: self._providers[self._destination].has_space(self._space)):
+        if needs_space:
             self._providers.make_space(self._destination, self._space)
         name, info = next(iter(new.items()))
-        action = decide_duplication(self._space, name, _side(info), _NOT_THERE, SourceRecord.NONE)
-        events: dict[str, ManifestEvent] = {}
-        for some in _portions(new):
-            events |= self._copied(some)
-        summary = _summary(action)
-        return {name: TaskResult(summary, events=(event,)) for name, event in events.items()}
+        summary = _summary(decide_duplication(self._space, name, _side(info), _NOT_THERE, SourceRecord.NONE))
+        return {name: TaskResult(summary, events=(event,)) for name, event in self._copied(new, data).items()}
 
-    def _copies(self, ids: Sequence[str], *, wanted: bool) -> Sequence[ItemInfo | StoreError]:
-        """What the destination says of each item; where one of them is *wanted* there, its space is made (D23)."""
-        call, space = self._providers.call, self._space
-        found = call(lambda: listed_infos(self._to, space, ids))
-        if not wanted or not any(isinstance(one, SpaceNotFoundError) for one in found):
-            return found
-        self._providers.make_space(self._destination, space)
-        return call(lambda: listed_infos(self._to, space, ids))
+    def _in_space(self, copies: Mapping[str, ItemInfo | StoreError]) -> Mapping[str, ItemInfo | StoreError]:
+        """*copies*, which are wanted at the destination: if its space is missing, it is made (D23)."""
+        if not any(isinstance(one, SpaceNotFoundError) for one in copies.values()):
+            return copies
+        self._providers.make_space(self._destination, self._space)
+        found = self._providers.call(lambda: listed_infos(self._to, self._space, list(copies)))
+        return dict(zip(copies, found, strict=True))
 
-    def _copied(self, new: Mapping[str, ItemInfo]) -> dict[str, ManifestEvent]:
+    def _copied(self, new: Mapping[str, ItemInfo], data: Mapping[str, bytes] | None = None) -> dict[str, ManifestEvent]:
         """The event of each of *new* that was copied, and is proven to be what the source's provider recorded.
 
-        They are held in memory, unless the destination reads the source's files itself. It hashes what it gets before
-        any of it is in place, and refuses what is not as promised.
+        As many are held in memory at a time as :data:`HELD` allows.
         """
-        folder = folder_of(self._from) if takes_files(self._to) else None
-        if folder is None:
+        events: dict[str, ManifestEvent] = {}
+        for some in _portions({name: info.size for name, info in new.items()}):
+            events |= self._copied_at_once({name: new[name] for name in some}, data)
+        return events
+
+    def _copied_at_once(
+        self, new: Mapping[str, ItemInfo], data: Mapping[str, bytes] | None
+    ) -> dict[str, ManifestEvent]:
+        """They are held in memory, unless the destination reads the source's files itself. It hashes what it gets
+        before any of it is in place, and refuses what is not as promised."""
+        folder = folder_of(self._from) if data is None and takes_files(self._to) else None
+        read: Sequence[bytes | StoreError]
+        if data is not None:
+            read = [data[name] for name in new]
+        elif folder is None:
             read = self._providers.call(lambda: self._from.read(self._space, list(new)))
         else:
             read = [b""] * len(new)
         items = [
-            NewItem(name, data, sha256, info.mimetype, clean_properties(info.properties), folder)
-            for (name, info), data in zip(new.items(), read, strict=True)
-            if isinstance(data, bytes) and (sha256 := info.checksum())
+            NewItem(name, found, sha256, info.mimetype, clean_properties(info.properties), folder)
+            for (name, info), found in zip(new.items(), read, strict=True)
+            if isinstance(found, bytes) and (sha256 := info.checksum())
         ]
         stored = self._providers.call(lambda: self._to.put(self._space, items)) if items else []
         now = self._providers.clock.now()
@@ -205,15 +277,15 @@ def _is_recorded_otherwise(row: ManifestRow | None, copy: ItemInfo) -> bool:
     return row is not None and not row.deleted and row.sha256 != copy.checksum()
 
 
-def _portions(infos: Mapping[str, ItemInfo]) -> Iterator[Mapping[str, ItemInfo]]:
-    """*infos*, some at a time, of so many bytes together as may be held in memory."""
-    some, size = dict[str, ItemInfo](), 0
-    for name, info in infos.items():
-        if some and size + info.size > HELD:
+def _portions(sizes: Mapping[str, int]) -> Iterator[Sequence[str]]:
+    """The names of *sizes*, some at a time, of so many bytes together as may be held in memory."""
+    some, held = list[str](), 0
+    for name, size in sizes.items():
+        if some and held + size > HELD:
             yield some
-            some, size = {}, 0
-        some[name] = info
-        size += info.size
+            some, held = [], 0
+        some.append(name)
+        held += size
     if some:
         yield some
 

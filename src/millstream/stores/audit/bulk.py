@@ -13,8 +13,10 @@ from millstream.stores.audit.intents import AuditBusyError, AuditIntent, IntentG
 from millstream.stores.audit.outbox import AuditOutbox
 from millstream.stores.bulk import (
     Bulk,
+    FetchedItem,
     NewItem,
     Reading,
+    fetches_at_once,
     find_absent,
     folder_of,
     listed_infos,
@@ -66,6 +68,12 @@ class AuditedBulk:
         """See :class:`millstream.stores.bulk.ReadsAtOnce`."""
         found = reads_at_once(self._bulk)
         return None if found is None else found.readings
+
+    @property
+    def fetch(self) -> Callable[..., Sequence[FetchedItem | StoreError]] | None:
+        """See :class:`millstream.stores.bulk.FetchesAtOnce`."""
+        found = fetches_at_once(self._bulk)
+        return None if found is None else found.fetch
 
     def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
         return self._bulk.hashes(space, content_ids)

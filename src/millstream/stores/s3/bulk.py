@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
-from millstream.stores.bulk import SMALL, NewItem, Reading
+from millstream.stores.bulk import SMALL, FetchedItem, NewItem, Reading
 from millstream.stores.hashing import Digests
 from millstream.stores.names import order_key
 from millstream.stores.protocol import ItemInfo, StoreError, item_not_found
@@ -27,7 +27,8 @@ _LISTED = 1000
 
 
 class S3Bulk:
-    """The :class:`~millstream.stores.bulk.Bulk` of *store*, and :class:`~millstream.stores.bulk.ReadsAtOnce`."""
+    """The :class:`~millstream.stores.bulk.Bulk` of *store*, which reads and fetches at once
+    (:class:`~millstream.stores.bulk.ReadsAtOnce`, :class:`~millstream.stores.bulk.FetchesAtOnce`)."""
 
     def __init__(self, store: S3Store) -> None:
         self._store = store
@@ -81,6 +82,9 @@ class S3Bulk:
             for one, sha256 in zip_longest(found, expected)
         ]
 
+    def fetch(self, space: str, sizes: Mapping[str, int]) -> Sequence[FetchedItem | StoreError]:
+        return _in_threads(lambda one: self._store.fetch(space, one, sizes[one]), list(sizes))
+
     def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
         read = self.read(space, content_ids)
         return [
@@ -92,10 +96,10 @@ class S3Bulk:
         return _in_threads(lambda one: self._store.put_new(space, one), items)
 
 
-def too_large(space: str, content_id: str) -> StoreError:
-    """The error of an item of more than :data:`SMALL` bytes."""
+def too_large(space: str, content_id: str, limit: int = SMALL) -> StoreError:
+    """The error of an item of more bytes than *limit*."""
     return StoreError(
-        f"item {content_id!r} in space {space!r} exceeds {SMALL:,} bytes, the limit of a bulk read: read the item alone"
+        f"item {content_id!r} in space {space!r} exceeds {limit:,} bytes, the limit of a bulk read: read the item alone"
     )
 
 

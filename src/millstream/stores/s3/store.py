@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.retry import RetryPolicy
-from millstream.stores.bulk import SMALL, NewItem, Reading
+from millstream.stores.bulk import SMALL, FetchedItem, NewItem, Reading
 from millstream.stores.checks import check_acls, check_mimetype, check_properties
 from millstream.stores.names import order_key
 from millstream.stores.protocol import (
@@ -140,23 +140,28 @@ class S3Store:
         return self._head(space, content_id).info(content_id)
 
     def reading(self, space: str, content_id: str) -> Reading:
-        """The metadata and the bytes of a small item, in one request. Raises :class:`StoreError`, as where it is large.
+        """The metadata and the checksum of the bytes of a small item, in one request. Raises as :meth:`fetch`.
 
         Some servers return the bytes of a damaged object once only, so what was read must not be asked for again.
         """
+        info, data = self.fetch(space, content_id, SMALL)
+        return Reading(
+            info.checksum(), hashlib.sha256(data).hexdigest(), len(data), info.modified, 1, info.mimetype,
+            info.properties,
+        )  # fmt: skip
+
+    def fetch(self, space: str, content_id: str, limit: int) -> FetchedItem:
+        """The metadata and the bytes of an item of at most *limit* bytes, in one request. Raises :class:`StoreError`,
+        also if the item is larger."""
         try:
             file, response = get_object(self._calls, self._keys.item(space, content_id), checksums=True)
         except ItemNotFoundError as error:
             raise self._missing(space, content_id) from error
         with file:
             info = read_head(response).info(content_id)
-            if info.size > SMALL:
-                raise too_large(space, content_id)
-            data = file.read()
-        return Reading(
-            info.checksum(), hashlib.sha256(data).hexdigest(), len(data), info.modified, 1, info.mimetype,
-            info.properties,
-        )  # fmt: skip
+            if info.size > limit:
+                raise too_large(space, content_id, limit)
+            return FetchedItem(info, file.read())
 
     def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> io.BufferedReader:
         check_range(start, length)
