@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import picture, slope
+from samples import folder_sizes, picture, slope
 
 from soak import soak
 from suite.sizes import SIZE
@@ -44,6 +44,13 @@ def test_a_picture_has_a_line_for_each_series() -> None:
     drawn = picture({"send": [(0, 3), (60, 5)], "look": [(0, 40), (60, 900)]}, "p99", "ms")
     assert drawn.count("<polyline") == 2 and ">1000 ms<" in drawn and ">look<" in drawn
     assert picture({}, "p99", "ms") == ""
+
+
+def test_files_are_counted_below_each_entry_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "stores" / "one").mkdir(parents=True)
+    for name in ("node.db", "stores/a", "stores/one/b"):
+        (tmp_path / name).write_bytes(b"x" * len(name))
+    assert folder_sizes(tmp_path) == {"node.db": [1, 7], "stores": [2, 20]}
 
 
 @pytest.mark.served
