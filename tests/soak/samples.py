@@ -42,7 +42,7 @@ def _size(path: Path) -> tuple[int, int]:
         return 1, path.stat().st_size
     files, size, folders = 0, 0, [str(path)]
     while folders:
-        with os.scandir(folders.pop()) as entries:
+        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
