@@ -77,7 +77,8 @@ def serve(
     """Run a witness for the ledgers of --log until SIGTERM, and print its verifier key.
 
     It cosigns a checkpoint only if the ledger extends the one it cosigned last. The first start creates the key. Never
-    restore FILE.db from an old backup: the witness could then cosign two different ledgers.
+    restore FILE.db from a backup: the witness could then cosign a fork. If FILE.db is lost or damaged, start with a new
+    key in another FILE.
     """
     from millstream.anchoring.transparency.signed_note import parse_ledger_key
     from millstream.anchoring.witness import Witness, WitnessState
@@ -96,7 +97,8 @@ def serve(
         )
     if not key_file.exists() and state_file.exists():
         raise click.UsageError(
-            f"the key file {key_file} is missing, but its state {state_file} exists: restore the key from a backup"
+            f"the key file {key_file} is missing, but its state {state_file} exists: restore the key from a backup or, "
+            "if there is none, create a new key in another file (--key)"
         )
     key = read_key_file(key_file) if key_file.exists() else create_key_file(key_file, name)
     state, clock = WitnessState(state_file), SystemClock()

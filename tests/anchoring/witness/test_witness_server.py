@@ -149,7 +149,7 @@ def test_a_witness_with_tls_is_asked_over_https(tmp_path: Path, monkeypatch: pyt
     ("prepare", "arguments", "expected"),
     [
         ("key", ["--name", "example.net/w"], "the name in a key cannot be changed: omit --name"),
-        ("state", [], "is missing, but its state"),
+        ("state", [], "restore the key from a backup or, if there is none, create a new key in another file (--key)"),
         ("nonsense", [], "is not the key file of a witness"),
         ("readable", [], "chmod 600"),
         ("", ["--name", "with space"], "invalid origin"),

@@ -15,8 +15,8 @@ from millstream.core.sql_rows import insert_new, put_row
 from millstream.core.sqlite_file import open_database
 
 _IF_DAMAGED = (
-    "restore the file from the newest backup, and compare its sizes with those of the ledgers before you start the "
-    "witness; if there is no backup, retire the key of the witness and start with a new key (docs/how-to/witnesses.md)"
+    "do not restore the file from a backup, because a witness without its newest cosignatures may cosign a fork; "
+    "retire the key of the witness, and start the witness with a new key (docs/how-to/witnesses.md)"
 )
 
 metadata = sa.MetaData()
