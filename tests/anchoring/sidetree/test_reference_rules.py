@@ -99,6 +99,32 @@ def test_what_some_would_read_otherwise_is_refused_with_the_reason(value: Any) -
 
 
 @pytest.mark.parametrize(
+    ("endpoint", "is_portable"),
+    [
+        ({"v": "toJSON"}, True),
+        (["toJSON", {"a": "toJSON", "n": 1}], True),
+        ({'a"toJSON': "b", 'b,"toJSON': '{"toJSON":'}, True),
+        ({'"toJSON"': "a", "toJSON:": "b", "to": ',"toJSON":"'}, True),
+        ({"toJSON": None}, False),
+        ({"toJSON": "a", "z": "b"}, False),
+        ({"a": {"b": [{"a": "c", "toJSON": {}}]}}, False),
+        ([{"é": "toJSON", "toJSON": 1}], False),
+    ],
+)
+def test_only_a_member_called_to_json_is_refused_and_not_a_text(endpoint: Any, is_portable: bool) -> None:
+    service = {"id": "toJSON", "type": "toJSON", "serviceEndpoint": {"v": endpoint}}
+    patch = {"action": "add-services", "services": [service]}
+    delta = {"patches": [patch], "updateCommitment": hash_of("next")}
+    if is_portable:
+        assert check_delta(delta, SIDETREE) == delta == decode_json(canonical(delta))
+        assert canonical(delta) == stringify(delta) == rfc8785.dumps(delta)
+        return
+    with pytest.raises(RequestError, match="member 'toJSON'") as caught:
+        check_delta(delta, SIDETREE)
+    assert caught.value.code == "not_portable"
+
+
+@pytest.mark.parametrize(
     "endpoint",
     ["http:a", "http:/x", "http://", "HTTPS://@/", "http://a@/", "https://a:b@?x", "urn:a", "urn:uuid:1", "mailto:a"],
 )

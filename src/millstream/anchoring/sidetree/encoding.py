@@ -15,7 +15,8 @@ from millstream.anchoring.sidetree.javascript import TooDeepError, decode_base64
 from millstream.core.canonical import plain_json
 
 _PREFIX = b"\x12\x20"  # sha2-256, 32 bytes
-_TO_JSON = b'"toJSON"'  # the canonical form of an object with this member is a special one
+_TO_JSON = b'"toJSON":'
+_TO_JSON_MEMBER = re.compile(rb'[{,]"toJSON":')  # text has a backslash before such a quote
 _ALPHABET = re.compile(r"[A-Za-z0-9_-]*")
 _MULTIHASH = re.compile(r"Ei[A-D][A-Za-z0-9_-]{43}")  # 34 bytes that begin with the prefix
 _TO_URL = bytes.maketrans(b"+/", b"-_")
@@ -63,7 +64,12 @@ def canonical(value: Any) -> bytes:
 def plain_canonical(value: Any) -> bytes | None:
     """The canonical JSON of *value* if it has no numbers, no text beyond ASCII and no member ``toJSON``; else None."""
     data = plain_json(value)
-    return None if data is None or _TO_JSON in data else data
+    return None if data is None or has_to_json(data) else data
+
+
+def has_to_json(data: bytes) -> bool:
+    """Whether an object in the JSON *data* without blanks has a member ``toJSON``: it is hashed in another order."""
+    return _TO_JSON in data and _TO_JSON_MEMBER.search(data) is not None
 
 
 def hash_bytes(data: bytes) -> str:

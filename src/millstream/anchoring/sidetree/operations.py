@@ -18,6 +18,7 @@ from millstream.anchoring.sidetree.encoding import (
     canonical,
     check_multihash,
     commitment_of,
+    has_to_json,
     hash_of,
     hashes_to,
     is_base64url,
@@ -189,7 +190,7 @@ def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
 
 def _refuse_unportable(delta: Object, data: bytes) -> None:
     """A delta must be read by everybody as it was meant; *data* is its canonical JSON."""
-    if b'"toJSON"' in data:
+    if has_to_json(data):
         raise RequestError(
             "not_portable",
             "an object in a delta must not have the member 'toJSON', because readers would hash it differently",
