@@ -191,7 +191,10 @@ KINDS: Mapping[str, IssueKind] = {
         "queues", WARN, "Tasks arrive faster than they are processed.", "start more workers: `millstream mill work`"
     ),
     "too-old": IssueKind(
-        "queues", WARN, "No worker processes this queue.", "start a worker: `millstream mill work {subject}`"
+        "queues",
+        WARN,
+        "No worker processes this queue, or its workers are too slow.",
+        "start a worker, or one more if some run: `millstream mill work {subject}`",
     ),
     "no-worker": IssueKind(
         "queues",
