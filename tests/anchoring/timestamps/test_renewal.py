@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,6 +29,7 @@ from support.stamped_node import StampedNode
 from support.timestamp_authority import TimestampAuthority, TimestampRoot
 
 DAY = 86_400 * MICROSECONDS
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "timestamps.md"
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +221,23 @@ def test_time_stamps_are_found_again_after_the_database_was_lost(
     again = _verified(node, node.prove(1), trust, 390)  # two of the same second may change places
     assert set(map(repr, again)) == set(map(repr, _verified(node, proof, trust, 390))) and len(again) == 2
     assert node.command("anchor", "timestamps", "--find", "--ledger", "registry").out.count("1 entry") == 2
+
+
+def test_time_stamps_are_found_again_although_the_node_was_started_first(node: StampedNode) -> None:
+    node.anchor()
+    node.stamp()
+    with closing(sqlite3.connect(node.data / "node.db")) as database:
+        database.execute("DROP TABLE anchor_timestamps")
+    node.anchor()
+    node.stamp()
+    assert [each["size"] for each in node.timestamps()["timestamps"]] == [2]
+    refused = node.command("anchor", "timestamps", "--find")
+    assert (refused.code, "delete the rows of this ledger from the table anchor_timestamps" in refused.err) == (2, True)
+    (statement,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    with closing(sqlite3.connect(node.data / "node.db")) as database, database:
+        database.execute(statement)
+    assert node.command("anchor", "timestamps", "--find").code == 0
+    assert {each["size"] for each in node.timestamps()["timestamps"]} == {1, 2}
 
 
 def test_a_lost_token_stops_no_new_time_stamp(node: StampedNode, short: TimestampAuthority) -> None:

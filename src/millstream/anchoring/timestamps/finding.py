@@ -44,7 +44,9 @@ def find_timestamps(cas: Cas, tree: RootedTree, table: TimestampTable) -> None:
     """
     if table.records():
         raise TimestampError(
-            f"the node's database already lists time stamps of the ledger {table.ledger}: omit --find to list them"
+            f"the node's database already lists time stamps of the ledger {table.ledger}: omit --find to list them. If "
+            "older ones are missing because the database was lost, stop the node, delete the rows of this ledger from "
+            "the table anchor_timestamps, and repeat the command (docs/how-to/timestamps.md)"
         )
     records: list[TimestampRecord] = []
     for file in sorted(_stamped_files(cas), key=_order):
