@@ -24,6 +24,7 @@ from millstream.core.canonical import parse_canonical
 from millstream.testing.batches import CONFIG, make_batch, make_batches
 from millstream.testing.ledgers import some_anchor
 from suite.sizes import sized
+from support.commands import run_command
 from support.signed_ledger import MemorySignedLedger
 from support.witnesses import TestWitness
 
@@ -167,6 +168,32 @@ def test_a_policy_asks_for_witnesses(anchored: Any) -> None:
         with pytest.raises(ProofError, match="too few witnesses"):
             verify_proof(data, anchored.cas, Trust(policy=policy))
     assert verify_proof(twice, anchored.cas, Trust(policy=policy)).checkpoint.witnesses == ("one", "two")
+
+
+def test_the_times_at_which_witnesses_signed_are_printed(anchored: Any, tmp_path: Path) -> None:
+    times = {"one": 1_790_000_300, "two": 2**63 - 1, "three": 1_790_000_000}
+    witnesses = {name: TestWitness(f"w.example/{name}") for name in times}
+    note = parse_note(parse_canonical(anchored.prove_signed(anchored.ids[0], anchored.signed))["checkpoint"].encode())
+    for name, time in times.items():
+        note = witnesses[name].cosign(note, time)
+    proof, policy = tmp_path / "proof.json", tmp_path / "policy"
+    data = anchored.prove_signed(anchored.ids[0], anchored.signed)
+    proof.write_bytes(forged(data, checkpoint=lambda _: encode_note(note).decode()))
+    lines = [f"log {KEY.verifier_key}", *(f"witness {name} {each.key}" for name, each in witnesses.items())]
+    policy.write_text("\n".join([*lines, "group some 2 one two three", "quorum some", ""]), "utf-8")
+    command = ["verify", str(proof), "--cas", str(anchored.cas.root), "--policy", str(policy), "--data", str(tmp_path)]
+    shown = run_command(*command)
+    assert (
+        "\nThese witnesses signed it: three at 2026-09-21T14:13:20Z, one at 2026-09-21T14:18:20Z, two at an invalid "
+        "time.\n"
+    ) in shown.out
+    checkpoint = json.loads(run_command(*command, "--json").out)["checkpoint"]
+    assert checkpoint["witnesses"] == ["one", "three", "two"]
+    assert checkpoint["cosignatures"] == [
+        {"witness": "three", "time": 1_790_000_000_000_000},
+        {"witness": "one", "time": 1_790_000_300_000_000},
+        {"witness": "two", "time": None},
+    ]
 
 
 def test_a_pin_is_compared_with_the_entry_of_the_anchor_alone(anchored: Any) -> None:

@@ -29,6 +29,7 @@ from millstream.anchoring.timestamps.entry_timestamp import (
     EntryTimestamp,
     check_timestamps,
 )
+from millstream.anchoring.transparency.cosignatures import Cosignature
 from millstream.anchoring.transparency.policy import TrustPolicy, check_checkpoint
 from millstream.anchoring.transparency.signed_note import is_key_name
 from millstream.anchoring.transparency.tlog_proof import TlogProof, checkpoint_of, require_inclusion
@@ -109,7 +110,7 @@ class ProvenCheckpoint(msgspec.Struct, frozen=True):
     """The checkpoint of a proof: the ledger's name (``origin``), the number of entries in its tree, and its root (hex).
 
     ``signed_by`` lists the verifier keys among those you trust that signed it, ``witnesses`` the names of the policy's
-    witnesses that signed it.
+    witnesses that signed it. ``cosignatures`` says when each of them did, the earliest first.
     """
 
     origin: str
@@ -117,6 +118,7 @@ class ProvenCheckpoint(msgspec.Struct, frozen=True):
     root: str
     signed_by: tuple[str, ...] = ()
     witnesses: tuple[str, ...] = ()
+    cosignatures: tuple[Cosignature, ...] = ()
 
 
 class VerifiedProof(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,8 +308,12 @@ def _check_entry(proof: Proof, trust: Trust) -> ProvenCheckpoint:
             f"{proof.entry.number}, and a proof of version 2 has no other entries to compare: verify it with --key, or "
             "make it with `millstream prove --chain`"
         )
-    signed_by, witnesses = (trusted.signed_by, trusted.witnesses) if trusted else ((), ())
-    return ProvenCheckpoint(found.origin, found.size, found.root.hex(), signed_by, witnesses)
+    proven = ProvenCheckpoint(found.origin, found.size, found.root.hex())
+    if trusted is None:
+        return proven
+    return msgspec.structs.replace(
+        proven, signed_by=trusted.signed_by, witnesses=trusted.witnesses, cosignatures=trusted.cosignatures
+    )
 
 
 def _check_timestamps(proof: Proof | ChainProof, trust: Trust) -> tuple[CheckedTimestamp, ...]:

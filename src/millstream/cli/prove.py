@@ -18,6 +18,7 @@ from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.anchoring.proof import VerifiedProof
+    from millstream.anchoring.transparency.cosignatures import Cosignature
     from millstream.anchoring.transparency.policy import TrustPolicy
 
 MAX_KEY_FILE_BYTES = 64 << 10
@@ -179,13 +180,18 @@ def _print_trust(verified: VerifiedProof, ledger_head: str | None) -> None:
             f"The checkpoint of {counted(checkpoint.size, 'entry')} of the ledger "
             f"{checkpoint.origin} is signed by {signers}."
         )
-        if checkpoint.witnesses:
-            echo_line(f"These witnesses signed it: {', '.join(checkpoint.witnesses)}.")
+        if checkpoint.cosignatures:
+            echo_line(f"These witnesses signed it: {', '.join(map(_signed_at, checkpoint.cosignatures))}.")
     elif not verified.pinned:
         echo_line(
             f"The checkpoint of the ledger {checkpoint.origin} is not verified: name a key or policy that you trust "
             "(--key, --policy)."
         )
+
+
+def _signed_at(cosignature: Cosignature) -> str:
+    time = cosignature.time
+    return f"{cosignature.witness} at {'an invalid time' if time is None else format_timestamp(time)}"
 
 
 def _print_timestamps(verified: VerifiedProof) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from millstream.anchoring.errors import LedgerKeyError
+from millstream.anchoring.transparency.cosignatures import Cosignature, cosignatures
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
 from millstream.node import Node
@@ -21,19 +22,6 @@ if TYPE_CHECKING:
 WitnessState = Literal["cosigned", "not-asked", "away", "refuses", "forked", "failed"]
 """How a witness answered last: ``away`` did not answer, ``forked`` has cosigned another history than this ledger's,
 ``failed`` is one of the two where an earlier version did not record which."""
-
-
-_LAST_SECOND = 253_402_300_799
-"""The last second of the year 9999. A witness may sign any."""
-
-
-class Cosignature(msgspec.Struct, frozen=True):
-    """The cosignature of a ``witness`` (its name in the policy), at a ``time`` by its own clock (microseconds; None for
-    one that no calendar has).
-    """
-
-    witness: str
-    time: int | None
 
 
 class CosigningCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,12 +112,6 @@ def ledger_status(node: Node, name: LedgerName) -> LedgerStatus:
         witnesses=_witnesses(policy, found),
         alarm_seconds=node.settings.anchoring.witness_alarm / MICROSECONDS,
     )
-
-
-def cosignatures(times: Mapping[str, int]) -> Sequence[Cosignature]:
-    """*times* (seconds by name) in the order of the times."""
-    rows = sorted(times.items(), key=lambda item: item[::-1])
-    return [Cosignature(name, at * MICROSECONDS if at <= _LAST_SECOND else None) for name, at in rows]
 
 
 def _keys(node: Node, name: LedgerName) -> Sequence[str]:

@@ -14,6 +14,7 @@ import msgspec
 
 from millstream.anchoring.errors import CheckpointError, NoteError, TrustPolicyError
 from millstream.anchoring.transparency.checkpoint import Checkpoint, parse_checkpoint
+from millstream.anchoring.transparency.cosignatures import Cosignature, cosignatures
 from millstream.anchoring.transparency.signed_note import (
     COSIGNATURE,
     SignedNote,
@@ -74,11 +75,15 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrustedCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint that satisfies a policy: ``signed_by`` are verifier keys of logs, ``witnesses`` their names."""
+    """A checkpoint that satisfies a policy: ``signed_by`` are verifier keys of logs, ``witnesses`` their names.
+
+    ``cosignatures`` says when each witness signed, the earliest first.
+    """
 
     checkpoint: Checkpoint
     signed_by: tuple[str, ...]
     witnesses: tuple[str, ...]
+    cosignatures: tuple[Cosignature, ...]
 
 
 def trusting(keys: Sequence[VerifierKey]) -> TrustPolicy:
@@ -102,16 +107,16 @@ def check_checkpoint(data: bytes, policy: TrustPolicy) -> TrustedCheckpoint:
             f"of {trusted}"
         )
     verified = {str(each.key) for each in verify_note(note, logs)}
-    witnesses = cosigning_witnesses(note, policy)
-    if policy.missing(witnesses):
-        names = ", ".join(sorted(witnesses)) or "none"
+    times = cosignature_times(note, policy)
+    if policy.missing(times):
+        names = ", ".join(sorted(times)) or "none"
         raise NoteError(
             f"too few witnesses signed the checkpoint of the ledger {checkpoint.origin}: the quorum "
             f"{policy.quorum!r} needs {policy.quorum_text()}; signed by: {names}; make the proof again when the quorum "
             "has cosigned (`millstream prove --require-quorum`)"
         )
     signed_by = tuple(str(key) for key in logs if str(key) in verified)
-    return TrustedCheckpoint(checkpoint, signed_by, tuple(sorted(witnesses)))
+    return TrustedCheckpoint(checkpoint, signed_by, tuple(sorted(times)), cosignatures(times))
 
 
 def cosigning_witnesses(note: SignedNote, policy: TrustPolicy) -> set[str]:

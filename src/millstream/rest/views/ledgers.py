@@ -7,16 +7,12 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.anchoring.http_reader import redacted_url
+from millstream.anchoring.transparency.cosignatures import Cosignature
 from millstream.core.errors import NotFoundError
 from millstream.node.ledger_trees import LEDGERS, LedgerName
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
-from millstream.status.ledger_status import (
-    Cosignature,
-    LedgerStatus,
-    WitnessStatus,
-    ledger_status,
-)
+from millstream.status.ledger_status import LedgerStatus, WitnessStatus, ledger_status
 
 endpoints = EndpointRegistry()
 

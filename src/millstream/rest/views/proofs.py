@@ -21,6 +21,7 @@ from millstream.anchoring.proof import (
 )
 from millstream.anchoring.timestamps.authorities import MAX_CERTIFICATE_BYTES, parse_authorities
 from millstream.anchoring.timestamps.entry_timestamp import CheckedTimestamp
+from millstream.anchoring.transparency.cosignatures import Cosignature, cosignatures
 from millstream.anchoring.transparency.policy import (
     MAX_POLICY_BYTES,
     TrustPolicy,
@@ -35,7 +36,6 @@ from millstream.core.message import encode_line
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, FileDownload, Listing, Name
 from millstream.settings.console import Role
-from millstream.status.ledger_status import Cosignature, cosignatures
 
 endpoints = EndpointRegistry()
 
