@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,24 @@ from millstream.cli.main import run
 from millstream.mill.audit import export as audit_export
 from millstream.mill.audit.audit_log import COLUMNS, AuditLog, tsv_lines
 from millstream.mill.audit.export import AuditExport, AuditExportError
-from millstream.stores import LocalStore, StoreUnavailableError, all_entries
+from millstream.stores import LocalStore, Store, StoreUnavailableError, all_entries
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
+from millstream.stores.wrapper import StoreCall
 from millstream.testing.damage import flip_bit
-from millstream.testing.faulty_store import LostReplyStore
+from millstream.testing.faulty_store import FaultyStore, LostReplyStore
 
 FOLDER = "acme/1/s"
+
+
+class CountedStore(FaultyStore):
+    """Counts the calls of *store* by method."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.calls: Counter[str] = Counter()
+
+    def before(self, call: StoreCall) -> None:
+        self.calls[call.method] += 1
 
 
 class Office:
@@ -45,6 +58,12 @@ class Office:
     def export(self) -> tuple[int, int]:
         done = AuditExport(self.world.providers, self.log, self.outbox, "2", "audits").run()
         return done.events, done.files
+
+    def count_calls(self) -> Counter[str]:
+        """The calls of the store from now on, by method."""
+        counted = CountedStore(self.store)
+        self.world.stores["2"] = counted
+        return counted.calls
 
     def files(self) -> dict[str, list[str]]:
         found = {}
@@ -112,6 +131,63 @@ def test_files_that_were_deleted_are_written_again_as_they_were(
         assert office.files() == before
     assert office.export() == (0, 0)
     assert max(sum(map(len, lines)) for lines in before.values()) <= 1000
+
+
+def test_a_run_requests_the_metadata_of_one_file_however_many_were_exported(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_export, "MOST_BYTES", 1000)
+    office.process(office.happen(*[f"item {number}" for number in range(36)]))
+    office.export()
+    own = list(office.files())
+    assert len(own) > 5
+    calls = office.count_calls()
+    assert office.export() == (0, 0)
+    assert calls == {"create_space": 1, "has_space": 1, "entries": 1, "info": 1}
+    calls.clear()
+    office.process(office.happen(*[f"new {number}" for number in range(24)]))
+    written = office.export()[1]
+    assert written > 2
+    assert calls == {"create_space": 1, "has_space": 1, "entries": 1, "info": 1, "open": 1, "put": written}
+    calls.clear()
+    office.store.delete("audits", own[1])
+    assert office.export()[1] == 1
+    assert calls["info"] == len(office.files()) - 1
+    calls.clear()
+    assert office.export() == (0, 0)
+    assert calls["info"] == 1
+
+
+def test_an_older_file_that_was_replaced_by_another_program_is_found(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_export, "MOST_BYTES", 1000)
+    office.process(office.happen(*[f"item {number}" for number in range(36)]))
+    office.export()
+    office.store.put("audits", list(office.files())[1], io.BytesIO(b"mine"))
+    with pytest.raises(AuditExportError, match="was not written by this export"):
+        office.export()
+
+
+def test_files_of_an_export_that_did_not_record_the_earlier_ones_are_continued(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_export, "MOST_BYTES", 1000)
+    office.process(office.happen(*[f"item {number}" for number in range(36)]))
+    office.export()
+    before = office.files()
+    for name in before:
+        kept = office.store.info("audits", name).properties
+        names = ("first-event", "last-event")
+        office.store.set_properties("audits", name, {one: kept[one] for one in names})
+    office.store.delete("audits", list(before)[2])
+    assert office.export()[1] == 1
+    assert office.files() == before
+    office.process(office.happen("new"))
+    assert office.export()[0] == 1
+    calls = office.count_calls()
+    assert office.export() == (0, 0)
+    assert calls["info"] == 1
 
 
 def test_a_file_of_another_program_before_the_newest_one_is_left_alone(office: Office) -> None:

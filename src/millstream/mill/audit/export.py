@@ -2,8 +2,8 @@
 
 Each (account, store, space) has its own files, which begin with a heading; a new one begins at 10 MiB. The files
 themselves record what was exported, so there is no other state, a killed run loses nothing, and a file that was deleted
-is written again. The format is
-``docs/formats/audit.md``.
+is written again. The newest file also records which files were before it, so that a run asks for the metadata of one
+file, however many there are. The format is ``docs/formats/audit.md``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -29,12 +29,24 @@ MOST_BYTES = 10 * 1024 * 1024
 MIMETYPE = "text/tab-separated-values"
 
 _HEADING = next(tsv_lines([])).encode()
-_FIRST, _LAST = "first-event", "last-event"
+_FIRST, _LAST, _EARLIER = "first-event", "last-event", "earlier-files"
 _NAME = re.compile(r"\d{12,}\.tsv")
 
 
 class AuditExportError(MillError):
     """A file of the exported audit log is not as it was written."""
+
+
+class _Folder(msgspec.Struct):
+    """The files of one (account, store, space): their sizes in bytes, as listed, and as written by this run."""
+
+    prefix: str
+    sizes: dict[str, int]
+
+    def earlier(self, name: str) -> str:
+        """The SHA-256 (hex) of the sizes and ids of the files before *name*: another one if any was deleted."""
+        lines = (f"{self.sizes[one]} {one}\n" for one in sorted(self.sizes) if one < name)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class Exported(msgspec.Struct):
@@ -75,42 +87,51 @@ class AuditExport:
 
     def _export(self, account: str, store: str, space: str, done: Exported) -> None:
         prefix = "".join(f"{encode_name(name)}/" for name in (account, store, space))
-        files = self._files(prefix)
+        folder = _Folder(prefix, self._sizes(prefix))
         settled, after = self._outbox.settled(store, space), 0
 
         def events(until: int) -> Iterator[AuditEvent]:
             return self._log.events(store, space, account=account, after=after, until=until)
 
-        for file in files:  # first what lies before and between them: files that were deleted
-            if (first := int(file.properties[_FIRST])) > after + 1:
-                self._write_all(prefix, events(first - 1), None, done)
-            after = max(after, int(file.properties[_LAST]))
-        self._write_all(prefix, events(settled), files[-1] if files else None, done)
+        newest = self._info(next(reversed(folder.sizes)), prefix) if folder.sizes else None
+        if newest is not None and newest.properties.get(_EARLIER) == folder.earlier(newest.content_id):
+            after = int(newest.properties[_LAST])
+        elif newest is not None:
+            others = [self._info(name, prefix) for name in folder.sizes if name != newest.content_id]
+            for file in [*others, newest]:  # first what lies before and between them: files that were deleted
+                if (first := int(file.properties[_FIRST])) > after + 1:
+                    self._write_all(folder, events(first - 1), None, done)
+                after = max(after, int(file.properties[_LAST]))
+        self._write_all(folder, events(settled), newest, done)
 
-    def _write_all(self, prefix: str, events: Iterator[AuditEvent], grown: ItemInfo | None, done: Exported) -> None:
-        """Write *events* to as many files as they fill; the first of them continues *grown* if that has room."""
+    def _write_all(self, folder: _Folder, events: Iterator[AuditEvent], grown: ItemInfo | None, done: Exported) -> None:
+        """Write *events* to as many files as they fill; the first of them continues *grown* if that has room.
+
+        No event before them may be missing: the last of the files records those before it as complete.
+        """
         first = next(events, None)
         if first is None:
             return
-        name, start, data = f"{prefix}{first.number:012d}.tsv", first.number, bytearray(_HEADING)
+        name, start, data = f"{folder.prefix}{first.number:012d}.tsv", first.number, bytearray(_HEADING)
         if grown is not None and grown.size < MOST_BYTES:
             name, start, data = grown.content_id, int(grown.properties[_FIRST]), bytearray(self._read(grown))
         last = 0
         for event, line in _lines(itertools.chain([first], events)):
             if len(data) > len(_HEADING) and len(data) + len(line) > MOST_BYTES:
                 if last:
-                    self._write(name, data, start, last, done)
-                name, start, data = f"{prefix}{event.number:012d}.tsv", event.number, bytearray(_HEADING)
+                    self._write(folder, name, data, {_FIRST: str(start), _LAST: str(last)}, done)
+                name, start, data = f"{folder.prefix}{event.number:012d}.tsv", event.number, bytearray(_HEADING)
             data += line
             last = event.number
             done.events += 1
-        self._write(name, data, start, last, done)
+        complete = {_FIRST: str(start), _LAST: str(last), _EARLIER: folder.earlier(name)}
+        self._write(folder, name, data, complete, done)
 
-    def _files(self, prefix: str) -> list[ItemInfo]:
-        """The files of this export under *prefix* in order; the last file there must be one of them."""
-        names = [entry.content_id for entry in self._providers.entries(self._store, self._space, prefix=prefix)]
-        own = [name for name in names if _NAME.fullmatch(name, len(prefix)) or name == names[-1]]
-        return [self._info(name, prefix) for name in own]
+    def _sizes(self, prefix: str) -> dict[str, int]:
+        """The sizes of the files of this export under *prefix* in order; the last file there must be one of them."""
+        sizes = {one.content_id: one.size for one in self._providers.entries(self._store, self._space, prefix=prefix)}
+        last = next(reversed(sizes), None)
+        return {name: size for name, size in sizes.items() if _NAME.fullmatch(name, len(prefix)) or name == last}
 
     def _info(self, name: str, prefix: str) -> ItemInfo:
         store = self._providers[self._store]
@@ -137,14 +158,17 @@ class AuditExport:
             )
         return data
 
-    def _write(self, name: str, data: bytearray, first: int, last: int, done: Exported) -> None:
+    def _write(
+        self, folder: _Folder, name: str, data: bytearray, properties: Mapping[str, str], done: Exported
+    ) -> None:
         store, kept = self._providers[self._store], bytes(data)
-        properties, sha256 = {_FIRST: str(first), _LAST: str(last)}, hashlib.sha256(kept).hexdigest()
+        sha256 = hashlib.sha256(kept).hexdigest()
         self._providers.call(
             lambda: store.put(
                 self._space, name, io.BytesIO(kept), mimetype=MIMETYPE, properties=properties, sha256=sha256
             )
         )
+        folder.sizes[name] = len(kept)
         done.files += 1
 
     def _where(self, name: str) -> str:
