@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import operator
 import os
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -165,6 +168,38 @@ def test_a_node_has_the_rules_of_its_settings_with_what_is_different_for_some_so
     settings = Settings(data=str(tmp_path), batching=BatchingSettings(override=({"source": "p", "window": 5},)))
     with Node.open(settings, create=True) as node:
         assert [config.window for config in node.batching.rules.configs] == [30 * 60 * MICROSECONDS, 5]
+
+
+def test_a_node_forgets_batch_services_that_were_closed(tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path)), VirtualClock(), create=True) as node:
+        for log in ("in", "other"):
+            node.logs.store.log(LogSpec(log))
+        open_service = node.batching.service("other", "other.batches")
+        closed = []
+        for _ in range(3):
+            with contextlib.closing(node.batching.service("in", "in.batches")) as service:
+                closed.append(weakref.ref(service))
+        last = node.batching.service("in", "in.batches")
+        del service
+        gc.collect()
+        assert [one() for one in closed] == [None, None, None]
+    assert (open_service.closed, last.closed) == (True, True)
+
+
+def test_a_closed_batch_service_does_not_count_for_the_time_until_events_are_batched(tmp_path: Path) -> None:
+    clock = VirtualClock(MICROSECONDS)
+    slow, fast = (
+        Settings(data=str(tmp_path), batching=BatchingSettings(Duration(size), Duration(5))) for size in (900, 9)
+    )
+    with Node.open(slow, clock, create=True) as node, node.logs.store.log(LogSpec("in")).writer() as writer:
+        writer.append([Message(b"x", event_time=clock.now())])
+        node.batching.service("in", "out").step()
+    with Node.open(fast, clock) as node:
+        own = node.batching.patience
+        node.batching.change_rules("out", clock.now() + 10_000)
+        with contextlib.closing(node.batching.service("in", "out")):
+            assert node.batching.patience > own + 800
+        assert node.batching.patience == own
 
 
 def test_a_batch_service_goes_on_in_the_next_node_by_the_rules_in_the_settings(tmp_path: Path) -> None:

@@ -96,6 +96,11 @@ class BatchService:
         return self._position
 
     @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    @property
     def rules(self) -> Rulebook:
         """The rules with all changes."""
         return self._batcher.rules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class BatchingPart:
         self._logs = logs
         self._databases = databases
         self._services: list[BatchService] = []
+        self._services_lock = threading.Lock()
         self._pairs: dict[str, tuple[int, tuple[str, str] | None]] = {}
 
     @locked_cached_property
@@ -57,16 +59,28 @@ class BatchingPart:
         source, sink = store.log(LogSpec(log), create=False), store.log(LogSpec(output, kind="batches"))
         metrics = metrics or LabelledMetrics(self._context.metrics, log=log)
         service = BatchService(source, sink, self.rules, self.state(output), ticks=ticks, clock=clock, metrics=metrics)
-        self._context.resources.callback(service.close)
-        self._services.append(service)
+        self._keep(service)
         return service
+
+    def _keep(self, service: BatchService) -> None:
+        """Close *service* with the node, and forget those that were closed: a role can begin and end any number of
+        times."""
+        with self._services_lock:
+            if not self._services:
+                self._context.resources.callback(self._close_services)
+            self._services = [*(one for one in self._services if not one.closed), service]
+
+    def _close_services(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for service in self._services:
+                stack.callback(service.close)
 
     @property
     def patience(self) -> int:
         """The longest time (microseconds) from an event until it is batched or rejected, by the rules of the settings
         and those of the services in this process."""
         own = self._context.settings.batching.rules.patience
-        return max([own, *(service.patience for service in self._services)])
+        return max([own, *(service.patience for service in self._services if not service.closed)])
 
     def rules_of(self, output: str | None) -> Rulebook:
         """The rules of the log of batches *output*, with all changes; those of this node where they never changed, and
