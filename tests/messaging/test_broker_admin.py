@@ -11,7 +11,7 @@ from millstream.messaging.protocol.batch_calls import ACK, BATCH_SERVICE, RECEIV
 
 def test_administration_calls_keep_their_names() -> None:
     assert ADMIN_SERVICE == "millstream.broker.v1.Admin"
-    assert sorted(AdminService(cast(BrokerCore, None)).by_name) == [
+    assert sorted(call.name for call in AdminService(cast(BrokerCore, None)).calls) == [
         "Clients",
         "ConfigureGroup",
         "DropTopic",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import pwd
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from millstream.node import Node
 from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.messaging.broker.admin import AdminChange
 
 _LONGEST_NAME = 64
 
@@ -33,6 +36,14 @@ def record_change(node: Node, action: str, target: str, **facts: Any) -> None:
     if caller := os.environ.get("SUDO_USER"):
         facts["sudo_user"] = caller[:_LONGEST_NAME]
     OperatorAuditLog(node.databases.own, node.clock).add(os_user(), action, target, **facts)
+
+
+def record_broker_change(node: Node, user: str, change: AdminChange) -> None:
+    """Record *change*, which *user* made at the broker of *node* over the network; durable when this returns."""
+    from millstream.rest.operator_audit_log import OperatorAuditLog
+
+    log = OperatorAuditLog(node.databases.own, node.clock)
+    log.add(user, change.action, change.target, **change.facts)
 
 
 def record_change_if_node(settings: Settings, action: str, target: str, **facts: Any) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from millstream.cli.serve_roles import ServeRoles
     from millstream.core.address import Address
     from millstream.messaging.broker.server.broker_server import BrokerServer
+    from millstream.messaging.broker.server.rpc import RecordChange
     from millstream.messaging.broker.server.shared_broker import SharedBroker
     from millstream.node import Node
     from millstream.rest.broker_link import BrokerLink
@@ -160,7 +161,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
 
 async def _own_broker(stack: contextlib.AsyncExitStack, node: Node, places: _Places) -> BrokerServer:
     """The broker of a node that this process serves alone."""
-    broker = await stack.enter_async_context(node.messaging.broker(*places))
+    broker = await stack.enter_async_context(node.messaging.broker(*places, record=_recorder(node)))
     _say_ready(broker.places)
     return broker
 
@@ -169,9 +170,15 @@ async def _shared_broker(stack: contextlib.AsyncExitStack, node: Node, places: _
     """The broker of a node that other processes may serve as well: on standby until this one has the role."""
     if places is None or not node.databases.members.is_shared:
         return None
-    broker = await stack.enter_async_context(node.messaging.shared_broker(*places))
+    broker = await stack.enter_async_context(node.messaging.shared_broker(*places, record=_recorder(node)))
     _say_ready(broker.places)
     return broker
+
+
+def _recorder(node: Node) -> RecordChange:
+    from millstream.cli.change_log import record_broker_change
+
+    return functools.partial(record_broker_change, node)
 
 
 def _say_ready(places: Sequence[Address]) -> None:

@@ -31,6 +31,7 @@ from millstream.messaging.broker.admin import (
     GroupInfo,
     OffsetResetRequest,
     TopicInfo,
+    change_by,
 )
 from millstream.messaging.broker.limits import GroupSpec, limits_of
 from millstream.messaging.broker.storage.topic import TYPES, TopicSpec
@@ -219,25 +220,12 @@ def _ask(
         raise WriterBusyError(
             f"the topics in the log store are in use by a running broker: use --broker HOST:PORT or --url URL ({error})"
         ) from error
-    _record(settings, call, result)
+    change = change_by(call, request, result)
+    if change is not None:
+        from millstream.cli.change_log import record_change_if_node
+
+        record_change_if_node(settings, change.action, change.target, **change.facts)
     return result
-
-
-def _record(settings: Settings, call: AdminCall[Any, Any], result: Any) -> None:
-    """Record a change of the data folder as the REST interface records the same call."""
-    from millstream.cli.change_log import record_change_if_node
-
-    if call is CREATE_TOPIC:
-        facts = {"type": result.type, "queues": result.queues}
-        record_change_if_node(settings, "create topic", f"topic {result.name}", **facts)
-    elif call is DROP_TOPIC:
-        record_change_if_node(settings, "delete topic", f"topic {result}")
-    elif call is CONFIGURE_GROUP:
-        facts = {"max_attempts": result.max_attempts, "backoff": list(result.backoff)}
-        record_change_if_node(settings, "configure group", f"group {result.name}", **facts)
-    elif call is RESET_OFFSET:
-        facts = {"topic": result.topic, "done": result.done}
-        record_change_if_node(settings, "reset offset", f"group {result.group}", **facts)
 
 
 def _print_rules(groups: list[GroupSpec], as_json: bool) -> None:

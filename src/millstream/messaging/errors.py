@@ -60,6 +60,10 @@ class ClientNotRespondingError(BrokerError):
     transient = True
 
 
+class ChangeNotRecordedError(BrokerError):
+    """The change was made, but could not be recorded in the operator audit log; the broker's error output says why."""
+
+
 class BrokerCredentialsError(BrokerError, InputError):
     """The keys or certificates of a broker cannot be used as they are."""
 

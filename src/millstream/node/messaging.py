@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from millstream.messaging.broker.admin import AdminCall
     from millstream.messaging.broker.security.tls import ServerTls
     from millstream.messaging.broker.server.broker_server import BrokerServer
+    from millstream.messaging.broker.server.rpc import RecordChange
     from millstream.messaging.broker.server.shared_broker import SharedBroker
     from millstream.messaging.broker.settings import KeySettings
     from millstream.messaging.client.signing import Credentials
@@ -35,10 +36,13 @@ class MessagingPart:
         self._logs = logs
         self._databases = databases
 
-    def broker(self, place: Address, tls_place: Address | None = None) -> BrokerServer:
+    def broker(
+        self, place: Address, tls_place: Address | None = None, *, record: RecordChange | None = None
+    ) -> BrokerServer:
         """A broker on the node's logs, listening on *place* while its block is open.
 
-        At *tls_place*, if given, it uses TLS, with the certificate of the settings or else a generated one. Raises
+        At *tls_place*, if given, it uses TLS, with the certificate of the settings or else a generated one. *record*
+        gets each change by an administrative call over the network. Raises
         :class:`~millstream.messaging.errors.BrokerCredentialsError` where its keys or certificates cannot be used.
         """
         from millstream.messaging.broker.limits import limits_of
@@ -55,9 +59,12 @@ class MessagingPart:
             tls=self._tls(tls_place),
             tls_place=tls_place,
             advertised=parse_address(settings.advertised) if settings.advertised else None,
+            record=record,
         )
 
-    def shared_broker(self, place: Address, tls_place: Address | None = None) -> SharedBroker:
+    def shared_broker(
+        self, place: Address, tls_place: Address | None = None, *, record: RecordChange | None = None
+    ) -> SharedBroker:
         """The broker of a member of the node: like :meth:`broker`, but on standby until it is told to begin."""
         from millstream.messaging.broker.limits import limits_of
         from millstream.messaging.broker.security.access_keys import read_keyring
@@ -75,6 +82,7 @@ class MessagingPart:
             clock=clock,
             limits=limits_of(settings),
             advertised=advertised,
+            record=record,
         )
 
     def ask_owner(self, call: AdminCall[Request, Result], request: Request) -> Result:

@@ -6,7 +6,6 @@ Each call is declared once, and served in two ways: by the REST interface of the
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Annotated, Any, Final, Generic, TypeVar
 
@@ -133,6 +132,14 @@ class GroupNameError(BrokerError, InputError):
     """This cannot be the name of a consumer group."""
 
 
+class AdminChange(msgspec.Struct, frozen=True):
+    """A change by a call, as the operator audit log records it."""
+
+    action: str
+    target: str
+    facts: Mapping[str, Any] = {}
+
+
 class AdminCallError(BrokerError):
     """The broker refused."""
 
@@ -192,6 +199,31 @@ CLIENTS = AdminCall("Clients", str, list[ClientInfo], "GET /clients", "group")
 STACK_TRACE = AdminCall("StackTrace", str, str, "GET /clients/stack", "client_id")
 VERIFY = AdminCall("Verify", VerificationRequest, VerificationResult, "POST /clients/verify")
 
+_CHANGES: Final[Mapping[AdminCall[Any, Any], Callable[[Any, Any], AdminChange]]] = {
+    CREATE_TOPIC: lambda _, topic: AdminChange(
+        "create topic", f"topic {topic.name}", {"type": topic.type, "queues": topic.queues}
+    ),
+    DROP_TOPIC: lambda _, name: AdminChange("delete topic", f"topic {name}"),
+    CONFIGURE_GROUP: lambda _, spec: AdminChange(
+        "configure group", f"group {spec.name}", {"max_attempts": spec.max_attempts, "backoff": list(spec.backoff)}
+    ),
+    RESET_OFFSET: lambda _, group: AdminChange(
+        "reset offset", f"group {group.group}", {"topic": group.topic, "done": group.done}
+    ),
+    VERIFY: lambda asked, result: AdminChange(
+        "verify message",
+        f"client {asked.client_id}",
+        {"topic": asked.topic, "id": asked.id, "status": result.status},
+    ),
+}
+"""Of a request and its result: what was changed."""
+
+
+def change_by(call: AdminCall[Request, Result], request: Request, result: Result) -> AdminChange | None:
+    """What *call* of *request*, with this *result*, has changed; None for a call that only reads."""
+    return _CHANGES[call](request, result) if call in _CHANGES else None
+
+
 _ERRORS: Final[Mapping[int, type[BrokerError]]] = {
     v2.TOPIC_NOT_FOUND: TopicNotFoundError,
     v2.ILLEGAL_CONSUMER_GROUP: GroupNameError,
@@ -215,8 +247,6 @@ class AdminService:
             STACK_TRACE: self.stack_trace,
             VERIFY: self.verify,
         }
-        self.by_name = {call.name: self._served(call) for call in self._methods}
-        """Every call by its name in the gRPC service, from JSON to JSON."""
 
     @property
     def calls(self) -> Collection[AdminCall[Any, Any]]:
@@ -234,8 +264,13 @@ class AdminService:
             raise _ERRORS.get(error.code, BrokerError)(str(error)) from error
         return result
 
-    def _served(self, call: AdminCall[Request, Result]) -> Callable[[bytes], Awaitable[bytes]]:
-        return call.served_by(functools.partial(self.ask, call))
+    async def change(self, call: AdminCall[Request, Result], request: Request) -> tuple[Result, AdminChange | None]:
+        """:meth:`ask`, and what it has changed: None for a call that only reads, and for a topic that exists as
+        requested, which programs ask for each time they start.
+        """
+        unchanged = call is CREATE_TOPIC and request in self._core.specs
+        result = await self.ask(call, request)
+        return result, None if unchanged else change_by(call, request, result)
 
     async def create_topic(self, spec: TopicSpec) -> TopicInfo:
         """Make a topic, or give it more queues."""

@@ -28,6 +28,7 @@ from millstream.messaging.broker.admin import (
     TopicInfo,
     VerificationRequest,
     VerificationResult,
+    change_by,
 )
 from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.storage.topic import TopicSpec
@@ -82,9 +83,7 @@ def topics(app: AppContext, request: ApiRequest[TopicsQuery, Any]) -> Listing[To
 def create_topic(app: AppContext, request: ApiRequest[Any, NewTopic]) -> TopicInfo:
     """Create a topic if it does not exist, or give it more queues."""
     new = TopicSpec(request.body.name, request.body.type, request.body.queues)
-    created = _ask(app, CREATE_TOPIC, new)
-    target = f"topic {new.name}"
-    app.operator_log.add(request.principal.name, "create topic", target, type=new.type, queues=new.queues)
+    created = _change(app, request, CREATE_TOPIC, new)
     app.poller.hurry()
     return created
 
@@ -92,8 +91,7 @@ def create_topic(app: AppContext, request: ApiRequest[Any, NewTopic]) -> TopicIn
 @endpoints.post(DROP_TOPIC.path, body=TopicName)
 def delete_topic(app: AppContext, request: ApiRequest[Any, TopicName]) -> str:
     """Delete a topic and the positions of its groups; its messages stay in its log."""
-    deleted = _ask(app, DROP_TOPIC, request.body.topic)
-    app.operator_log.add(request.principal.name, "delete topic", f"topic {deleted}")
+    deleted = _change(app, request, DROP_TOPIC, request.body.topic)
     app.poller.hurry()
     return deleted
 
@@ -113,18 +111,13 @@ def group_limits(app: AppContext, request: ApiRequest[GroupsQuery, Any]) -> List
 @endpoints.post(CONFIGURE_GROUP.path, body=GroupConfigRequest)
 def configure_group(app: AppContext, request: ApiRequest[Any, GroupConfigRequest]) -> GroupSpec:
     """Set the delivery limits of a consumer group."""
-    limits = _ask(app, CONFIGURE_GROUP, request.body)
-    target, attempts, backoff = f"group {limits.name}", limits.max_attempts, list(limits.backoff)
-    app.operator_log.add(request.principal.name, "configure group", target, max_attempts=attempts, backoff=backoff)
-    return limits
+    return _change(app, request, CONFIGURE_GROUP, request.body)
 
 
 @endpoints.post(RESET_OFFSET.path, body=OffsetResetRequest)
 def reset_offset(app: AppContext, request: ApiRequest[Any, OffsetResetRequest]) -> GroupInfo:
     """Set the position of a consumer group in a topic to a message or a time."""
-    group = _ask(app, RESET_OFFSET, request.body)
-    target = f"group {group.group}"
-    app.operator_log.add(request.principal.name, "reset offset", target, topic=group.topic, done=group.done)
+    group = _change(app, request, RESET_OFFSET, request.body)
     app.poller.hurry()
     return group
 
@@ -144,17 +137,22 @@ def stack_trace(app: AppContext, request: ApiRequest[ClientQuery, Any]) -> str:
 @endpoints.post(VERIFY.path, body=VerificationRequest)
 def verify_message(app: AppContext, request: ApiRequest[Any, VerificationRequest]) -> VerificationResult:
     """Let the listener of a push consumer process a message once; the position of its group does not change."""
-    asked = request.body
-    result = _ask(app, VERIFY, asked)
-    target, topic, number = f"client {asked.client_id}", asked.topic, asked.id
-    app.operator_log.add(request.principal.name, "verify message", target, topic=topic, id=number, status=result.status)
-    return result
+    return _change(app, request, VERIFY, request.body)
 
 
 def _ask(app: AppContext, call: AdminCall[Asked, Result], request: Asked) -> Result:
     if app.broker is None:
         raise NoBrokerError
     return app.broker.ask(call, request)
+
+
+def _change(app: AppContext, request: ApiRequest[Any, Any], call: AdminCall[Asked, Result], asked: Asked) -> Result:
+    """The result of *call*, which the operator audit log records for the user of *request*."""
+    result = _ask(app, call, asked)
+    change = change_by(call, asked, result)
+    assert change is not None
+    app.operator_log.add(request.principal.name, change.action, change.target, **change.facts)
+    return result
 
 
 def _list(app: AppContext, call: AdminCall[str, list[Result]], name: str) -> Listing[Result]:

@@ -16,7 +16,7 @@ from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.security.access_keys import Keyring
 from millstream.messaging.broker.security.tls import ServerTls
 from millstream.messaging.broker.server.listener import Listener
-from millstream.messaging.broker.server.rpc import CallAuthorizer, broker_handlers
+from millstream.messaging.broker.server.rpc import CallAuthorizer, RecordChange, broker_handlers
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import BrokerError
 
@@ -28,8 +28,8 @@ class BrokerServer:
     """A broker on *store* at *place*, as an asynchronous context: it accepts calls inside.
 
     *keys*, *tls*, *tls_place* and *interceptors* are those of :class:`Listener`, which raises its errors here. Routes
-    lead to *advertised*, where that is given, else to where clients say that they came. Raises the log's
-    ``WriterBusyError`` where another broker has the store.
+    lead to *advertised*, where that is given, else to where clients say that they came. *record* gets each change by an
+    administrative call. Raises the log's ``WriterBusyError`` where another broker has the store.
     """
 
     def __init__(
@@ -44,12 +44,14 @@ class BrokerServer:
         tls_place: Address | None = None,
         advertised: Address | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        record: RecordChange | None = None,
     ) -> None:
         self._listener = Listener(place, keys=keys, tls=tls, tls_place=tls_place, interceptors=interceptors)
         self._store = store
         self._clock = clock or SystemClock()
         self._limits = limits
         self._advertised = advertised
+        self._record = record
         self._resources = contextlib.AsyncExitStack()
         self._supervisor: BrokerSupervisor | None = None
 
@@ -81,7 +83,7 @@ class BrokerServer:
             routes = route_endpoints(self._listener.places, self._advertised, as_asked=self._advertised is None)
             running = running_broker(self._store, self._clock, self._limits, routes)
             self._supervisor = await stack.enter_async_context(running)
-            handlers = broker_handlers(CallAuthorizer(self._supervisor, self._listener.keys))
+            handlers = broker_handlers(CallAuthorizer(self._supervisor, self._listener.keys), self._record)
             await stack.enter_async_context(serve(handlers))
             self._resources = stack.pop_all()
         return self

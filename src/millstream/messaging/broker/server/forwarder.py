@@ -14,7 +14,7 @@ from millstream.core.errors import MillstreamError
 if TYPE_CHECKING:
     import grpc
 
-_FORWARDED = "x-millstream-forwarded"
+FORWARDED = "x-millstream-forwarded"
 """The header of a call that was passed on: it is not passed on again."""
 
 _IDLE_SECONDS = 60.0
@@ -56,7 +56,7 @@ class Forwarder:
         import grpc
 
         headers = [pair for pair in context.invocation_metadata() or () if not _is_of_transport(pair[0])]
-        if any(name == _FORWARDED for name, _ in headers):
+        if any(name == FORWARDED for name, _ in headers):
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, "the broker of this node is moving to another process: try again"
             )
@@ -66,7 +66,7 @@ class Forwarder:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         with self._connection(context.peer(), place) as channel:
             calls: Any = channel.stream_stream(method)
-            call = calls(requests, timeout=context.time_remaining(), metadata=[*headers, (_FORWARDED, "1")])
+            call = calls(requests, timeout=context.time_remaining(), metadata=[*headers, (FORWARDED, "1")])
             try:
                 async for answer in call:
                     yield answer

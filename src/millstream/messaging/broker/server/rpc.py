@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 
 from millstream.log import LogError
-from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse
+from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminCall, AdminChange, AdminResponse
 from millstream.messaging.broker.handlers.call_context import CallContext
 from millstream.messaging.broker.handlers.method_table import (
     BATCH_CALLS,
@@ -24,8 +26,9 @@ from millstream.messaging.broker.handlers.method_table import (
 from millstream.messaging.broker.handlers.telemetry import serve
 from millstream.messaging.broker.security.access_keys import UNRESTRICTED, CallerPermissions, Keyring
 from millstream.messaging.broker.security.required_permissions import RequiredPermission, check_admin, check_call
+from millstream.messaging.broker.server.forwarder import FORWARDED
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
-from millstream.messaging.errors import MessagingError, StatusError
+from millstream.messaging.errors import ChangeNotRecordedError, MessagingError, StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import BATCH_SERVICE, BatchMethod, write_answer
 from millstream.messaging.protocol.descriptor_methods import SERVICE, Method, methods
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+
+RecordChange: TypeAlias = Callable[[str, AdminChange], object]
+"""Records durably that a user made a change over the network. It may wait for a database, and is called in a thread."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,9 +84,9 @@ def check_caller(
     return client_id, namespace, access
 
 
-def broker_handlers(auth: CallAuthorizer) -> Sequence[grpc.GenericRpcHandler]:
-    """All calls of a broker, behind *auth*."""
-    return service_handlers(auth), batch_handlers(auth), admin_handlers(auth)
+def broker_handlers(auth: CallAuthorizer, record: RecordChange | None = None) -> Sequence[grpc.GenericRpcHandler]:
+    """All calls of a broker, behind *auth*. With *record* administrative changes are recorded."""
+    return service_handlers(auth), batch_handlers(auth), admin_handlers(auth, record)
 
 
 def service_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
@@ -180,24 +186,60 @@ def _batch(call: BatchCall[Request, Response], auth: CallAuthorizer) -> Callable
     return behaviour
 
 
-def admin_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
+def admin_handlers(auth: CallAuthorizer, record: RecordChange | None) -> grpc.GenericRpcHandler:
     """The administrative calls of a broker, behind *auth*; requests and answers are JSON."""
     import grpc
 
-    names = auth.supervisor.admin.by_name
-    handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(_asked(auth, name)) for name in names}
+    handlers: dict[str, Any] = {
+        call.name: grpc.unary_unary_rpc_method_handler(_asked(auth, call, record))
+        for call in auth.supervisor.admin.calls
+    }
     return grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
 
 
-def _asked(auth: CallAuthorizer, name: str) -> Any:
+def _asked(auth: CallAuthorizer, call: AdminCall[Any, Any], record: RecordChange | None) -> Any:
     async def behaviour(request: bytes, context: Any) -> bytes:
         try:
-            check_admin(auth.keys.access(call_headers(context)))
-            return await auth.supervisor.admin.by_name[name](request)
+            access = auth.keys.access(call_headers(context))
+            check_admin(access)
+            user, origin, admin = _user(access, context), _origin(context), auth.supervisor.admin
         except MessagingError as error:
             return msgspec.json.encode(AdminResponse(error=str(error), exit_code=error.exit_code))
 
+        async def ask(asked: Any) -> Any:
+            result, change = await admin.change(call, asked)
+            if change is not None and record is not None:
+                await _record(record, user, AdminChange(change.action, change.target, {**change.facts, **origin}))
+            return result
+
+        # A caller who goes away cannot prevent that a change is recorded.
+        return await asyncio.shield(asyncio.ensure_future(call.served_by(ask)(request)))
+
     return behaviour
+
+
+async def _record(record: RecordChange, user: str, change: AdminChange) -> None:
+    try:
+        await asyncio.to_thread(record, user, change)
+    except Exception as error:
+        _log.exception("this change by %s is not in the operator audit log: %s", user, change)
+        raise ChangeNotRecordedError from error
+
+
+def _user(access: CallerPermissions, context: Any) -> str:
+    """The caller in the operator audit log: the access key, or the name in the client certificate, or ``local``."""
+    if access is not UNRESTRICTED:
+        return f"key:{access.name}"
+    known: Mapping[str, Sequence[bytes]] = context.auth_context()
+    names = [*known.get("x509_common_name", ()), *known.get("x509_subject_alternative_name", ())]
+    return f"certificate:{names[0].decode('utf-8', 'replace')}" if names else "local"
+
+
+def _origin(context: Any) -> Mapping[str, Any]:
+    """The address from which a call came, and whether another process of the node passed it on from there."""
+    peer: str = context.peer()  # ipv4:127.0.0.1:50000, or ipv6:%5B::1%5D:50000
+    address = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]") or peer
+    return {"address": address} | ({"forwarded": True} if FORWARDED in call_headers(context) else {})
 
 
 def refused_response(method: Method, error: Exception) -> Any:

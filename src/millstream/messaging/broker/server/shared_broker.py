@@ -16,7 +16,7 @@ from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.server.broker_server import route_endpoints, running_broker
 from millstream.messaging.broker.server.listener import Listener
-from millstream.messaging.broker.server.rpc import CallAuthorizer, broker_handlers
+from millstream.messaging.broker.server.rpc import CallAuthorizer, RecordChange, broker_handlers
 from millstream.messaging.broker.server.standby import Standby
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 
@@ -31,7 +31,7 @@ class SharedBroker:
     broker of the topics in *store*.
 
     Its routes lead to *advertised*, else to where it listens. On standby they lead where *owner* says, as
-    :class:`Standby` calls it.
+    :class:`Standby` calls it. *record* gets each change by an administrative call.
     """
 
     def __init__(
@@ -43,9 +43,11 @@ class SharedBroker:
         clock: Clock,
         limits: Limits | None = None,
         advertised: Address | None = None,
+        record: RecordChange | None = None,
     ) -> None:
         self._store, self._listener = store, listener
         self._clock, self._limits, self._advertised = clock, limits, advertised
+        self._record = record
         self._standby = Standby(store, owner, clock, listener.keys, encrypted=listener.is_encrypted)
         self._serving = contextlib.AsyncExitStack()
         self._supervisor: BrokerSupervisor | None = None
@@ -79,7 +81,8 @@ class SharedBroker:
             supervisor = await stack.enter_async_context(running)
             await self._serving.aclose()  # not before: until then clients are led to the former one
             try:
-                await self._listen(stack, broker_handlers(CallAuthorizer(supervisor, self._listener.keys)))
+                auth = CallAuthorizer(supervisor, self._listener.keys)
+                await self._listen(stack, broker_handlers(auth, self._record))
             except BaseException:
                 await self._stand_by()
                 raise
