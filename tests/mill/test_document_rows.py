@@ -20,6 +20,7 @@ from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.repository import Policies
+from millstream.mill.remedies import OUTCOMES, outcome_of
 from millstream.mill.repair.bit_errors import BitErrorProcessor
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer, RepairProcessor
@@ -27,6 +28,7 @@ from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import Audit, BitCheck, BitError, QueueName, Repair, encode_task
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
 from millstream.mill.workers.result_sink import ResultSink
+from millstream.queue.dead_letters import common_cause
 from millstream.queue.protocol import WorkQueue
 from millstream.stores import LocalStore, hash_stream
 from millstream.stores.audit import AuditedStore, AuditOutbox
@@ -135,7 +137,8 @@ def test_row_2_corrupt_content_without_a_copy_is_for_people(mill: Mill) -> None:
     assert mill.open_tasks() == {QueueName.BIT_ERROR: 1}
     mill.settle()
     (cause,) = mill.causes()
-    assert "B3 checksum-mismatch" in cause and "no copy has the recorded checksum" in cause
+    assert cause.startswith(f"UnresolvedError: B3 checksum-mismatch: {ItemRef('1', 's', 'alone')}: ")
+    assert outcome_of(common_cause(cause)) == OUTCOMES["B3"] and "no copy has the recorded checksum" in cause
 
 
 def test_row_3_a_wrong_checksum_of_the_provider_is_for_people_to_ask_the_provider(mill: Mill, tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ import pytest
 
 from millstream.mill.duplication.duplication_decision import FAILURES
 from millstream.mill.integrity_outcomes import ROWS
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.remedies import OUTCOMES, outcome_of
+from millstream.queue.dead_letters import common_cause
+
+QUOTED = "it's \"a\\"
+FORGED = "a' in space 's' of store '1': B3 checksum-mismatch: "
+"""An id that looks like the end of a place and a finding."""
 
 MANUAL = Path(__file__).parents[2] / "docs" / "mill.md"
 
@@ -33,6 +39,13 @@ def test_every_result_that_is_a_failure_or_an_error_has_a_remedy() -> None:
         ("DuplicationError: D14: the source's provider has no checksum of it", "D14"),
         ("B3 checksum-mismatch: the content does not match", "B3"),
         ("B3V vanished: it", "B3V"),
+        ("UnresolvedError: B3 checksum-mismatch: 'a' in space 's' of store '1': the content", "B3"),
+        ("UnresolvedError: 'a' in space 's' of store '1': B3 checksum-mismatch: the content", "B3"),
+        ("UnresolvedError: … in space … of store …: B3V vanished: it", "B3V"),
+        (f"UnresolvedError: {ItemRef('1', 's', QUOTED)}: B7 store-checksum: it", "B7"),
+        (f"UnresolvedError: {common_cause(str(ItemRef('1', 's', FORGED)))}: B7 store-checksum: it", "B7"),
+        (f"UnresolvedError: {ItemRef('1', 's', FORGED)}: B7 store-checksum: it", "B7"),
+        (f"UnresolvedError: {ItemRef('1', 's', FORGED)}: no copy has the recorded checksum", None),
         ("B1 intact: all agree", None),
         ("disk B3: full", None),
         ("B3x", None),

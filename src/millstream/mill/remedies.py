@@ -13,7 +13,12 @@ import msgspec
 from millstream.mill.duplication.duplication_decision import FAILURES
 from millstream.mill.integrity_outcomes import ROWS
 
-_CODE = re.compile(r"(?:[A-Za-z]+: )?([A-Z][0-9]{1,2}[A-Z]?)(?=[: ]|$)")
+_NAME = r"""(?:…|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_PLACE = f"{_NAME} in space {_NAME} of store {_NAME}: "
+"""The text of an ``ItemRef``, also in the cause of a group, which has ``…`` for names. Dead letters of the queue
+``bit-error`` that earlier versions stored have it before the code."""
+
+_CODE = re.compile(rf"(?:[A-Za-z]+: )?(?:{_PLACE})?([A-Z][0-9]{{1,2}}[A-Z]?)(?=[: ]|$)")
 
 
 class OutcomeText(msgspec.Struct, frozen=True):
@@ -32,6 +37,6 @@ OUTCOMES: Mapping[str, OutcomeText] = {
 
 
 def outcome_of(text: str | None) -> OutcomeText | None:
-    """The outcome whose code *text* begins with, after the name of an error; None where there is none."""
+    """The outcome whose code *text* begins with, after the name of an error and an item; None where there is none."""
     found = _CODE.match(text or "")
     return OUTCOMES.get(found.group(1)) if found else None

@@ -51,7 +51,7 @@ class BitErrorProcessor:
         result = self._repairer.repair(place.space, place.content_id, f"{place.store}: {found.row} {found.kind}")
         if result.repaired and not result.refused:
             return TaskResult(f"{place}: {result.repaired} copies repaired")
-        raise UnresolvedError(f"{place}: {found.row} {found.kind}: {found.detail} ({_reason(result, found.row)})")
+        raise UnresolvedError(f"{found.row} {found.kind}: {place}: {found.detail} ({_reason(result, found.row)})")
 
 
 def _reason(result: RepairResult, row: str) -> str:
