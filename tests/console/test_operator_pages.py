@@ -215,7 +215,8 @@ def test_a_held_plan_lists_its_items_says_what_approve_does_and_can_be_rejected(
     assert [row["content_id"] for row in asked.api("/integrity/holds/1/items?after=02")["items"]] == ["03"]
     for page in (asked.page("/integrity/holds/1"), asked.form("/integrity/holds/1/approve")):
         assert keeps in page and "Deletes and replaces nothing in two." in page and ">03</a>" in page
-    assert "required; kept in the operator audit log" in asked.form("/integrity/holds/1/reject")
+    asks = asked.form("/integrity/holds/1/reject")
+    assert "required; kept in the operator audit log" in asks and "Single copies after recorded changes" in asks
     assert "Reason: " in asked.form("/integrity/holds/1/reject", confirmed="yes", reason="")
     page = asked.form("/integrity/holds/1/reject", confirmed="yes", reason="the disk was swapped")
     assert "Rejected by " in page and "the disk was swapped" in page and "Reject…" not in page and "Approve…" in page

@@ -220,6 +220,20 @@ def test_p8_recorded_copies_are_replaced_within_the_budget_and_repaired_without_
     assert [duplicate(world, held, number).split()[1] for number in range(8, 12)] == ["copy:"] * 4
 
 
+def test_p8_single_copies_continue_within_the_budget_after_a_rejection_and_no_plan_does(world: Any) -> None:
+    held = filled(world, 12)
+    rejected = held.check(plan(deletes=50, copied=12)) or 0
+    held.reject(rejected, "ann", "the wrong disk")
+    world.put(ItemRef("1", "s", "012"))
+    for number in range(5):
+        lose(world, number)
+    assert duplicate(world, held, 12).split()[1] == "copy:"
+    assert [duplicate(world, held, number).split()[1] for number in range(5)] == ["delete:"] * 5
+    assert held.check(plan(deletes=40, copied=12)) == rejected
+    (hold,) = held.pending()
+    assert (hold.number, hold.rejection) == (rejected, "the wrong disk")
+
+
 def test_what_could_not_be_done_is_not_counted(world: Any) -> None:
     held = filled(world, 12)
     good = world.stores["2"]

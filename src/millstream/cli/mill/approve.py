@@ -57,7 +57,8 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
 def reject(settings: Settings, number: int, reason: str, as_json: bool) -> None:
     """Reject the held plan NUMBER: it is not executed, and needs a new decision only if it grows.
 
-    Nothing of its space is copied between its stores until its source is in order, or the plan is approved after all.
+    No plan for its space is executed between its stores until its source is in order, or the plan is approved after
+    all. Single copies after recorded changes of the source continue within the limits of the change guard.
     """
     if len(reason.strip()) < _SHORTEST_REASON:
         raise click.UsageError(f"the reason {reason!r} is too short: write at least {_SHORTEST_REASON} characters")

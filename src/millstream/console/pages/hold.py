@@ -69,10 +69,10 @@ def reject(call: PageRequest) -> Mapping[str, Any] | Response:
             f"/integrity/holds/{plan.number}", f"Rejected: the plan for {plan.space} {plan.pair} is not executed."
         )
     details = [
-        f"No copy in {plan.destination} is deleted or replaced.",
-        f"Nothing of {plan.space} is copied from {plan.source} to {plan.destination} until its source is in order: put "
-        f"missing items back at {plan.source} (`millstream restore {plan.space} --to FOLDER` writes them from the "
+        f"No plan for {plan.space} from {plan.source} to {plan.destination} is executed until its source is in order: "
+        f"put missing items back at {plan.source} (`millstream restore {plan.space} --to FOLDER` writes them from the "
         "copies), or record their deletion (`millstream mill forget`).",
+        f"Single copies after recorded changes of {plan.source} continue within the limits of the change guard.",
         "You are asked again only if the plan grows. A rejected plan can still be approved.",
     ]
     return _confirm(call, plan, "Reject", details, danger=False)

@@ -104,7 +104,7 @@ KINDS: Mapping[str, IssueKind] = {
     "plan-rejected": IssueKind(
         "copies",
         WARN,
-        "The plan is not executed, and nothing of this space is copied between these stores.",
+        "No plan for this space is executed between these stores. Single copies after recorded changes continue.",
         "put the missing items back at the source, or record that they were deleted (`millstream mill forget`), then "
         "run `millstream mill duplicate`; it can still be approved",
     ),
