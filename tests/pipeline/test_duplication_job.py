@@ -24,7 +24,7 @@ from millstream.mill.policies.policy import Pair
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.node import Node
 from millstream.node.spark import SparkPart
-from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.errors import UnlistedSpaceError
 from millstream.pipeline.jobs import duplication
 from millstream.pipeline.jobs.duplication import (
     DuplicationPlan,
@@ -209,7 +209,7 @@ def test_p6_bulk_copies_that_were_cut_short_go_on_with_the_bins_that_are_left(
 def test_p8_a_store_that_cannot_be_listed_makes_no_plan(spark: SparkSession, tmp_path: Path) -> None:
     stores = Stores(tmp_path, 4, count=3)
     urls = stores.urls | {"a": (tmp_path / "nowhere").as_uri()}
-    with pytest.raises(PipelineError, match=r"cannot list .*, so nothing was planned"):
+    with pytest.raises(UnlistedSpaceError, match=r"cannot list .*, so nothing was planned"):
         plan_duplication(spark, tmp_path / "jobs", "run", urls, stores.manifest, pair=PAIR, space="docs")
 
 

@@ -17,6 +17,10 @@ class UnusableFileError(PipelineInputError):
     """A file of the input cannot be taken as a whole; the others can."""
 
 
+class UnlistedSpaceError(PipelineError):
+    """A store did not list the whole space, so the job did nothing with it."""
+
+
 class JavaNotFoundError(PipelineError, NotFoundError):
     """No Java 17 or newer was found."""
 

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import click
 
 from millstream.cli.change_log import record_change
-from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import HELD, print_plan
+from millstream.cli.mill.policy_rounds import listed_rounds, print_failed_plan
 from millstream.cli.mill.processes_option import processes_option
 from millstream.cli.progress import progress_bar
 from millstream.cli.protect_parts import adoption_target
 from millstream.cli.queue_draining import drain_queues, print_tally
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.adoption.deletions import forget_vanished
-from millstream.mill.duplication.planning import duplication_rounds, plan_space_duplication
+from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.tasks import QueueName
 from millstream.mill.tombstones import record_deletions
 from millstream.node import Node
@@ -39,14 +40,9 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
     store or space that cannot be listed does not block the others. Exit code 1 if a task died or a listing failed, 5 if
     a space is held.
     """
-    dead = held = failed = 0
-    unlisted = dict[str, str]()
+    dead = held = 0
     with Node.open(settings) as node:
-        if not node.policies.current.found:
-            click.echo(node.policies.current.missing, err=True)
-        rounds = duplication_rounds(node.policies.current, node.stores.providers, space, unlisted=unlisted)
-        for name, error in unlisted.items():
-            click.echo(f"{name}: {error}", err=True)
+        rounds, failed = listed_rounds(node, space)
         for pairs in rounds:
             queue = None if dry_run else node.queues.open(QueueName.DUPLICATION_LOW)
             direct = None if dry_run else node.mill.direct()
@@ -60,7 +56,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
                             outbox=node.stores.outbox, direct=direct,
                         )  # fmt: skip
                 except StoreError as error:
-                    echo_line(f"{name} {pair}: {error}", err=True)
+                    print_failed_plan(name, pair, error)
                     failed += 1
                     continue
                 print_plan(plan, as_json)
@@ -70,7 +66,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
                 tally.done += direct.done
                 print_tally(tally, as_json)
                 dead += tally.dead
-    return 1 if dead or failed or unlisted else HELD if held else 0
+    return 1 if dead or failed else HELD if held else 0
 
 
 @example("millstream mill forget primary photos 2013/a.jpg")

@@ -12,18 +12,21 @@ import msgspec
 from millstream.cli.common import data_options, json_option
 from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import HELD, print_plan
+from millstream.cli.mill.policy_rounds import listed_rounds, print_failed_plan
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.mill.duplication.differences import DuplicationPlan, differences
-from millstream.mill.duplication.planning import duplication_rounds, put_space
+from millstream.mill.duplication.planning import put_space
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.policies.policy import Pair
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
+from millstream.pipeline.errors import UnlistedSpaceError
 from millstream.settings import Settings
+from millstream.stores import StoreError
 from millstream.stores.audit import AuditedStore
 
 if TYPE_CHECKING:
@@ -49,20 +52,27 @@ def duplication_command(
 ) -> int:  # fmt: skip
     """Compare the copies of spaces by policy, and queue the differences for `millstream mill work`.
 
-    The plan of a space that would delete or replace too much is held as a whole (see `millstream mill approve`). Exit
-    code 1 if a copy failed, 5 if a space is held.
+    The plan of a space that would delete or replace too much is held as a whole (see `millstream mill approve`). A
+    store or space that cannot be listed does not block the others. Exit code 1 if a copy or a listing failed, 5 if a
+    space is held.
     """
     from millstream.pipeline.jobs.duplication import copies_cut_short
 
-    failed = held = 0
+    held = 0
     with Node.open(settings) as node, node.spark.session() as spark:
         now = datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
-        for pairs in duplication_rounds(node.policies.current, node.stores.providers, space):
+        rounds, failed = listed_rounds(node, space)
+        for pairs in rounds:
             for pair, found in pairs:
-                if record and not dry_run:
-                    record_space(node.stores.providers, node.stores.manifest, pair.source, found)
                 run = name or (copies_cut_short(node.spark.jobs, pair, found) if execute else None) or now
-                plan, failures = _duplicate(node, spark, run, pair, found, dry_run=dry_run, execute=execute)
+                try:
+                    if record and not dry_run:
+                        record_space(node.stores.providers, node.stores.manifest, pair.source, found)
+                    plan, failures = _duplicate(node, spark, run, pair, found, dry_run=dry_run, execute=execute)
+                except (StoreError, UnlistedSpaceError) as error:
+                    print_failed_plan(found, pair, error)
+                    failed += 1
+                    continue
                 print_plan(plan, as_json)
                 held += plan.hold is not None or plan.hold_reason is not None
                 failed += failures

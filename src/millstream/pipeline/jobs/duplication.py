@@ -28,7 +28,7 @@ from millstream.mill.duplication.differences import EXAMPLES, DuplicationPlan, I
 from millstream.mill.duplication.planning import GROUP, put_items
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
-from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.errors import PipelineError, UnlistedSpaceError
 from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows, read_inputs, unfinished
 from millstream.pipeline.output.shared_output import driver_file, write_output
@@ -100,7 +100,7 @@ def plan_duplication(
 
     *run* names the plan; one of that name that was finished is not made again. A deletion at the source that waits in
     *outbox* counts as recorded. Raises :class:`JobBusyError`, and
-    :class:`PipelineError` where a store could not be listed whole: what is not listed would look deleted.
+    :class:`UnlistedSpaceError` where a store could not be listed whole: what is not listed would look deleted.
     """
     clock = clock or SystemClock()
     urls = {store: stores[store] for store in (pair.source, pair.destination)}
@@ -115,7 +115,7 @@ def plan_duplication(
         listed = run_inventory(spark, folder.path, run, urls, spaces=[space], clock=clock)
         if unlisted := listed.unlisted():
             first = unlisted[0]
-            raise PipelineError(f"cannot list {first.store}/{space}, so nothing was planned: {first.error}")
+            raise UnlistedSpaceError(f"cannot list {first.store}/{space}, so nothing was planned: {first.error}")
         recorded = folder.path / "manifest.parquet"
         with driver_file(spark, recorded) as file, _waiting_deletions(outbox, pair.source, space) as deletions:
             _write_manifest(file, manifest, pair, space, deletions)
