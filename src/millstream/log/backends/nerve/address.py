@@ -18,7 +18,7 @@ class NerveAddress(msgspec.Struct, frozen=True):
     """A database and, of the queues in it, the number of tables for rows (``shards``) and for ``pointers``.
 
     0 takes what is there, and for a new queue nerve's defaults: four tables for rows, one for pointers. ``rps`` is the
-    maximum of statements per second for each table (0: unlimited).
+    maximum of commits per second for each table (0: unlimited); it does not limit reads.
     """
 
     database: MysqlAddress

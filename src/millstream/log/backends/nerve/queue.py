@@ -13,7 +13,7 @@ from millstream.log.errors import LogInputError
 class NerveHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The tables of the queue on one host (seed document nerve, "Queue definition"; its ``BackendConfig``).
 
-    ``max_rps_per_thread`` is how many statements a second each table gets at most; 0 sets no limit.
+    ``max_rps_per_thread`` is the maximum of commits per second for each table (0: unlimited); it does not limit reads.
     """
 
     dbname: str

@@ -1,4 +1,4 @@
-"""How many statements a second each table gets (seed document nerve, ``MaxRPSPerThread``)."""
+"""The maximum of commits per second for each table (seed document nerve, ``MaxRPSPerThread``); reads have no limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of commits in memory, as columns: about 120 bytes per commit."""
+"""The data of commits in memory, as columns: about 200 bytes per commit."""
 
 from __future__ import annotations
 
