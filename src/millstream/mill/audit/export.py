@@ -37,7 +37,7 @@ class AuditExportError(MillError):
     """A file of the exported audit log is not as it was written."""
 
 
-class _Folder(msgspec.Struct):
+class _ExportFolder(msgspec.Struct):
     """The files of one (account, store, space): their sizes in bytes, as listed, and as written by this run."""
 
     prefix: str
@@ -87,7 +87,7 @@ class AuditExport:
 
     def _export(self, account: str, store: str, space: str, done: Exported) -> None:
         prefix = "".join(f"{encode_name(name)}/" for name in (account, store, space))
-        folder = _Folder(prefix, self._sizes(prefix))
+        folder = _ExportFolder(prefix, self._sizes(prefix))
         settled, after = self._outbox.settled(store, space), 0
 
         def events(until: int) -> Iterator[AuditEvent]:
@@ -104,7 +104,9 @@ class AuditExport:
                 after = max(after, int(file.properties[_LAST]))
         self._write_all(folder, events(settled), newest, done)
 
-    def _write_all(self, folder: _Folder, events: Iterator[AuditEvent], grown: ItemInfo | None, done: Exported) -> None:
+    def _write_all(
+        self, folder: _ExportFolder, events: Iterator[AuditEvent], grown: ItemInfo | None, done: Exported
+    ) -> None:
         """Write *events* to as many files as they fill; the first of them continues *grown* if that has room.
 
         No event before them may be missing: the last of the files records those before it as complete.
@@ -159,7 +161,7 @@ class AuditExport:
         return data
 
     def _write(
-        self, folder: _Folder, name: str, data: bytearray, properties: Mapping[str, str], done: Exported
+        self, folder: _ExportFolder, name: str, data: bytearray, properties: Mapping[str, str], done: Exported
     ) -> None:
         store, kept = self._providers[self._store], bytes(data)
         sha256 = hashlib.sha256(kept).hexdigest()
