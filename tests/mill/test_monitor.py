@@ -116,8 +116,12 @@ def test_a_web_hook_gets_the_alarm_as_json(hook: tuple[str, list[Any]]) -> None:
     with pytest.raises(NoticeError) as caught:
         WebHookReceiver(f"{url}/broken").tell(ALARM)
     assert "broken" not in str(caught.value) and "127.0.0.1 did not accept the notice: 500" in str(caught.value)
-    with pytest.raises(NoticeError, match="a URL that begins with http:// or https://"):
+    with pytest.raises(
+        NoticeError, match=r"URL in mill\.alarms\.webhook: write a URL that begins with http:// or https://"
+    ):
         WebHookReceiver("file:///etc/passwd")
+    with pytest.raises(NoticeError, match="invalid webhook URL in --alarm"):
+        WebHookReceiver("file:///etc/passwd", "--alarm")
 
 
 def test_a_command_gets_the_alarm_on_its_input(tmp_path: Path) -> None:

@@ -103,7 +103,10 @@ def test_a_store_of_the_settings_is_named_by_its_id(
     assert run(["store", "put", "vault", "space", str(folder / "a.txt"), "--create", "--data", str(data)]) == 0
     assert (data / "vault" / "space" / "a.txt").read_bytes() == b"grain"
     assert run(["store", "list", "cellar", "--data", str(data)]) == 3
-    assert b"unknown store 'cellar'; configured are vault" in capfdbinary.readouterr().err
+    assert (
+        b"unknown store 'cellar': name one of the configured stores (vault), or give a URL"
+        in capfdbinary.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,8 @@ def _check(output: Log, found: BatchedRules, wanted: RulesRequest, now: int) -> 
         )
     if wanted.since > (latest := found.latest(now)):
         raise ConfigError(
-            f"{refused} a change cannot be withdrawn: choose a time up to {_time_text(latest)}, at most 31 days ahead"
+            f"{refused} this time is too far ahead, and a change cannot be withdrawn: choose a time up to "
+            f"{_time_text(latest)}"
         )
 
 

@@ -18,7 +18,7 @@ def open_named_store(settings: Settings, name: str, *, create: bool = False) -> 
         return _audited(settings, name, opened)
     if ":" not in name:
         known = ", ".join(sorted(urls))
-        raise NoSuchStoreError(f"unknown store {name!r}; configured are {known}: name one of them, or give a URL")
+        raise NoSuchStoreError(f"unknown store {name!r}: name one of the configured stores ({known}), or give a URL")
     return open_provider(name, create=create)
 
 

@@ -82,7 +82,11 @@ def read_records(path: Path, limit: int | None = None) -> UserRecords:
 
 def _collect(path: Path, good: list[dict[str, Any]], bad: list[BadRow]) -> UserRecords:
     if not good:
-        why = f"; the first error is in line {bad[0].line:,}: {bad[0].reason}" if bad else ", because the file is empty"
+        why = (
+            f"; the first error is in line {bad[0].line:,}: {bad[0].reason}"
+            if bad
+            else ", because the file has no rows"
+        )
         raise UserFileError(f"{path}: no row is a valid record{why}")
     timed = any(row["received_at"] is not None for row in good)
     if timed and any(row["received_at"] is None for row in good):

@@ -1,6 +1,6 @@
 """What a host of the batcher must hold to, as properties over many thousand random cases (reference "batching", §7).
 
-Inherit the class in a test module and give it the fixture ``engine``, a function that batches many cases at once::
+Inherit the class in a test module and give your class the fixture ``engine``, a function that batches many cases at once::
 
     class TestMyHost(BatchConformance):
         @pytest.fixture
@@ -76,7 +76,7 @@ class BatchConformance:
     @pytest.fixture
     def engine(self) -> Engine:
         """Batches cases."""
-        raise LookupError("a conformance test requires the fixture engine: define it in your test module")
+        raise LookupError("a conformance test requires the fixture engine: define it in your test class")
 
     def test_p5_arrival_no_delay_within_the_limit_changes_a_batch(self, engine: Engine) -> None:
         """P1: the same events with other delays, none too long, give the same batches."""

@@ -1,6 +1,6 @@
 """What our clients must do with any server of RocketMQ 5: ours and Apache's own.
 
-Inherit the class in a test module and give it the fixture ``server``, a :class:`MessagingServer`::
+Inherit the class in a test module and give your class the fixture ``server``, a :class:`MessagingServer`::
 
     class TestMyServer(ClientConformance):
         @pytest.fixture

@@ -1,6 +1,6 @@
 """The conformance suite of what keeps blocks: what every backend of the log must do.
 
-Inherit the class in a test module and give it the fixture it asks for::
+Inherit the class in a test module and give your class the fixture it asks for::
 
     class TestMyBackend(BackendConformance):
         @pytest.fixture
@@ -51,7 +51,7 @@ class BackendConformance:
     @pytest.fixture
     def open_backend(self) -> Callable[[], Backend]:
         """A function that opens the same data each time it is called."""
-        raise LookupError("a conformance test requires the fixture open_backend: define it in your test module")
+        raise LookupError("a conformance test requires the fixture open_backend: define it in your test class")
 
     @pytest.fixture
     def backend(self, open_backend: Callable[[], Backend]) -> Backend:

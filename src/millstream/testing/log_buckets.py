@@ -1,6 +1,6 @@
 """The conformance suite of the buckets in which logs are kept.
 
-Inherit the class in a test module and give it the fixture it asks for: a bucket that nobody has used.
+Inherit the class in a test module and give your class the fixture it asks for: a bucket that nobody has used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BucketConformance:
     @pytest.fixture
     def bucket(self) -> Bucket:
         """A bucket that nobody has used."""
-        raise LookupError("a conformance test requires the fixture bucket: define it in your test module")
+        raise LookupError("a conformance test requires the fixture bucket: define it in your test class")
 
     def test_a_name_is_created_once(self, bucket: Bucket) -> None:
         data = b"first"

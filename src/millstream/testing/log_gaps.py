@@ -25,7 +25,7 @@ class GapConformance:
     @pytest.fixture
     def open_logs(self) -> Callable[[], LogStore]:
         """A function that opens the same store each time it is called."""
-        raise LookupError("a conformance test requires the fixture open_logs: define it in your test module")
+        raise LookupError("a conformance test requires the fixture open_logs: define it in your test class")
 
     @pytest.fixture
     def log(self, open_logs: Callable[[], LogStore]) -> Log:

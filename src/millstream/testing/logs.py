@@ -1,6 +1,6 @@
 """The conformance suite of the log: what every log store must do, whatever backend is below it.
 
-Inherit the class in a test module and give it the fixture it asks for::
+Inherit the class in a test module and give your class the fixture it asks for::
 
     class TestMyLogStore(LogStoreConformance):
         @pytest.fixture

@@ -127,7 +127,7 @@ def test_readers_with_an_earlier_release_get_a_proof_without_time_stamps(
     assert (json.loads(proof)["version"], "timestamps" in json.loads(proof)) == (2, False)
     assert node.verify(proof).code == 0
     answer = node.verify(proof, root.path)
-    assert answer.code == 1 and "the proof has no time stamps: make the proof again" in answer.err
+    assert answer.code == 1 and "the proof has no time stamps: ask the operator" in answer.err
     chain = node.prove(1, "--chain")
     assert (json.loads(chain)["version"], node.verify(chain).code, node.verify(chain, root.path).code) == (1, 0, 1)
 

@@ -90,7 +90,10 @@ def _head(kind: int, length: int) -> bytes:
 def _urls(data: bytes) -> Sequence[str]:
     """The URLs in *data*. Raises :class:`RequestError` and UnicodeDecodeError."""
     if data[:2] != bytes([_MAP | 1, _URLS]):
-        raise RequestError("hashlink", "the metadata of a hashlink must be a CBOR map whose key 15 is a list of URLs")
+        raise RequestError(
+            "hashlink",
+            "the metadata of a hashlink must be a CBOR map with only the key 15, whose value is a list of URLs",
+        )
     count, at = _length(data, 2, {_LIST})
     links = list[str]()
     for _ in range(count):

@@ -256,4 +256,6 @@ def _canonical(value: Object) -> bytes:
     try:
         return canonical(value)
     except RequestError as error:
-        raise BatchFileError(f"the original cannot be written as canonical JSON: {error}") from error
+        raise BatchFileError(
+            f"the 'original' of the anchor linkset cannot be written as canonical JSON: {error}"
+        ) from error

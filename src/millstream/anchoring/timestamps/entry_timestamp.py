@@ -85,7 +85,9 @@ def check_timestamps(
     if authorities is not None and not any(each.status == "trusted" for each in found):
         if not found:
             raise ProofError(
-                "the proof has no time stamps: make the proof again (millstream prove) on a node with time stamps"
+                "the proof has no time stamps: ask the operator of the ledger for a proof with time stamps "
+                "(`millstream prove` without --no-timestamps, after the entry was time-stamped), or verify without "
+                "--timestamps"
             )
         if len(found) == 1:
             raise ProofError(f"the time stamp of the proof is not trusted: {found[0].problem}")

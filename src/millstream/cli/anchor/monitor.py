@@ -217,7 +217,7 @@ class _AlarmSender:
         from millstream.mill.notices.alarms import Alarms
         from millstream.mill.notices.receivers import WebHookReceiver
 
-        self._receiver = WebHookReceiver(url)
+        self._receiver = WebHookReceiver(url, "--alarm")
         self._alarms = Alarms(sys.maxsize, float("inf"))
         self._clock = clock
         self._waiting: list[Alarm] = []

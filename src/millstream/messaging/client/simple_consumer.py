@@ -122,5 +122,7 @@ class SimpleConsumer(Consumer):
     async def _next_queue(self, topic: str) -> Queue:
         readable = (await self.route(topic)).readable
         if not readable:
-            raise ResourceNotFoundError(f"topic {topic} has no readable queue: check the topic on the server")
+            raise ResourceNotFoundError(
+                f"topic {topic!r} has no readable queue: give the topic read permission on the server"
+            )
         return readable[next(self._queue_turns[topic]) % len(readable)]

@@ -79,14 +79,12 @@ class NoticeReceiver(Protocol):
 
 
 class WebHookReceiver:
-    """Posts the alarm as JSON to *url* (http or https)."""
+    """Posts the alarm as JSON to *url* (http or https), which errors say is the value of *option*."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, option: str = "mill.alarms.webhook") -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise NoticeError(
-                "invalid webhook URL in the setting mill.alarms.webhook: write a URL that begins with http:// or https://"
-            )
-        self._url = url
+            raise NoticeError(f"invalid webhook URL in {option}: write a URL that begins with http:// or https://")
+        self._url, self._option = url, option
 
     def tell(self, notice: Notice) -> None:
         data = msgspec.json.encode(notice)
@@ -98,13 +96,13 @@ class WebHookReceiver:
             error.close()
             raise NoticeError(
                 f"{self._name} did not accept the notice: {error.code} {error.reason}",
-                todo="check the program that answers at mill.alarms.webhook",
+                todo=f"check the program that answers at the URL in {self._option}",
             ) from error
         except OSError as error:
             reason = getattr(error, "reason", error)
             raise NoticeError(
                 f"{self._name} cannot be reached: {getattr(reason, 'strerror', None) or reason}",
-                todo="check mill.alarms.webhook, and that a program answers at this URL",
+                todo=f"check {self._option}, and that a program answers at this URL",
             ) from error
 
     @property

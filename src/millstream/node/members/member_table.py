@@ -137,7 +137,7 @@ class MemberTable:
         """The member of this id, which may have ended. Raises :class:`UnknownMemberError`."""
         for found in self._members(t.members.c.id == member):
             return found
-        raise UnknownMemberError(f"the node never had a member {member!r}: see `millstream node ls`")
+        raise UnknownMemberError(f"unknown member {member!r}: see `millstream node ls`")
 
     def time(self) -> int:
         """The present time of the database."""
