@@ -241,6 +241,30 @@ def test_an_output_that_came_of_another_log_is_refused(store, tmp_path):
         serve(store, tmp_path)
 
 
+def test_p6_without_its_state_an_output_takes_no_batches_of_another_log(store, tmp_path):
+    """The sequence of the output says nothing of the log: messages up to it would be dropped as repeated."""
+    for name, seed in (("in", 1), ("other", 2)):
+        with store.log(LogSpec(name)).writer() as writer:
+            writer.append(traffic(seed, 300))
+    state, output = FileDocument(tmp_path / "state"), store.log(LogSpec("out"))
+
+    def batch(name):
+        service = BatchService(store.log(LogSpec(name)), output, RULES, state)
+        service.step()
+        service.close()
+
+    batch("in")
+    before = given(output)
+    with pytest.raises(SnapshotError, match="batch 'in' into 'out', or choose a new output log"):
+        batch("other")
+    state.path.unlink()
+    with pytest.raises(BatchServiceError, match="'out' has batches of a log other than 'other'"):
+        batch("other")
+    assert not state.path.exists()
+    batch("in")
+    assert given(output) == before == expected(store.log(LogSpec("in")))
+
+
 def test_a_log_that_goes_back_in_time_is_refused_by_name(store, tmp_path):
     with store.log(LogSpec("in")).writer() as writer:
         writer.append([Message(b"1", "a", "pump", 110, 120), Message(b"2", "a", "pump", 110, 119)])

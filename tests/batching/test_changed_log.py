@@ -223,7 +223,7 @@ def test_a_change_that_would_touch_what_may_be_batched_already_is_refused(batche
     clock = batched_to(batched)
     with pytest.raises(ConfigError, match=r"cannot change at 1970.*choose 1970"):
         batched.change(NEW, clock + 20)
-    with pytest.raises(ConfigError, match=r"cannot change at 1970-02-01T.*31 days ahead"):
+    with pytest.raises(ConfigError, match=r"cannot change at 1970-02-01T.*too far ahead"):
         batched.change(NEW, clock + FARTHEST_CHANGE + 1)
     with pytest.raises(ConfigError, match="has the rules in the settings already"):
         batched.change(OLD)
@@ -243,7 +243,7 @@ def test_rules_that_no_manifest_could_hold_are_refused(batched):
 def test_a_quiet_log_changes_its_rules_up_to_31_days_from_now(batched):
     clock = VirtualClock(40 * 24 * 3600 * MICROSECONDS)
     latest_time = clock.now() + FARTHEST_CHANGE
-    with pytest.raises(ConfigError, match="31 days ahead"):
+    with pytest.raises(ConfigError, match="too far ahead"):
         batched.change(NEW, latest_time + 1, clock)
     assert batched.change(NEW, latest_time, clock).later[-1].since == latest_time
 

@@ -114,7 +114,7 @@ def test_a_message_group_has_one_queue_whatever_is_isolated() -> None:
 def test_only_queues_that_may_be_used_are_used() -> None:
     assert len(ROUTE.writable) == 4
     assert len(ROUTE.readable) == 5
-    with pytest.raises(errors.ResourceNotFoundError, match="has no writable queue: give its queues write permission"):
+    with pytest.raises(errors.ResourceNotFoundError, match="has no writable queue: give the topic write permission"):
         _ = Route("t", (queue(0, "c", v2.READ),)).writable
     check_kind(ROUTE.queues[0], v2.NORMAL, "t")
     with pytest.raises(errors.BadRequestError):

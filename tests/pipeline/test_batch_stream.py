@@ -233,6 +233,10 @@ def test_an_output_that_somebody_writes_or_that_knows_too_much_is_refused(
             run_stream(spark, plan_of(tmp_path, log_url), available_now=True)
     with pytest.raises(PipelineInputError, match=r"up to message 7, but .* now ends at 1"):
         run_stream(spark, plan_of(tmp_path, log_url), available_now=True)
+    with open_store(log_url) as store, store.log(LogSpec("others")).writer("batching") as writer:
+        writer.append([b'{"batch":"x","source":"t","start":100,"end":100,"events":[1]}'], sequence=1)
+    with pytest.raises(PipelineInputError, match="'others' has batches of a log other than 'untidy'"):
+        run_stream(spark, plan_of(tmp_path, log_url, output="others"), available_now=True)
 
 
 def test_the_command_streams_into_a_log_and_says_so(

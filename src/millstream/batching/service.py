@@ -23,6 +23,7 @@ from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_columns import COLUMNS, event_columns, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.metrics import record_closed, record_delays, record_open
+from millstream.batching.newest_batch import is_made_from
 from millstream.batching.rule_changes import RulesRecord, take_request
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, read_state, write_state
@@ -54,9 +55,9 @@ class BatchService:
     replayed. Where the rules of *output* were changed, *rules* must be the latest of them: see
     :mod:`~millstream.batching.rule_changes`. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is
     of other logs or rules, :class:`~millstream.batching.errors.ConfigError` where *rules* are not the latest,
-    :class:`~millstream.batching.errors.BatchServiceError` where *output* came of more than *source* holds, and the
-    errors of the log, such as :class:`TrimmedError` for a source that was trimmed beyond where the service stood. Use
-    it as one thread; :meth:`close` it.
+    :class:`~millstream.batching.errors.BatchServiceError` where *output* came of more than *source* holds, or of
+    another log while *state* is absent, and the errors of the log, such as :class:`TrimmedError` for a source that was
+    trimmed beyond where the service stood. Use it as one thread; :meth:`close` it.
     """
 
     _batcher: AdaptiveBatcher
@@ -213,6 +214,11 @@ class BatchService:
                 f"the state {self._state} of the batch service is missing, and log {self._source.name!r} was trimmed "
                 f"and begins at message {self._position + 1}, so that its earlier batches cannot be repeated. "
                 "Restore the state from a backup, or choose another output log"
+            )
+        if kept is None and self._writer.sequence and not is_made_from(self._output, self._source):
+            raise BatchServiceError(
+                f"log {self._output.name!r} has batches of a log other than {self._source.name!r}, or of an earlier "
+                "log with this name: batch that log, or choose a new output log"
             )
         self.save()
 

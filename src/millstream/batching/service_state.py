@@ -40,7 +40,7 @@ def read_state(document: Document, log: str, output: str) -> ServiceState | None
     if (state.log, state.output) != (log, output):
         raise SnapshotError(
             f"{document} is the state of batching {state.log!r} into {state.output!r}, not {log!r} into {output!r}: "
-            "use the state of these logs, or delete this state to replay the log"
+            f"batch {state.log!r} into {state.output!r}, or choose a new output log"
         )
     return state
 

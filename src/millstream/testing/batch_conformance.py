@@ -1,6 +1,7 @@
 """What a host of the batcher must hold to, as properties over many thousand random cases (reference "batching", §7).
 
-Inherit the class in a test module and give your class the fixture ``engine``, a function that batches many cases at once::
+Inherit the class in a test module and give your class the fixture ``engine``, a function that batches many cases at
+once::
 
     class TestMyHost(BatchConformance):
         @pytest.fixture

@@ -66,7 +66,7 @@ class Route(msgspec.Struct, frozen=True, dict=True):
         found = [queue for queue in self.queues if queue.is_writable]
         if not found:
             raise ResourceNotFoundError(
-                f"topic {self.topic} has no writable queue: give its queues write permission on the server, or send to "
+                f"topic {self.topic} has no writable queue: give the topic write permission on the server, or send to "
                 "another topic"
             )
         return found

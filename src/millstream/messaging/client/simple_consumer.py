@@ -123,6 +123,6 @@ class SimpleConsumer(Consumer):
         readable = (await self.route(topic)).readable
         if not readable:
             raise ResourceNotFoundError(
-                f"topic {topic!r} has no readable queue: give the topic read permission on the server"
+                f"topic {topic} has no readable queue: give the topic read permission on the server"
             )
         return readable[next(self._queue_turns[topic]) % len(readable)]

@@ -20,6 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millstream.batching import Rulebook
 from millstream.batching.metrics import delay_quantiles
+from millstream.batching.newest_batch import is_made_from
 from millstream.batching.rule_changes import RulesRecord
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.snapshot_split import join_snapshots
@@ -121,7 +122,7 @@ def run_stream(
         source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output, kind="batches"))
         writer = held.enter_context(output.writer("batching"))
         plan = msgspec.structs.replace(plan, rules=RulesRecord(output).in_force(plan.rules))
-        _check_source(plan, source, writer)
+        _check_source(plan, source, output, writer)
         began = clock.monotonic()
         sink = BatchSink(writer, clock, figures)
         with spark_errors_explained("batch --stream"):
@@ -153,11 +154,16 @@ def save_state(spark: SparkSession, plan: StreamPlan) -> None:
     write_state(FileDocument(plan.state), ServiceState(plan.log, plan.output, done, join_snapshots(snapshots)))
 
 
-def _check_source(plan: StreamPlan, source: Log, writer: Writer) -> None:
+def _check_source(plan: StreamPlan, source: Log, output: Log, writer: Writer) -> None:
     if writer.sequence > source.last_id:
         raise PipelineInputError(
             f"log {plan.output!r} was written from {plan.log!r} up to message {writer.sequence}, but "
             f"{plan.log!r} now ends at {source.last_id}: {plan.log!r} was replaced, so give the job another output log"
+        )
+    if writer.sequence and not is_made_from(output, source):
+        raise PipelineInputError(
+            f"log {plan.output!r} has batches of a log other than {plan.log!r}, or of an earlier log with this name: "
+            "batch that log, or give the job a new output log"
         )
 
 

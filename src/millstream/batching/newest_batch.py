@@ -1,0 +1,67 @@
+"""Compares the newest batch of a log of batches with a log: were the batches made from the messages of this log?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.core.decoding import prepared
+from millstream.log import Gap, Log
+
+_CHUNK = 1000
+"""Messages of the output log that are read at a time, and"""
+
+_CHUNKS = 10
+"""how many times: the others of the newest messages may be rejected messages, which say nothing of their log."""
+
+
+class _BatchBody(msgspec.Struct, frozen=True):
+    """Of the body of a batch (``docs/formats/batch-log.md``) what its records say."""
+
+    source: str
+    start: int
+    end: int
+    events: list[int]
+
+
+def is_made_from(output: Log, source: Log) -> bool:
+    """Whether the newest batch of *output* has the source and times of its messages in *source*.
+
+    True also where this is unknown: there is no batch, or its messages were trimmed.
+    """
+    batch = _newest_batch(output)
+    if batch is None:
+        return True
+    ends = ((batch.events[0], batch.start), (batch.events[-1], batch.end))
+    return all(_has(source, number, batch.source, time) for number, time in ends)
+
+
+def _newest_batch(output: Log) -> _BatchBody | None:
+    first_id, last_id = output.first_id, output.last_id
+    for last in range(last_id, max(first_id - 1, last_id - _CHUNK * _CHUNKS), -_CHUNK):
+        messages = [message for part in output.read(max(first_id, last - _CHUNK + 1), last) for message in part]
+        for message in reversed(messages):
+            if (batch := _decoded(message.body)) is not None:
+                return batch
+    return None
+
+
+def _decoded(body: bytes) -> _BatchBody | None:
+    """The batch in *body*; None for a rejected message, or what another program wrote."""
+    try:
+        batch = msgspec.json.decode(body, type=prepared(_BatchBody))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return batch if batch.events else None
+
+
+def _has(source: Log, number: int, name: str, time: int) -> bool:
+    """Whether message *number* of *source* has this source and event time, or is not there any more."""
+    if number < source.first_id:
+        return True
+    if number > source.last_id:
+        return False
+    (found,) = source.read(number, number, ["source", "event_time"])
+    if isinstance(found, Gap):
+        return True
+    message = found.arrow.to_pylist()[0]
+    return bool((message["source"], message["event_time"]) == (name, time))
