@@ -75,7 +75,7 @@ def test_parquet_with_timestamps(tmp_path: Path) -> None:
     ("name", "text", "reason"),
     [
         ("r.txt", "x", "ends in"),
-        ("r.jsonl", "", "empty"),
+        ("r.jsonl", "", "because the file has no rows"),
         ("r.jsonl", "what\nis this\n", "no row is a valid record; the first error is in line 1"),
         ("r.csv", "a,b\n1,2\n", r"missing columns: event_time, key \(present: a, b\)"),
         ("r.parquet", "PAR0", "cannot read"),
