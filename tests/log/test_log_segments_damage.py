@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,12 @@ import pytest
 from millstream.log import (
     CorruptBlockError,
     DamagedLogError,
+    IdRange,
     Log,
     LogError,
     MissingBlockError,
     WriterFailedError,
+    copy_log,
 )
 from millstream.log.backends.segments.format import CommittedEnd, decode_end, encode_end
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
@@ -209,6 +211,62 @@ def test_the_end_of_a_closed_log_is_known_even_without_the_file_that_says_it(log
             bodies(store.log(SPEC))
         with pytest.raises(DamagedLogError):
             store.log(SPEC).writer()
+
+
+@pytest.fixture
+def older(folder: Path) -> Callable[[], None]:
+    """Puts back the segment and its end as they were after the first of two commits, ids 1 to 10 of 20."""
+    with opened(folder, segment_bytes=1 << 20) as store, store.log(SPEC).writer() as writer:
+        writer.append([b"a"] * 10)
+        copies = {path: path.read_bytes() for path in [*segments(folder), place(folder) / "end"]}
+        writer.append([b"b"] * 10)
+
+    def put_back() -> None:
+        for path, data in copies.items():
+            path.write_bytes(data)
+
+    return put_back
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_an_older_copy_of_a_segment_is_refused_by_a_writer_and_told_to_readers(
+    folder: Path, older: Callable[[], None], trimmed: bool
+) -> None:
+    """It ends between two commits, as a sound segment does; only the lease knows of those that are missing."""
+    if trimmed:  # then no reader needs the messages, but a writer cannot continue a segment that ends too early
+        with opened(folder) as store:
+            store.log(SPEC).trim(21)
+    before = {path: path.read_bytes() for path in place(folder).iterdir()}
+    older()
+    damaged = {path: path.read_bytes() for path in place(folder).iterdir()}
+    with opened(folder) as store:
+        log = store.log(SPEC)
+        refusal = r"01\.seg ends at id 10, but messages up to id 20 were confirmed, so ids 11 to 20 are missing"
+        with pytest.raises(DamagedLogError, match=refusal):
+            log.writer()
+        assert {path: path.read_bytes() for path in place(folder).iterdir()} == damaged
+        if not trimmed:
+            with pytest.raises(MissingBlockError, match="ids 11 to 20 of log 'weather' are missing"):
+                bodies(log)
+            assert log.verify().problems == ("ids 11 to 20 are missing",)
+    for path, data in before.items():
+        path.write_bytes(data)
+    with opened(folder) as store, store.log(SPEC).writer() as writer:
+        writer.append([b"next"])
+        assert bodies(store.log(SPEC)) == [*([] if trimmed else [b"a"] * 10 + [b"b"] * 10), b"next"]
+
+
+def test_what_lies_before_the_missing_messages_of_a_log_can_be_copied(
+    folder: Path, older: Callable[[], None], tmp_path: Path
+) -> None:
+    older()
+    with opened(folder, read_only=True) as store, opened(tmp_path / "copy") as other:
+        copy = other.log(SPEC)
+        with pytest.raises(MissingBlockError, match="ids 11 to 20"):
+            copy_log(store.log(SPEC, create=False), copy)
+        assert bodies(copy) == [b"a"] * 10
+        with copy.writer() as writer:
+            assert writer.append([b"next"]) == IdRange(11, 11)
 
 
 def test_a_last_segment_with_a_damaged_head_is_noticed_after_a_reboot(log: Log, folder: Path) -> None:

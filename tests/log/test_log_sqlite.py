@@ -130,6 +130,27 @@ def test_blocks_beyond_the_writer_pointer_keep_writers_out(log: Log, path: Path)
         log.writer()
 
 
+def test_a_writer_that_is_refused_names_the_missing_messages(log: Log, path: Path) -> None:
+    execute(path, "DELETE FROM blocks_1 WHERE first_id > 10 AND first_id <> 31")
+    with pytest.raises(DamagedLogError, match="its last block ends at 40: ids 41 to 50 were confirmed and are missing"):
+        log.writer()
+    execute(path, "DELETE FROM blocks_1 WHERE first_id = 31")
+    with pytest.raises(DamagedLogError, match="its last block ends at 10: ids 11 to 50 were confirmed and are missing"):
+        log.writer()
+    execute(path, "DELETE FROM blocks_1")
+    with pytest.raises(DamagedLogError, match="its last block ends at 0: ids 1 to 50 were confirmed and are missing"):
+        log.writer()
+
+
+def test_a_log_that_ends_before_its_marks_keeps_writers_out(log: Log, path: Path) -> None:
+    """Otherwise new messages would get ids that are taken by messages which were trimmed or moved."""
+    log.trim(51)
+    execute(path, "UPDATE logs SET last_id = 40")
+    with pytest.raises(DamagedLogError, match="should end at id 40, but its last block ends at 50"):
+        log.writer()
+    assert log.verify().problems == ("the writer pointer is 40, but the last block ends at 50",)
+
+
 def test_the_file_is_durable_by_its_settings(path: Path, log: Log) -> None:
     assert execute(path, "PRAGMA journal_mode") == [("wal",)]
     backend = SqliteBackend(path, SystemClock())

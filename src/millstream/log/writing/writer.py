@@ -232,11 +232,27 @@ class Writer:
 
 def _refuse_damage(backend: Backend, log: str, head: Head) -> None:
     """The writer pointer and the blocks are one transaction; where they disagree, no process may write on top."""
-    blocks = backend.ranges(log, max(head.last_id, head.hot_id, 1), 2**63 - 1)
-    nothing = head.last_id if head.hot_id > head.last_id else 0  # all of it was trimmed or moved
-    stored = blocks[-1].last_id if blocks else nothing
-    if stored != head.last_id:
-        raise DamagedLogError(
-            f"log {log!r} should end at id {head.last_id}, but its last block ends at {stored}. Restore "
-            f"it from a copy; `millstream log verify {log}` lists all damage"
-        )
+    stored = _last_stored(backend, log, head)
+    if stored == head.last_id:
+        return
+    first = stored + 1
+    missing = f": ids {first} to {head.last_id} were confirmed and are missing" if first <= head.last_id else ""
+    raise DamagedLogError(
+        f"log {log!r} should end at id {head.last_id}, but its last block ends at {stored}{missing}. Restore "
+        f"it from a copy; `millstream log verify {log}` lists all damage"
+    )
+
+
+def _last_stored(backend: Backend, log: str, head: Head) -> int:
+    """The id at which the last block ends; the one before the hot mark where there is none from there on.
+
+    A sound log ends with the first block that is looked for; where blocks are missing, the search goes back ever
+    further, and not through the whole index.
+    """
+    step = 0
+    while True:
+        first_id = max(head.last_id - step, head.hot_id)
+        blocks = backend.ranges(log, first_id, 2**63 - 1)
+        if blocks or first_id == head.hot_id:
+            return blocks[-1].last_id if blocks else head.hot_id - 1
+        step = 2 * step + 1

@@ -103,7 +103,7 @@ class SegmentStream(CommittedSegments):
         """After a crash: take in what was written and not announced, cut off what is torn, announce the end.
 
         After a power loss nothing is known of commits that were not synced, except that all up to *confirmed_id* were.
-        Raises :class:`DamagedLogError` where something is wrong that no crash explains.
+        Raises :class:`DamagedLogError` where something is wrong that no crash explains, and changes nothing then.
         """
         with self._state:
             announced = self._announced() or CommittedEnd(segment=0)
@@ -119,6 +119,11 @@ class SegmentStream(CommittedSegments):
             whole = size >= confirmed and scan.offset >= confirmed and scan.run_on(size)
             if not whole and not (unsettled and scan.last_id >= confirmed_id):
                 raise self._damage("; ".join(scan.problems) or f"{path} is shorter than its confirmed data")
+            if scan.last_id < confirmed_id:
+                raise self._damage(
+                    f"{path.name} ends at id {scan.last_id}, but messages up to id {confirmed_id} were confirmed, so "
+                    f"ids {scan.last_id + 1} to {confirmed_id} are missing"
+                )
             end = CommittedEnd(
                 boot=self._boot,
                 segment=segments[-1],
