@@ -8,7 +8,7 @@ import hashlib
 import pytest
 
 from millstream.core.clock import MICROSECONDS
-from millstream.log import LogSpec
+from millstream.log import LogSpec, Writer
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
@@ -75,6 +75,94 @@ def test_a_recalled_message_never_comes_and_can_be_recalled_once() -> None:
         assert len(desk.core.journal.state.delayed) == 0
 
     with_harness(step, after_restart)
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_a_repeated_send_gets_the_first_handle_and_its_recall_leaves_nothing(used: int) -> None:
+    handles: list[str] = []
+
+    async def send(desk: BrokerHarness) -> None:
+        handles.extend([await send_again(desk), await send_again(desk)])
+
+    async def recall(desk: BrokerHarness) -> None:
+        handles.append(await send_again(desk))
+        assert handles == [handles[0]] * 3
+        request = v2.RecallMessageRequest(recall_handle=handles[used])
+        request.topic.name = "later"
+        assert (await desk.service.recall_message(request, CALL)).message_id == "again"
+        assert len(desk.core.journal.state.delayed) == 0
+
+    async def after_restart(desk: BrokerHarness) -> None:
+        assert await send_again(desk) == handles[0]
+        assert len(desk.core.journal.state.delayed) == 0
+
+    with_harness(send, recall, after_restart)
+
+
+def test_a_snapshot_keeps_what_repeated_sends_are_recognised_by() -> None:
+    handles: list[str] = []
+
+    async def first(desk: BrokerHarness) -> None:
+        handles.append(await send_again(desk))
+        for number in range(30):
+            await desk.send("plain", b"%d" % number)
+            await desk.ack("g", "plain", *await desk.receive("g", "plain"))
+        await settle(desk.core.journal.is_at_rest)
+        assert desk.core.journal._log.pointer("snapshot") > 0
+
+    async def second(desk: BrokerHarness) -> None:
+        assert await send_again(desk) == handles[0]
+        desk.clock.advance(3601)
+        desk.delayed_messages.check_due_now()
+        await settle(lambda: not desk.core.journal.state.delayed)
+
+    async def third(desk: BrokerHarness) -> None:
+        assert await send_again(desk) == handles[0]
+        assert len(desk.core.journal.state.delayed) == 0
+        assert bodies(await desk.receive("g", "later")) == [b"x"]
+
+    with_harness(first, second, third, limits=Limits(longest_poll=0, snapshot_after=20))
+
+
+def test_a_message_that_is_twice_in_a_call_is_held_once_but_half_messages_are_separate() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        due = desk.clock.now() + 60 * MICROSECONDS
+        sent = await desk.send("later", b"x", b"x", b"y", deliver_at=due)
+        assert [entry.offset for entry in sent.entries] == [0, 0, 1]
+        halves = await desk.send("halves", b"x", b"x", message_type=v2.TRANSACTION)
+        assert [entry.offset for entry in halves.entries] == [2, 3]
+
+    with_harness(step)
+
+
+def test_a_send_that_is_cancelled_while_it_is_stored_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        storing = asyncio.Event()
+
+        async def wait_for_ever(*_: object) -> None:
+            storing.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "durable_async", wait_for_ever)
+            call = asyncio.ensure_future(send_again(desk))
+            await storing.wait()
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        request = v2.RecallMessageRequest(recall_handle=await send_again(desk))
+        request.topic.name = "later"
+        assert (await desk.service.recall_message(request, CALL)).message_id == "again"
+
+    async def after_restart(desk: BrokerHarness) -> None:
+        assert len(desk.core.journal.state.delayed) == 0
+
+    with_harness(step, after_restart)
+
+
+async def send_again(desk: BrokerHarness) -> str:
+    """Send the delayed message ``again``, due in an hour; its recall handle."""
+    sent = await desk.send("later", b"x", message_id="again", deliver_at=desk.clock.now() + 3600 * MICROSECONDS)
+    return sent.entries[0].recall_handle
 
 
 @pytest.mark.parametrize("topic", ["later", "halves"])

@@ -43,11 +43,12 @@ class DelayedMessageScheduler:
         self._changed = asyncio.Event()
         self._ended: OrderedDict[int, int] = OrderedDict()  # number of the half message → how its transaction ended
 
-    async def hold(self, messages: Sequence[Message]) -> list[DelayedMessage]:
-        """Hold *messages* back, durably."""
-        delayed = await self._core.journal.hold(list(messages))
-        self._changed.set()
-        return delayed
+    async def hold(self, messages: Sequence[Message]) -> list[int]:
+        """Hold *messages* back, durably; their ids in the log of held messages. See :meth:`BrokerJournal.hold`."""
+        try:
+            return await self._core.journal.hold(messages)
+        finally:
+            self._changed.set()
 
     def check_due_now(self) -> None:
         """Look at what is due at once: the clock may have moved."""

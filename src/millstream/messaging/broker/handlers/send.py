@@ -123,15 +123,15 @@ class SendHandler:
         if topic.spec.type in ("NORMAL", "FIFO"):
             ids = await self._core.publish(topic.spec.name, messages)
             return [SendResult(v2.OK, "OK", name, number - 1) for name, number in zip(names, ids, strict=True)]
-        delayed = await self._delayed_messages.hold(messages)
+        held = zip(names, await self._delayed_messages.hold(messages), strict=True)
         if topic.spec.type == "DELAY":
             return [
-                SendResult(v2.OK, "OK", name, hold.id - 1, recall_handle=write_recall(hold.id, name))
-                for name, hold in zip(names, delayed, strict=True)
+                SendResult(v2.OK, "OK", name, number - 1, recall_handle=write_recall(number, name))
+                for name, number in held
             ]
         return [
-            SendResult(v2.OK, "OK", name, hold.id - 1, transaction_id=write_transaction(hold.id, name))
-            for name, hold in zip(names, delayed, strict=True)
+            SendResult(v2.OK, "OK", name, number - 1, transaction_id=write_transaction(number, name))
+            for name, number in held
         ]
 
 

@@ -82,13 +82,13 @@ class BrokerState:
     def end_recovery(self, now: int) -> tuple[list[int], int]:
         """The journal has been read; *now* in microseconds.
 
-        Returns which held messages of the last snapshot are still held, and up to which id it knew them.
+        Returns which messages were held at the last snapshot, and up to which id it knew them; see :meth:`is_free`.
         """
         for delivery in self.deliveries.values():
             delivery.end_recovery(now)
         self._recovering = False
         kept = [number for first, last in self._delayed_snapshot.ids for number in range(first, last + 1)]
-        return [number for number in kept if number not in self._released_ids], self._delayed_snapshot.upto
+        return kept, self._delayed_snapshot.upto
 
     def take_connections(self, before: BrokerState) -> None:
         """The connections are still there by which messages went out that the state *before* knows too."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 Name = bytes
+
+DEDUPLICATION_WINDOW: Final = 65_536
+"""At least so many of a topic's last messages are remembered by id: one that is sent again is not stored again."""
 
 
 class DeduplicationIndex:

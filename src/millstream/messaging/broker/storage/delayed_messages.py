@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.log import Log, Message
 from millstream.messaging.broker.delivery.group_delivery import to_ranges
+from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex
 from millstream.messaging.broker.storage.wire_codec import DELIVER_AT, ID, PREFIX
 
 HELD_TOPIC = PREFIX + "held-topic"
@@ -38,11 +39,12 @@ class DelayedMessage(msgspec.Struct):
 
 
 class DelayedMessageIndex:
-    """All messages that are held back, by id and by time."""
+    """All messages that are held back, by id and by time; and which delayed messages each topic has got."""
 
     def __init__(self) -> None:
         self._delayed: dict[int, DelayedMessage] = {}
         self._timers: list[tuple[int, int]] = []
+        self._known: dict[str, DeduplicationIndex] = {}
 
     def __len__(self) -> int:
         return len(self._delayed)
@@ -53,6 +55,21 @@ class DelayedMessageIndex:
     def get(self, number: int) -> DelayedMessage | None:
         """The hold *number*; None where it has ended or never was."""
         return self._delayed.get(number)
+
+    def known_id(self, hold: DelayedMessage) -> int:
+        """The id of the first delayed message with the topic and the message id of *hold*, also if its hold has ended.
+
+        0 where none is remembered, and for a half message: after the end of its transaction, a repeated send begins
+        another one.
+        """
+        known = None if hold.half else self._known.get(hold.topic)
+        return known.get(hold.message_id.encode()) or 0 if known else 0
+
+    def remember(self, hold: DelayedMessage) -> None:
+        """Let :meth:`known_id` find *hold*."""
+        if not hold.half:
+            known = self._known.setdefault(hold.topic, DeduplicationIndex(DEDUPLICATION_WINDOW))
+            known.add([hold.message_id.encode()], [hold.id])
 
     def add(self, hold: DelayedMessage) -> None:
         """Hold a message back."""

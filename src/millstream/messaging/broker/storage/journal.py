@@ -93,20 +93,37 @@ class BrokerJournal:
         await self.confirm(number)
         return number
 
-    async def hold(self, messages: list[Message]) -> list[DelayedMessage]:
-        """Hold *messages* back, durably."""
+    async def hold(self, messages: Sequence[Message]) -> list[int]:
+        """Hold *messages* back, durably; their ids in the log of held messages.
+
+        A delayed message that its topic remembers by its message id is not held again: its first id is returned.
+        """
+        delayed = [read_delayed_message(message.headers, 0) for message in messages]
+        new: dict[tuple[str, str, int], int] = {}  # the first row of each message that is not remembered
+        rows: list[int] = []  # for each message, the row whose id it gets
+        for row, hold in enumerate(delayed):
+            hold.id = self.state.delayed.known_id(hold)
+            name = hold.topic, hold.message_id, row if hold.half else -1
+            rows.append(row if hold.id else new.setdefault(name, row))
+        if new:
+            self._append_held([messages[row] for row in new.values()], [delayed[row] for row in new.values()])
+        ids = [delayed[row].id for row in rows]
+        try:
+            await self._held_writer.durable_async(max(ids))
+        except Exception:  # a send that is cancelled stays: its message becomes durable
+            self.state.delayed.remove(delayed[row].id for row in new.values())
+            raise
+        return ids
+
+    def _append_held(self, messages: list[Message], delayed: Sequence[DelayedMessage]) -> None:
+        """Append *messages*, whose holds are *delayed*."""
         ids = self._held_writer.append_nowait(messages)
         assert ids is not None
         self._held = ids.last
-        delayed = [read_delayed_message(message.headers, number) for number, message in zip(ids, messages, strict=True)]
-        for hold in delayed:
+        for hold, number in zip(delayed, ids, strict=True):
+            hold.id = number
             self.state.delayed.add(hold)
-        try:
-            await self._held_writer.durable_async(ids.last)
-        except BaseException:
-            self.state.delayed.remove(ids)
-            raise
-        return delayed
+            self.state.delayed.remember(hold)
 
     async def held(self, numbers: Sequence[int]) -> list[Message]:
         """The messages held back under *numbers* (ascending)."""
@@ -185,6 +202,7 @@ def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[BrokerS
             read += 1
     kept, upto = state.end_recovery(now)
     for hold in read_delayed_messages(held, kept, upto):
+        state.delayed.remember(hold)
         if not state.is_free(hold.id):
             hold.asked = state.asked_before(hold.id)
             state.delayed.add(hold)

@@ -15,7 +15,7 @@ from pyarrow import RecordBatch
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
 from millstream.messaging.async_batcher import AsyncBatcher
 from millstream.messaging.batch_accumulator import BatchingLimits
-from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
+from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex
 from millstream.messaging.broker.storage.message_cache import MessageCache
 from millstream.messaging.broker.storage.wire_codec import ID
 from millstream.messaging.errors import StatusError, TopicError
@@ -24,9 +24,6 @@ from millstream.messaging.protocol.siphash import group_queue
 
 TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 MAX_QUEUES: Final = 256
-DEDUPLICATION_WINDOW: Final = 65_536
-"""At least so many of a topic's last messages are remembered by id: one that is sent again is not stored again."""
-
 MIN_COLUMNS: Final = 64
 """Calls with fewer messages go together, and cost less as objects than as columns."""
 
