@@ -30,8 +30,9 @@ from millstream.pipeline.planning import source_files
 from millstream.pipeline.planning.source_files import cuts_of, file_content, find_files, splits_of
 from millstream.pipeline.staging import Staging
 from millstream.pipeline.tasks import file_parsing
-from millstream.pipeline.tasks.file_parsing import ParsingRules, RefusedRow, parse_split
+from millstream.pipeline.tasks.file_parsing import ParsingRules, parse_split
 from millstream.testing.killed_programs import kill_at
+from support.parsed_files import parsed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,21 +219,6 @@ class TestOnSpark:
 
 
 # Without Spark: what tasks do.
-
-
-def parsed(folder: Path, rules: ParsingRules) -> tuple[list[Message], list[RefusedRow]]:
-    messages: list[Message] = []
-    refused: list[RefusedRow] = []
-    for split in splits_of((file, cuts_of(file)) for file in find_files([folder])):
-        for found in parse_split(split, rules):
-            if isinstance(found, list):
-                refused += found
-            else:
-                rows = found.to_pylist()
-                for row in rows:
-                    row["headers"] = tuple((h["name"], h["value"]) for h in row["headers"])
-                messages += [Message(**row) for row in rows]
-    return messages, refused
 
 
 @settings(max_examples=60, deadline=None)

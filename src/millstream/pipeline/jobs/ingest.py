@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.decoding import prepared
 from millstream.core.message import Message
-from millstream.log import LogSpec, LogStore, Writer
+from millstream.log import LogInputError, LogSpec, LogStore, Writer
 from millstream.pipeline.errors import PipelineInputError, UnusableFileError
 from millstream.pipeline.output.job_folder import JobRecord, log_record
 from millstream.pipeline.planning.source_files import FileContent, SourceFile, Split, file_content, splits_of
@@ -213,6 +213,8 @@ def _store_parts(place: Staging, split: Split, rules: ParsingRules) -> SplitResu
                     messages.add(found)
         except UnusableFileError as error:
             return SplitResult(split.number, unusable=str(error))
+        except LogInputError as error:
+            return SplitResult(split.number, unusable=f"the log does not accept a row of {split.file.path}: {error}")
         return SplitResult(split.number, messages.store_part(), rejects.store_part())
 
 

@@ -139,7 +139,7 @@ def _format_of(path: Path) -> Format | None:
 def _row_groups(file: SourceFile) -> Cuts:
     try:
         found = pq.read_metadata(file.path)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise UnusableFileError(f"{file.path} is not a Parquet file: {error}") from error
     cuts, start, size = [], 0, 0
     for group in range(found.num_row_groups):

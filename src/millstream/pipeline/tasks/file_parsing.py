@@ -9,10 +9,11 @@ import io
 import re
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TextIO, TypeAlias, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, TextIO, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
@@ -105,6 +106,10 @@ def parse_split(split: Split, rules: ParsingRules) -> Iterator[Found]:
             yield from _in_batches(readers[file.format](split), file, rules)
     except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
         raise UnusableFileError(f"cannot read {file.path}: {error}") from error
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        if file.format != "parquet":
+            raise  # pyarrow raises these for what is in a file, such as an unknown time zone; other readers do not
+        raise UnusableFileError(f"cannot read {file.path}: {type(error).__name__}: {error}") from error
 
 
 def refused_message(file: SourceFile, refused: RefusedRow) -> Message:
@@ -212,12 +217,7 @@ def _table(split: Split, rules: ParsingRules) -> Iterator[SourceRow]:
     with _opened(split.file) as raw:
         lines = _RowText(io.TextIOWrapper(raw, "utf-8-sig", newline="", errors="surrogateescape"))
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
-        names = next(rows, [])
-        if twice := sorted({name for name in names if names.count(name) > 1 or not name}):
-            raise UnusableFileError(
-                f"{split.file.path}: the first line must contain the column names, each once, but "
-                + (f"{twice[-1][:80]!r} is there twice" if twice[-1] else "a name is empty")
-            )
+        names = _column_names(split.file, rows)
         while True:
             place, lines.begin = f"line {rows.line_num + 1}", ""
             try:
@@ -229,6 +229,27 @@ def _table(split: Split, rules: ParsingRules) -> Iterator[SourceRow]:
                 continue
             if values:
                 yield _row_of(place, names, values, texts)
+
+
+def _column_names(file: SourceFile, rows: Iterator[list[str]]) -> list[str]:
+    try:
+        names = next(rows, [])
+        "".join(names).encode()
+        wrong = "a name is empty" if "" in names else ""
+        if twice := _repeated(names):
+            wrong = f"{twice[:80]!r} is there twice"
+    except csv.Error as error:
+        wrong = f"it is not valid CSV ({error})"
+    except UnicodeEncodeError:
+        wrong = "it is not UTF-8"
+    if wrong:
+        raise UnusableFileError(f"{file.path}: the first line must contain the column names, each once, but {wrong}")
+    return names
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    """The last name, by the alphabet, that is more than once in *names*."""
+    return max((name for name, count in Counter(names).items() if count > 1), default=None)
 
 
 class _RowText:
@@ -279,14 +300,35 @@ def _value(text: str, is_text: bool) -> msgspec.Raw | str:
 
 def _objects(split: Split, nanoseconds: Nanoseconds) -> Iterator[SourceRow]:
     with pq.ParquetFile(split.file.path, page_checksum_verification=True) as parquet:
+        _check_columns(split.file, parquet.schema_arrow.names)
         number = sum(parquet.metadata.row_group(group).num_rows for group in range(split.start))
         for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=range(split.start, split.end)):
             refused = _finer(batch) if nanoseconds == "reject" else None
             whole = pa.RecordBatch.from_arrays([_in_microseconds(c) for c in batch.columns], names=batch.schema.names)
-            for place, row in enumerate(whole.to_pylist()):
+            for place, (row, why) in enumerate(_converted(whole)):
                 number += 1
-                why = _TOO_FINE if refused is not None and refused[place].as_py() else ""
-                yield SourceRow(f"row {number}", msgspec.json.encode(row), why, "time" if why else "row")
+                data = b"" if why else msgspec.json.encode(row)
+                if refused is not None and refused[place].as_py():
+                    yield SourceRow(f"row {number}", data, _TOO_FINE, "time")
+                else:
+                    yield SourceRow(f"row {number}", data, why)
+
+
+def _check_columns(file: SourceFile, names: Sequence[str]) -> None:
+    twice = _repeated(names)
+    if twice is not None:
+        raise UnusableFileError(f"{file.path} has more than one column {twice[:80]!r}: give each column its own name")
+
+
+def _converted(batch: pa.RecordBatch) -> list[tuple[Any, str]]:
+    """The rows of *batch* as objects, and of each what is wrong with it."""
+    try:
+        return [(row, "") for row in batch.to_pylist()]
+    except (OverflowError, UnicodeDecodeError) as error:
+        if batch.num_rows > 1:  # most of them can be converted
+            return [found for row in range(batch.num_rows) for found in _converted(batch.slice(row, 1))]
+        wrong = "not UTF-8" if isinstance(error, UnicodeDecodeError) else f"a date or time is out of range: {error}"
+        return [(None, wrong)]
 
 
 _TOO_FINE = "a time is not a whole microsecond"
@@ -295,7 +337,7 @@ _TOO_FINE = "a time is not a whole microsecond"
 def _in_microseconds(column: pa.Array) -> pa.Array:
     """*column* with its times in microseconds, cut down to them; those without a zone are UTC."""
     if not pa.types.is_timestamp(column.type):
-        return column.cast(_microseconds(column.type), safe=False)  # times within its structs and lists
+        return column.cast(_microseconds(column.type), safe=False)  # times within its structs, lists and maps
     whole = pc.floor_temporal(column, unit="microsecond") if column.type.unit == "ns" else column
     return whole.cast(pa.timestamp("us", column.type.tz or "UTC"))
 
@@ -305,9 +347,15 @@ def _microseconds(kind: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", kind.tz or "UTC")
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_microseconds(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_microseconds(kind.value_type)))
-    return kind
+    if pa.types.is_map(kind):
+        key, item = (field.with_type(_microseconds(field.type)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(key, item, kind.keys_sorted)
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
+        item = kind.value_field.with_type(_microseconds(kind.value_type))
+        if pa.types.is_large_list(kind):
+            return pa.large_list(item)
+        return pa.list_(item, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
+    return pa.duration("us") if kind == pa.duration("ns") else kind
 
 
 def _finer(batch: pa.RecordBatch) -> pa.Array:
@@ -328,6 +376,7 @@ def _message_columns(split: Split, rules: ParsingRules) -> Iterator[Found]:
             raise UnusableFileError(
                 f"{split.file.path} has no column 'body': if its rows are not messages, use --shape record"
             )
+        _check_columns(split.file, [name for name in parquet.schema_arrow.names if name in names])
         number = sum(parquet.metadata.row_group(group).num_rows for group in range(split.start))
         for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=range(split.start, split.end), columns=names):
             yield from _judged(batch, _as_staged(batch, split.file), number, rules)

@@ -1,0 +1,143 @@
+"""Files whose content no reader expects are unusable, or have rejected rows; they do not fail the job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millstream.core.decoding import prepared
+from millstream.ingest.plain_json import PlainJson
+from millstream.ingest.selectors import parse_selector
+from millstream.pipeline.errors import UnusableFileError
+from millstream.pipeline.jobs.ingest import SplitResult, parse_part
+from millstream.pipeline.planning.source_files import cuts_of, file_content, find_files, splits_of
+from millstream.pipeline.tasks.file_parsing import ParsingRules
+from support.parsed_files import parsed
+
+TOPIC = parse_selector("topic")
+MESSAGES, RECORDS = ParsingRules(), ParsingRules("record", PlainJson(TOPIC, TOPIC, parse_selector("$.at")))
+BOTH = pytest.mark.parametrize("rules", [MESSAGES, RECORDS], ids=["messages", "records"])
+TEXT = pa.array(["x", "y", "z"])
+
+
+def table_of(path: Path, **columns: Any) -> None:
+    """Write *columns* to a Parquet file at *path*, with the bodies x, y and z."""
+    pq.write_table(pa.table({"body": TEXT, **columns}), path)
+
+
+def not_utf8(*values: bytes) -> pa.Array:
+    """*values* as texts, without a check that they are."""
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
+@BOTH
+def test_two_columns_of_one_name_make_a_parquet_file_unusable(tmp_path: Path, rules: ParsingRules) -> None:
+    pq.write_table(pa.Table.from_arrays([TEXT, TEXT, TEXT], ["body", "key", "key"]), tmp_path / "x.parquet")
+    with pytest.raises(UnusableFileError, match=r"x\.parquet has more than one column 'key'"):
+        parsed(tmp_path, rules)
+
+
+def test_two_columns_of_one_name_that_no_message_has_are_ignored_but_no_record_can_have_them(tmp_path: Path) -> None:
+    for names in (["body", "a", "a"], ["body", "", ""]):
+        pq.write_table(pa.Table.from_arrays([TEXT, TEXT, TEXT], names), tmp_path / "x.parquet")
+        messages, _ = parsed(tmp_path, MESSAGES)
+        assert [message.body for message in messages] == [b"x", b"y", b"z"]
+        with pytest.raises(UnusableFileError, match=f"more than one column '{names[1]}'"):
+            parsed(tmp_path, RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        (pa.StructArray.from_arrays([TEXT, TEXT], ["a", "a"]), "duplicate field names"),
+        (pa.array([0, 1, 2], pa.timestamp("us", "Nowhere/City")), "UnknownTimeZone|ZoneInfoNotFound"),
+    ],
+    ids=["members of one name", "time zone"],
+)
+def test_a_parquet_file_with_a_type_that_has_no_json_is_unusable(tmp_path: Path, column: pa.Array, named: str) -> None:
+    table_of(tmp_path / "x.parquet", column=column)
+    with pytest.raises(UnusableFileError, match=rf"cannot read .*x\.parquet: .*({named})"):
+        parsed(tmp_path, RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        (pa.array([0, 2**62, 0], pa.timestamp("us")), "a date or time is out of range"),
+        (pa.array([[0], [2**62], []], pa.list_(pa.timestamp("us", "UTC"))), "a date or time is out of range"),
+        (pa.array([0, 2**31 - 1, 0], pa.int32()).view(pa.date32()), "a date or time is out of range"),
+        (not_utf8(b"a", b"\xff", b"b"), "not UTF-8"),
+    ],
+    ids=["time", "list", "date", "text"],
+)
+def test_a_row_of_parquet_with_a_value_that_has_no_json_is_rejected(tmp_path: Path, column: pa.Array, why: str) -> None:
+    table_of(tmp_path / "x.parquet", column=column)
+    messages, (refused,) = parsed(tmp_path, RECORDS)
+    assert [json.loads(message.body)["body"] for message in messages] == ["x", "z"]
+    assert (refused.place, refused.reason, refused.row) == ("row 2", "row", b"")
+    assert refused.why.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("column", "written"),
+    [
+        (
+            pa.array([[("k", 1999)]] * 3, pa.map_(pa.string(), pa.timestamp("ns"))),
+            [["k", "1970-01-01T00:00:00.000001Z"]],
+        ),
+        (pa.array([[1999]] * 3, pa.large_list(pa.timestamp("ns"))), ["1970-01-01T00:00:00.000001Z"]),
+        (pa.array([[1999]] * 3, pa.list_(pa.timestamp("ns"), 1)), ["1970-01-01T00:00:00.000001Z"]),
+        (pa.array([1999] * 3, pa.duration("ns")), "PT0.000001S"),
+    ],
+    ids=["map", "large list", "fixed list", "duration"],
+)
+def test_nanoseconds_within_any_type_of_parquet_are_cut_down(tmp_path: Path, column: pa.Array, written: Any) -> None:
+    table_of(tmp_path / "x.parquet", column=column)
+    messages, refused = parsed(tmp_path, RECORDS)
+    assert refused == []
+    assert json.loads(messages[0].body)["column"] == written
+
+
+def test_a_parquet_file_whose_column_has_no_name_in_utf8_is_unusable(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"body": TEXT, "abcdefg": TEXT}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"abcdefg", b"\xffbcdefg"))
+    (file,) = find_files([path])
+    assert "x.parquet is not a Parquet file: 'utf-8' codec" in file_content(file).unusable
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        (b'body,"a"b', "is not valid CSV"),
+        (b'body,"a', "is not valid CSV"),
+        (b"body,\xff", "is not UTF-8"),
+        ("body,a".encode("utf-16"), "is not UTF-8"),
+        (b"body,,", "a name is empty"),
+    ],
+    ids=["quote", "end", "latin-1", "utf-16", "empty"],
+)
+def test_a_csv_file_whose_first_line_cannot_be_read_is_unusable(
+    tmp_path: Path, rules: ParsingRules, header: bytes, named: str
+) -> None:
+    (tmp_path / "x.csv").write_bytes(header + b"\n1,2\n")
+    with pytest.raises(UnusableFileError, match=rf"x\.csv: the first line must contain the column names, .*{named}"):
+        parsed(tmp_path, rules)
+
+
+def test_a_file_with_a_row_that_no_log_accepts_is_unusable(tmp_path: Path) -> None:
+    table_of(tmp_path / "x.parquet", key=not_utf8(b"a", b"\xff", b"b"))
+    (file,) = find_files([tmp_path])
+    (split,) = splits_of([(file, cuts_of(file))])
+    work = pa.record_batch({"work": [msgspec.msgpack.encode(split)]})
+    (done,) = parse_part([work], MESSAGES, (tmp_path / "staging").as_uri(), "ingest-in")
+    result = msgspec.msgpack.decode(done["done"][0].as_py(), type=prepared(SplitResult))
+    assert result.unusable.startswith(f"the log does not accept a row of {file.path}: the column key must be")
+    assert (result.messages, result.rejects) == (None, None)
