@@ -62,6 +62,7 @@ def test_absent_members_take_their_defaults() -> None:
         (b"{}", "body needs exactly one of the members body"),
         (b'{"body":"a","body_base64":"YQ=="}', "body needs exactly one of the members body"),
         (b'{"body_base64":"?"}', "invalid message"),
+        ('{"body_base64":"é"}'.encode(), "body_base64 of body is not base64"),
         (b'{"body":"a","key":1}', "key: must be a string, not an integer"),
         (b'{"body":"a","color":1}', "color"),
         (b'{"body":"a","headers":[{"name":"h"}]}', "header 'h'"),

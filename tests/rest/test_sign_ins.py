@@ -109,6 +109,12 @@ def test_a_program_is_recorded_once_and_its_wrong_password_each_time(console: Co
     ]
 
 
+@pytest.mark.parametrize("header", ["Basic \xe9", "Basic ?", "Basic /w=="])
+def test_a_header_that_is_not_base64_of_a_text_is_refused(console: Console, header: str) -> None:
+    with pytest.raises(AuthenticationError, match="invalid Authorization header"):
+        console.started().basic(header, HERE)
+
+
 def test_many_failed_sign_ins_are_counted_and_not_all_recorded(console: Console) -> None:
     access = console.started()
     console.try_passwords(access, MOST_EVENTS + 7)

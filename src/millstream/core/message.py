@@ -7,7 +7,6 @@ It has three equal forms: :class:`Message` in Python, :data:`MESSAGE_SCHEMA` in 
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
@@ -208,7 +207,7 @@ def _decode_value(
     if isinstance(encoded, str) and not isinstance(text, str):
         try:
             return base64.b64decode(encoded, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise MessageError(f"invalid message: {members}_base64 of {what} is not base64: {error}") from error
     raise MessageError(
         f"invalid message: {what} needs exactly one of the members {members} (text) and {members}_base64 (base64)"

@@ -182,7 +182,7 @@ class AccessControl:
         if until <= self._clock.monotonic():
             try:
                 name, _, password = base64.b64decode(header.partition(" ")[2], validate=True).decode().partition(":")
-            except (binascii.Error, UnicodeDecodeError):
+            except ValueError:
                 raise AuthenticationError(
                     "invalid Authorization header: write Basic and the base64 of USER:PASSWORD"
                 ) from None

@@ -178,6 +178,13 @@ def test_a_bomb_in_a_data_uri_is_not_unpacked() -> None:
         read_linkset(canonical({"linkset": [context]}))
 
 
+def test_a_data_uri_with_a_character_outside_ascii_is_refused() -> None:
+    context = msgspec.json.decode(example())["linkset"][0]
+    context["original"][0]["href"] = "data:application/gzip;base64,é"
+    with pytest.raises(BatchFileError, match="original link of the anchor linkset is not valid base64"):
+        read_linkset(canonical({"linkset": [context]}))
+
+
 @pytest.mark.parametrize(
     ("relation", "text"),
     [("original", "one link context|object"), ("related", "one link context|the hash of 'original'")],

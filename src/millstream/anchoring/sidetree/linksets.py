@@ -14,7 +14,6 @@ the anchor linkset one can verify the whole chain down to the batch files.
 from __future__ import annotations
 
 import base64
-import binascii
 import gzip
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -181,7 +180,7 @@ def _opened(href: str, relation: str) -> bytes:
     if href.startswith(_ZIPPED):
         try:
             packed = base64.b64decode(href.removeprefix(_ZIPPED), validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise BatchFileError(f"the {relation} link of the anchor linkset is not valid base64: {error}") from error
         return inflate(packed, f"{relation} of the anchor linkset", MAX_BYTES)
     if href.startswith(_PLAIN):
