@@ -88,11 +88,11 @@ def _by_sources(count: int, sources: int, clock: Clock) -> Comparison:
         unit="events/s",
         conditions=(
             f"One core batches {count:,} events with digests of 64 digits. The first row is the algorithm of "
-            "thin-edge.io (--mode faithful), whose batches depend on the order of arrival. The other rows are "
-            "Millstream's algorithm (--mode order-free), so their batches differ. *Record by record*: each call gets "
-            f"{CHUNK:,} events in order of receipt, and the clock advances between calls. *Columnar*: each call gets "
-            f"an Arrow table of {STEP:,} events in order of receipt. In both cases, the id of a batch is its SHA-256. "
-            "*Whole log*: one call gets one table with all events, and no batch ids are computed."
+            "thin-edge.io (`millstream batch --mode faithful`), whose batches depend on the order of arrival. The "
+            "other rows are Millstream's algorithm (`--mode order-free`), so their batches differ. *Record by record*: "
+            f"each call gets {CHUNK:,} events in order of receipt, and the clock advances between calls. *Columnar*: "
+            f"each call gets an Arrow table of {STEP:,} events in order of receipt. In both cases, the id of a batch "
+            "is its SHA-256. *Whole log*: one call gets one table with all events, and no batch ids are computed."
         ),
         contenders=[
             Contender(

@@ -87,7 +87,8 @@ class SparkBatchingRuns:
         return Comparison(
             title="Spark, history of growing logs",
             unit="messages/s",
-            conditions="All batches of a log with messages of 1,000 sources are written to Parquet with their names.",
+            conditions="All batches of a SQLite log with messages of 1,000 sources are written to Parquet with their "
+            "names.",
             contenders=[
                 Contender(f"{count:,} messages", functools.partial(self._history, log, count, whole=False))
                 for count, log in logs.items()

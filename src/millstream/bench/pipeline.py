@@ -172,7 +172,7 @@ class PipelineRuns:
             write_lines(self.folder / f"lines-{count}", count)
         return self._compare(
             "JSON lines into a log",
-            "Files of 50,000 rows are ingested; a row has about 150 bytes.",
+            "Files of 50,000 rows are ingested into a log in SQLite; a row has about 150 bytes.",
             self._ingest,
             counts,
         )
@@ -182,8 +182,8 @@ class PipelineRuns:
         for count in counts:
             write_log(self._url, count, 1)
         conditions = (
-            f"The messages come from {SOURCES:,} sources. The job writes batches, batch files, Merkle roots and ledger "
-            "entries, and the observer reads them back."
+            f"A log in SQLite has messages of {SOURCES:,} sources. The job writes batches, batch files, Merkle roots "
+            "and ledger entries, and the observer reads them back."
         )
         return self._compare("From an existing log to its anchors", conditions, self._anchor, counts)
 
