@@ -37,7 +37,7 @@ def test_a_pool_of_the_settings_wins() -> None:
 
 
 def test_an_unknown_pool_or_queue_is_refused_by_name() -> None:
-    with pytest.raises(UnknownPoolError, match=r"unknown pool 'bit' \(configured are: all, audit"):
+    with pytest.raises(UnknownPoolError, match=r"unknown pool 'bit': name one of the known pools \(all, audit"):
         queues_of("bit", {})
     with pytest.raises(UnknownPoolError, match="names the unknown queue 'bitz'"):
         queues_of("mine", {"mine": ("bitz",)})

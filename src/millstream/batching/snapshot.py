@@ -131,9 +131,14 @@ def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
         raise SnapshotError("not a snapshot of a batcher: the data does not begin with MSBT")
     _, version, checksum = _HEAD.unpack_from(data)
     if version not in _decoders:
+        remedy = (
+            "install a newer release"
+            if version > _CHANGED
+            else "delete the snapshot, and replay the log from the start of the oldest open batch"
+        )
         raise SnapshotError(
             f"the snapshot of the batcher has version {version}, but this release reads versions {_ROWS} to "
-            f"{_CHANGED}: delete the snapshot, and replay the log from the start of the oldest open batch"
+            f"{_CHANGED}: {remedy}"
         )
     body = data[_HEAD.size :]
     if zlib.crc32(body) != checksum:

@@ -137,7 +137,9 @@ def _bucket(url: str) -> Check:
     except UnfitBucketError as error:
         return Check("log bucket", False, str(error), "the log", "keep the logs elsewhere")
     except MillstreamError as error:
-        return Check("log bucket", False, str(error), "the log", "correct the setting log.store, or start its server")
+        return Check(
+            "log bucket", False, str(error), "the log", "correct the URL of the log store, or start its server"
+        )
     return Check("log bucket", True, f"1 of {max(record.creators)} concurrent creators of a name won", "the log")
 
 
@@ -153,7 +155,7 @@ def _database(url: str) -> Iterator[Check]:
         address = parse_nerve(url).database if is_nerve(url) else backend.parse_address(url)
         version, compared = server.compare_server(address)
     except MillstreamError as error:
-        fix = f"correct the setting log.store, or start the server with the settings in {server.CONFIGURATION}"
+        fix = f"correct the URL of the log store, or start the server with the settings in {server.CONFIGURATION}"
         yield Check("log server", False, str(error), "the log", fix)
         return
     yield Check("log server", True, version, "the log")

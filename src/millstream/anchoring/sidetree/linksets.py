@@ -130,7 +130,7 @@ def read_linkset(data: bytes) -> Linkset:
             f"'anchor' of the anchor linkset is {str(context.get('anchor'))[:60]!r}, but the hash of its 'original' is "
             f"{name!r}: the linkset is damaged or was changed"
         )
-    core = _hashlink(original.get("anchor"), "anchor of the original")
+    core = _hashlink(original.get("anchor"), "'anchor' of 'original'")
     items = [_item(item) for item in _list(original, "item")]
     related = _context(json_object(_document(context, "related"), "related document"), "related document")
     if related.get("anchor") != name:
@@ -138,8 +138,8 @@ def read_linkset(data: bytes) -> Linkset:
             f"'anchor' of the related document is {str(related.get('anchor'))[:60]!r}, but the hash of 'original' is "
             f"{name!r}: the linkset is damaged or was changed"
         )
-    via = [_hashlink(href, "via") for href in _hrefs(related, "via")]
-    up = [_hashlink(href, "up") for href in _hrefs(related, "up", required=False)]
+    via = [_hashlink(href, "'via' of the related document") for href in _hrefs(related, "via")]
+    up = [_hashlink(href, "'up' of the related document") for href in _hrefs(related, "up", required=False)]
     if [link.multihash for link in via] != [core.multihash]:
         raise BatchFileError(
             f"'via' of the related document must be one link, to the core index file {core.bare[:60]!r}"
@@ -211,7 +211,7 @@ def _item(value: object) -> LinksetItem:
             "an item of 'original' must be an object with 'href', a DID, and optionally 'previous', a list of one link"
         )
     _ruled_suffix(did)
-    return LinksetItem(did, _hashlink(previous[0], "previous").bare if previous else None)
+    return LinksetItem(did, _hashlink(previous[0], "'previous' of an item of 'original'").bare if previous else None)
 
 
 def _ruled_suffix(did: str) -> None:
@@ -225,7 +225,7 @@ def _hashlink(value: object, what: str) -> HashLink:
     try:
         return parse_hashlink(value if isinstance(value, str) else "")
     except RequestError as error:
-        raise BatchFileError(f"{what!r} must be a hashlink: {error}") from error
+        raise BatchFileError(f"{what} must be a hashlink: {error}") from error
 
 
 def _context(value: Object, name: str) -> Object:

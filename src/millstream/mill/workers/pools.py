@@ -55,7 +55,9 @@ def queues_of(pool: str, own: Mapping[str, Sequence[str]]) -> tuple[QueueName, .
     names = own.get(pool, POOLS.get(pool))
     if names is None:
         known = ", ".join(sorted({*POOLS, *own}))
-        raise UnknownPoolError(f"unknown pool {pool!r} (configured are: {known}): add it to the setting mill.pools")
+        raise UnknownPoolError(
+            f"unknown pool {pool!r}: name one of the known pools ({known}), or add it to the setting mill.pools"
+        )
     for name in names:
         if name not in set(QueueName):
             raise UnknownPoolError(
