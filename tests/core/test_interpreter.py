@@ -46,4 +46,30 @@ collect_for_requests()
 print(len(gc.get_objects()) < 100_000 <= gc.get_freeze_count(), gc.get_threshold()[0])
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["True", "100000"]
+    assert found.stdout.split() == ["True", "10000"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the GNU C library keeps what is freed")
+def test_freed_memory_goes_back_to_the_system() -> None:
+    code = """
+import os, threading
+from millstream.core.interpreter import release_freed_memory, share_heaps
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+share_heaps()
+kept = []
+def use():
+    used = [bytes(2000) for _ in range(20_000)]
+    kept.append(used[-1])
+for _ in range(4):
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+before = resident()
+release_freed_memory()
+print(before - resident() > 20_000_000)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"

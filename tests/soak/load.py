@@ -174,7 +174,7 @@ async def mixed_load(
         async def put(number: int) -> None:
             store = node.stores.providers["primary"]
             data = io.BytesIO(f"{run} {number} ".encode() * 200)
-            await asyncio.to_thread(store.put, SPACE, f"{run}/{number:07d}", data)
+            await asyncio.to_thread(store.put, SPACE, f"{run}/{number // 1000:04d}/{number:07d}", data)
 
         async def look(number: int) -> None:
             await http_console.ask("GET", _PAGES[number % len(_PAGES)])

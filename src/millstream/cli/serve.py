@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 _ALARMS_EVERY = 20.0
 """Seconds between two reads of the verdict, which this process has in memory."""
 
+_RELEASE_SECONDS = 30.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -92,8 +93,10 @@ def serve(
     SIGTERM or Ctrl-C drains it: no new work is begun, running work is finished, finished batches are anchored. A second
     signal ends it at once, also without loss.
     """
+    from millstream.core.interpreter import share_heaps
     from millstream.node import Node
 
+    share_heaps()
     if no_broker and no_console:
         raise NothingToServeError
     if broker_tls and (no_broker or no_broker_tls):
@@ -154,9 +157,18 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
             if address:
                 roles.listens("console", address)
         collect_for_requests()
-        await stop.wait()
+        await _release_memory_until(stop)
         _log.info("stopping: current work is finished first; a second signal aborts it")
         roles.stop()
+
+
+async def _release_memory_until(stop: asyncio.Event) -> None:
+    from millstream.core.interpreter import release_freed_memory
+
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _RELEASE_SECONDS)
+        await asyncio.to_thread(release_freed_memory)
 
 
 async def _own_broker(stack: contextlib.AsyncExitStack, node: Node, places: _Places) -> BrokerServer:
