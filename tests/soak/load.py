@@ -183,7 +183,7 @@ async def mixed_load(
         yield Load(
             {
                 "send": Part(send, 64),
-                "receive": Part(receive, 2, paced=False),
+                "receive": Part(receive, 4, paced=False),
                 "create": Part(create, 8),
                 "resolve": Part(resolve, 4),
                 "put": Part(put, 2),
