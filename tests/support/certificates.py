@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,10 +29,10 @@ class Authority:
         self.path = folder / f"{name}-ca.pem"
         self.path.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def issue(self, name: str, end: datetime = _END) -> tuple[Path, Path]:
-        """The files of a certificate for *name*, valid until *end* for localhost and 127.0.0.1, and of its key."""
+    def issue(self, name: str, end: datetime = _END, *, names: Sequence[str] = ("localhost",)) -> tuple[Path, Path]:
+        """The files of a certificate for *name*, valid until *end* for *names* and 127.0.0.1, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        places = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        places = [*map(x509.DNSName, names), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         builder = _builder(_subject(name), self._name, key.public_key(), end)
         signed = builder.add_extension(x509.SubjectAlternativeName(places), critical=False).sign(
             self._key, hashes.SHA256()

@@ -63,6 +63,8 @@ def connect_pymysql(address: MysqlAddress, *, database: bool = True) -> PymysqlC
             read_timeout=ANSWER_SECONDS,
             write_timeout=ANSWER_SECONDS,
             ssl_ca=address.tls_ca or None,
+            ssl_verify_cert=bool(address.tls_ca),  # PyMySQL checks no certificate unless it is told to
+            ssl_verify_identity=bool(address.tls_ca),
         )
     return PymysqlConnection(connection)
 
