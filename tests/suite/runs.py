@@ -78,10 +78,11 @@ class Recorder:
         told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         seconds = time.monotonic() - self._began  # noqa: TID251
         today = datetime.datetime.now(datetime.UTC).date()
-        row = f"| {today} | {self._part} | {commit()} | {machine()} | {told or 'no test'} | {seconds:,.0f} |\n"
-        with RECORD.open("a", encoding="utf-8") as record:
-            record.write(row)
-        terminalreporter.write_line(f"recorded in {RECORD.name}: {row.strip()}")
+        row = f"| {today} | {self._part} | {commit()} | {machine()} | {told or 'no test'} | {seconds:,.0f} |"
+        text = RECORD.read_text("utf-8")
+        end = [found.end() for found in _ROW.finditer(text)][-1]  # of the last row of the first table
+        RECORD.write_text(f"{text[:end]}\n{row}{text[end:]}", "utf-8")
+        terminalreporter.write_line(f"recorded in {RECORD.name}: {row}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
