@@ -182,8 +182,8 @@ class PipelineRuns:
         for count in counts:
             write_log(self._url, count, 1)
         conditions = (
-            f"A log in SQLite has messages of {SOURCES:,} sources. The job writes batches, batch files, Merkle roots "
-            "and ledger entries, and the observer reads them back."
+            f"A log in SQLite has messages of {SOURCES:,} sources, with bodies of {BODY} bytes. The job writes "
+            "batches, batch files, Merkle roots and ledger entries, and the observer reads them back."
         )
         return self._compare("From an existing log to its anchors", conditions, self._anchor, counts)
 

@@ -133,8 +133,8 @@ def _listings(folder: Path, items: int, *, once: bool) -> Comparison:
     return Comparison(
         title=f"A duplication run with nothing to copy: {items:,} listed items",
         unit="items/s",
-        conditions="Source and copy have this many items each, and the manifest has a row for each item. The run has "
-        "a process of its own.",
+        conditions="Source and copy are simulated stores that only list these items, without a disk or network. "
+        "The manifest, in SQLite, has a row for each item. The run has a process of its own.",
         contenders=[Contender("millstream", functools.partial(_listed, folder, items))],
         once=once,
     )
