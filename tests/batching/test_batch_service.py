@@ -9,11 +9,13 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millstream.batching import BatchConfig, Batcher, SnapshotError
 from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_events import TICK_SOURCE, event_from_message
+from millstream.batching.newest_batch import is_made_from
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import BUSY_PAUSE, idle_log_ticker, writer_ticker
 from millstream.core.clock import VirtualClock
@@ -263,6 +265,29 @@ def test_p6_without_its_state_an_output_takes_no_batches_of_another_log(store, t
     assert not state.path.exists()
     batch("in")
     assert given(output) == before == expected(store.log(LogSpec("in")))
+
+
+def test_the_newest_batch_is_found_behind_rejected_messages_and_reads_little(store):
+    source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+    with source.writer() as writer:
+        writer.append([Message(b"1", "a", "pump", 110, 120), Message(b"2", "b", "pump", 115, 125)])
+
+    def body(**changed):
+        return msgspec.json.encode({"source": "pump", "start": 110, "end": 115, "events": [1, 2]} | changed)
+
+    with output.writer() as writer:
+        assert is_made_from(output, source), "no batch"
+        writer.append([Message(body(source="fan")), Message(body())])
+        assert is_made_from(output, source)
+        writer.append([Message(b'{"rejected":3,"reason":"late"}')] * 40)
+        assert is_made_from(output, source), "the newest batch is behind 40 other messages"
+        for changed in ({"start": 111}, {"end": 114}, {"source": "fan"}, {"events": [1, 3]}):
+            writer.append([Message(body(**changed))])
+            assert not is_made_from(output, source), changed
+        source.trim(3)
+        assert not is_made_from(output, source), "message 3 is not in the log"
+        writer.append([Message(body(source="fan"))])
+        assert is_made_from(output, source), "its messages were trimmed"
 
 
 def test_a_log_that_goes_back_in_time_is_refused_by_name(store, tmp_path):

@@ -7,11 +7,9 @@ import msgspec
 from millstream.core.decoding import prepared
 from millstream.log import Gap, Log
 
-_CHUNK = 1000
-"""Messages of the output log that are read at a time, and"""
-
-_CHUNKS = 10
-"""how many times: the others of the newest messages may be rejected messages, which say nothing of their log."""
+_MOST = 10_000
+"""Newest messages of the output log that are read at most: they may be rejected messages, which say nothing of their
+log."""
 
 
 class _BatchBody(msgspec.Struct, frozen=True):
@@ -26,7 +24,7 @@ class _BatchBody(msgspec.Struct, frozen=True):
 def is_made_from(output: Log, source: Log) -> bool:
     """Whether the newest batch of *output* has the source and times of its messages in *source*.
 
-    True also where this is unknown: there is no batch, or its messages were trimmed.
+    True also where this is unknown: there is no batch, or its messages were trimmed, are missing or damaged.
     """
     batch = _newest_batch(output)
     if batch is None:
@@ -36,12 +34,15 @@ def is_made_from(output: Log, source: Log) -> bool:
 
 
 def _newest_batch(output: Log) -> _BatchBody | None:
-    first_id, last_id = output.first_id, output.last_id
-    for last in range(last_id, max(first_id - 1, last_id - _CHUNK * _CHUNKS), -_CHUNK):
-        messages = [message for part in output.read(max(first_id, last - _CHUNK + 1), last) for message in part]
-        for message in reversed(messages):
-            if (batch := _decoded(message.body)) is not None:
+    first_id = max(output.first_id, output.last_id - _MOST + 1)
+    last_id, count = output.last_id, 1  # a batch may have megabytes: mostly the last message is one
+    while last_id >= first_id:
+        found = output.read(max(first_id, last_id - count + 1), last_id, ["body"], gaps="all")
+        bodies = [body.as_py() for part in found if not isinstance(part, Gap) for body in part.arrow["body"]]
+        for body in reversed(bodies):
+            if (batch := _decoded(body)) is not None:
                 return batch
+        last_id, count = last_id - count, 2 * count
     return None
 
 
@@ -60,7 +61,7 @@ def _has(source: Log, number: int, name: str, time: int) -> bool:
         return True
     if number > source.last_id:
         return False
-    (found,) = source.read(number, number, ["source", "event_time"])
+    (found,) = source.read(number, number, ["source", "event_time"], gaps="all")
     if isinstance(found, Gap):
         return True
     message = found.arrow.to_pylist()[0]
