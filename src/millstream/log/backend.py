@@ -225,10 +225,7 @@ class Backend(Protocol):
     def get_state(self, log: str, key: str) -> VersionedValue: ...
 
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
-        """Write version *version* + 1, durably, if the present version is *version*.
-
-        The state of :func:`producer_key` is put by the writer alone, between its commits, and never lowered.
-        """
+        """Write version *version* + 1, durably, if the present version is *version*."""
         ...
 
     def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
@@ -254,7 +251,7 @@ class LooksCheaply(Protocol):
 
 
 def producer_key(producer: str) -> str:
-    """The state in which a backend keeps the sequence of *producer*, as decimal digits. Commits write it."""
+    """The state in which a backend keeps the sequence of *producer*, as decimal digits."""
     return f"producer/{producer}"
 
 

@@ -419,10 +419,6 @@ class Log:
         """The last durable sequence of *producer* (0 at first), of any writer."""
         return int(self._backend.get_state(self.name, producer_key(producer)).value or 0)
 
-    def sequences(self) -> Mapping[str, int]:
-        """The last durable sequence of each producer that has given one, by its name."""
-        return {name: int(state.value) for name, state in self._backend.states(self.name, producer_key("")).items()}
-
     def verify(self, *, deep: bool = False) -> Verification:
         """Check every checksum and that no id is missing; raises nothing for what it finds.
 

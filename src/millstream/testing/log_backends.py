@@ -167,36 +167,6 @@ class BackendConformance:
         assert (again.head(NAME).last_id, again.head(NAME).received_at) == (3, 77)
         assert again.get_state(NAME, producer_key("importer")).value == b"5"
 
-    def test_the_writer_may_put_the_sequence_of_a_producer_between_commits(
-        self, backend: Backend, open_backend: Callable[[], Backend]
-    ) -> None:
-        key, versions = producer_key("importer"), []
-        for turn, sequence in enumerate((5, 9), start=1):
-            version = backend.get_state(NAME, key).version
-            assert not backend.put_state(NAME, key, b"1", version=version + 1)
-            assert backend.put_state(NAME, key, b"%d" % (sequence - 1), version=version)
-            for each in (backend, open_backend()):
-                assert each.states(NAME, producer_key(""))["importer"].value == b"%d" % (sequence - 1)
-            made = [block(turn, [b"a"])]
-            backend.commit(
-                NAME,
-                Commit(
-                    epoch=1,
-                    previous_id=turn - 1,
-                    last_id=turn,
-                    received_at=5,
-                    blocks=made,
-                    producer="importer",
-                    sequence=sequence,
-                ),
-            )
-            for each in (backend, open_backend()):
-                assert each.get_state(NAME, key).value == b"%d" % sequence
-                assert list(each.check(NAME)) == []
-            versions += [version, backend.get_state(NAME, key).version]
-        assert versions == [0, 2, 2, 4]
-        assert list(open_backend().read(NAME, 1, 2, max_bytes=1 << 20))[-1].last_id == 2
-
     def test_a_commit_of_another_epoch_or_pointer_changes_nothing(self, backend: Backend) -> None:
         backend.commit(NAME, Commit(epoch=1, previous_id=0, last_id=1, received_at=5, blocks=[block(1, [b"a"])]))
         for stale in (

@@ -131,30 +131,6 @@ class LogStoreConformance(GapConformance):
         with open_logs().log(LogSpec(NAME)).writer("someone else") as writer:
             assert writer.sequence == 0
 
-    def test_a_copy_drops_what_its_producers_append_again(self, log: Log, open_logs: Callable[[], LogStore]) -> None:
-        """Into this store and out of it, and where the copy is continued and trimmed."""
-        with LogStore(MemoryBackend(SystemClock()), SystemClock()) as other:
-            source = other.log(LogSpec(NAME))
-            for producer, sequences in (("importer", (1, 2)), ("relay", (7,)), ("importer", (3,))):
-                with source.writer(producer) as writer:
-                    for sequence in sequences:
-                        writer.append([b"x"], sequence=sequence)
-                copy_log(source, log, bodies_only=True)
-            log.trim(3)
-            for copy in (log, open_logs().log(LogSpec(NAME))):
-                assert copy.sequences() == {"importer": 3, "relay": 7}
-                assert copy.verify().ok
-                with copy.writer("importer") as writer:
-                    assert writer.append([b"x"], sequence=3) is None
-            with log.writer("importer") as writer:
-                assert writer.append([b"y"], sequence=4) == IdRange(5, 5)
-            back = other.log(LogSpec("back"), first_id=3)
-            copy_log(log, back)
-            assert (back.last_id, back.sequences()) == (5, {"importer": 4, "relay": 7})
-            with back.writer() as writer:
-                writer.raise_sequences({"importer": 3, "other": 1})
-            assert back.sequences() == {"importer": 4, "relay": 7, "other": 1}
-
     def test_watermark_confirms_what_was_appended_without_waiting(self, log: Log) -> None:
         confirmed: list[int] = []
         with log.writer() as writer:

@@ -115,18 +115,6 @@ def test_p10_one_writer_a_stale_writer_that_wakes_after_a_trim_believes_no_name_
     assert NAMES.commit(2) not in bucket.objects
 
 
-def test_p10_one_writer_a_replaced_writer_puts_no_sequence_and_does_not_fence_its_successor(
-    bucket: MemoryBucket,
-) -> None:
-    replaced, _ = take_over(bucket)
-    assert replaced.put_state(NAME, "producer/p", b"1", version=0)
-    backend, epoch = take_over(bucket)
-    assert replaced.get_state(NAME, "producer/p").version == 1  # it knows of its successor now
-    assert not replaced.put_state(NAME, "producer/p", b"2", version=1)
-    backend.commit(NAME, commit(epoch, 1, b"new"))
-    assert backend.get_state(NAME, "producer/p").value == b"1"
-
-
 def test_p2_durability_a_commit_that_was_created_before_the_takeover_is_confirmed_after_it(
     bucket: MemoryBucket,
 ) -> None:

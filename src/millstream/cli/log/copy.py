@@ -24,8 +24,7 @@ def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_
 
     Ids, times and headers are kept, and every batch is read back and compared. The same command resumes an interrupted
     copy, and adds messages that were written since. Messages of a store without times (mysql://…?layout=nerve) get the
-    time of the copy. The sequences of producers are copied too. Stop the writers of the log before the last run, or the
-    copy may store messages twice that a producer sends again.
+    time of the copy.
     """
     with open_log_store(source, read_only=True) as old, open_log_store(target) as new:
         found = old.log(LogSpec(name), create=False)

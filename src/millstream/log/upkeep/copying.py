@@ -30,9 +30,7 @@ class LogCopyResult(msgspec.Struct, frozen=True):
 def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyResult:
     """Add to *target* all that *source* has beyond it; what is there already must be a beginning of *source*.
 
-    A copy also gets the sequences of the producers, so that it drops what they append again, and a copy of a log of
-    batches their rules and their origin. What is appended to *source* meanwhile may be copied without its sequence:
-    copy once more when nobody writes to *source*.
+    A copy of a log of batches also gets their rules and their origin.
 
     Where *source* keeps bodies alone, the copy is given receive times as it is made. Where *target* does, all else is
     left out, if *bodies_only* allows that. Where *source* was trimmed, make *target* with its ``first_id``. Every batch
@@ -45,7 +43,6 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
             f"copying to {target.name!r} would lose source, key, headers and times, because the target "
             "stores only bodies: use --bodies to copy only the bodies"
         )
-    sequences = source.sequences()  # before the end of the log: everything that they count is copied
     with target.writer() as writer:
         first, last = writer.last_id + 1, source.last_id
         columns = ["body"] if source.bodies_only or target.bodies_only else None
@@ -60,7 +57,6 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
                 )
         done = LogCopyResult(source.name, first, writer.last_id, writer.last_id - first + 1)
         _copy_metadata(source, target, replace=done.messages > 0)
-        writer.raise_sequences(sequences)
         return done
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from millstream.core.clock import Clock
-from millstream.log.backend import Backend, Commit, VersionedValue, producer_key
+from millstream.log.backend import Backend, Commit, producer_key
 from millstream.log.block_header import BlockOrigin
-from millstream.log.errors import FencedError
 from millstream.log.spec import LogSpec
 from millstream.log.writing.append_request import AppendRequest, encode_requests
 from millstream.log.writing.lease import WriterLease
@@ -46,17 +43,3 @@ class Committer:
         self._received_at = now
         self.sequence = self.sequence if sequence is None else sequence
         return last
-
-    def raise_sequences(self, sequences: Mapping[str, int]) -> None:
-        """Let the last sequence of each producer be at least that of *sequences*, durably.
-
-        Raises :class:`FencedError` where another writer has changed one meanwhile.
-        """
-        log = self._spec.name
-        present = self._backend.states(log, producer_key(""))
-        for producer, sequence in sequences.items():
-            state = present.get(producer, VersionedValue())
-            if int(state.value or 0) < sequence and not self._backend.put_state(
-                log, producer_key(producer), b"%d" % sequence, version=state.version
-            ):
-                raise FencedError(f"another writer has taken over log {log!r}: stop one of the two")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -147,14 +147,6 @@ class Writer:
             self._group.expect(last_id)
             self._group.leave()
             await self._reached(last_id)
-
-    def raise_sequences(self, sequences: Mapping[str, int]) -> None:
-        """Let each producer have sent everything up to its number in *sequences*, durably; none is lowered.
-
-        For copies of logs, by a writer that appends without a sequence and has no call under way. Raises
-        :class:`FencedError`.
-        """
-        self._committer.raise_sequences(sequences)
 
     def on_durable(self, callback: Callable[[int], object]) -> Callable[[], None]:
         """Call *callback* with the last durable id after every commit, in order, outside all locks.

@@ -191,8 +191,6 @@ class ObjectsBackend:
 
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
         self._check_writable()
-        if key.startswith(_PRODUCER):
-            return self._log(log).put_sequence(key.removeprefix(_PRODUCER), int(value), version)
         return self._log(log).states.put(key, value, version)
 
     def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:

@@ -69,7 +69,6 @@ class ObjectLog:
         self.states = States(bucket, self.names, clock, pool, self.created.states())
         self._committing = threading.Lock()
         self._nonce = secrets.token_hex(8)
-        self._epoch = 0  # that this process has taken
 
     def take_over(self, epoch: int, holder: bytes, until: int) -> bool:
         """Make *holder* the writer of *epoch* + 1, if the epoch still is *epoch*; no older one commits after that.
@@ -81,7 +80,6 @@ class ObjectLog:
             raise DamagedLogError(f"cannot write to log {self.names.log!r}: {missing}. {ADVICE}")
         if self.epochs.newest() != epoch or not self.epochs.take(epoch + 1, holder, until):
             return False
-        self._epoch = epoch + 1
         with self._committing:
             while (end := self.chain.refresh()).epoch < epoch + 1:
                 head = msgspec.structs.replace(self._head(end, epoch + 1), is_fence=True)
@@ -98,19 +96,6 @@ class ObjectLog:
                 raise self._fenced("was not stored")
             if not self._create(*encode_commit(self._head(end, commit.epoch), commit)):
                 raise self._fenced("may or may not have been stored")
-
-    def put_sequence(self, producer: str, sequence: int, version: int) -> bool:
-        """Let *sequence* be the last one of *producer*, by a commit without blocks.
-
-        False where it has not stated one *version* times, or where another process has become the writer.
-        """
-        with self._committing:
-            end = self.chain.refresh()
-            before = self.chain.producer(producer)
-            if end.epoch != self._epoch or version != (0 if before is None else before.commits):
-                return False
-            head = msgspec.structs.replace(self._head(end, end.epoch), producer=producer, sequence=sequence)
-            return self._create(*encode_head(head))
 
     def missing_after(self, end: ChainEnd) -> str:
         """The error if the commit after *end*, the last that was found, is missing and later ones exist. A writer

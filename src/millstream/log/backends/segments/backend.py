@@ -24,6 +24,7 @@ from millstream.log.backends.segments.stream import SEGMENT_BYTES, SegmentStream
 from millstream.log.errors import (
     DamagedLogError,
     FencedError,
+    LogInputError,
     LogNotFoundError,
     StorageError,
     StorageReadOnlyError,
@@ -221,24 +222,22 @@ class SegmentsBackend:
         found = self._log(log)
         with translated(self._folder):
             if key.startswith(_PRODUCER):
-                return _higher(found.stream.producer(key.removeprefix(_PRODUCER)), found.states.get(key))
+                return found.stream.producer(key.removeprefix(_PRODUCER))
             return found.states.get(key)
 
     @retry_with_reserve
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
+        if key.startswith(_PRODUCER):
+            raise LogInputError(f"state {key!r} is reserved for commits: use another key")
         found = self._writable(log)
         with translated(self._folder):
-            if key.startswith(_PRODUCER):  # the journal has it beside those of the commits
-                version -= found.stream.producer(key.removeprefix(_PRODUCER)).version
             return found.states.put(key, value, version=version)
 
     def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
         found = self._log(log)
         with translated(self._folder):
-            states = dict(found.states.all())
-            for name, committed in found.stream.producers().items():
-                key = producer_key(name)
-                states[key] = _higher(committed, states.get(key, VersionedValue()))
+            producers = {producer_key(name): state for name, state in found.stream.producers().items()}
+            states = {**found.states.all(), **producers}
         return {key[len(prefix) :]: states[key] for key in sorted(states) if key.startswith(prefix)}
 
     def close(self) -> None:
@@ -320,12 +319,6 @@ class SegmentsBackend:
                 f"{self.url} is read-only: open the store for writing, and give this user the right to write to its "
                 "folder"
             )
-
-
-def _higher(committed: VersionedValue, copied: VersionedValue) -> VersionedValue:
-    """The sequence of a producer: that of its last commit, or the one that a copy of the log began with."""
-    sequence = max(committed.value, copied.value, key=lambda value: int(value or 0))
-    return VersionedValue(committed.version + copied.version, sequence)
 
 
 def _create_log(folder: Path, log: str, first_id: int, kind: str) -> None:
