@@ -179,6 +179,7 @@ def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
     wrong: list[tuple[dict[str, Any], int]] = [
         ({"bodies": [b"x", b""]}, v2.MESSAGE_BODY_EMPTY),
         ({"ids": ["a", " "]}, v2.ILLEGAL_MESSAGE_ID),
+        ({"ids": ["c", "m" * 256]}, v2.ILLEGAL_MESSAGE_ID),
         ({"tags": ["a", "b|c"]}, v2.ILLEGAL_MESSAGE_TAG),
         ({"keys": [("a",), (" ",)]}, v2.ILLEGAL_MESSAGE_KEY),
         ({"properties": [{}, {"KEYS": "x"}]}, v2.ILLEGAL_MESSAGE_PROPERTY_KEY),

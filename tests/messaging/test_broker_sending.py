@@ -20,6 +20,7 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
     ("plain", b"", {}, v2.MESSAGE_BODY_EMPTY),
     ("plain", b"x" * (4 * 2**20 + 1), {}, v2.MESSAGE_BODY_TOO_LARGE),
     ("plain", b"x", {"message_id": " "}, v2.ILLEGAL_MESSAGE_ID),
+    ("plain", b"x", {"message_id": "m" * 256}, v2.ILLEGAL_MESSAGE_ID),
     ("plain", b"x", {"tag": "a|b"}, v2.ILLEGAL_MESSAGE_TAG),
     ("plain", b"x", {"tag": " "}, v2.ILLEGAL_MESSAGE_TAG),
     ("plain", b"x", {"keys": [" "]}, v2.ILLEGAL_MESSAGE_KEY),

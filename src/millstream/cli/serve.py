@@ -166,9 +166,10 @@ async def _release_memory_until(stop: asyncio.Event) -> None:
     from millstream.core.interpreter import release_freed_memory
 
     while not stop.is_set():
-        with contextlib.suppress(TimeoutError):
+        try:
             await asyncio.wait_for(stop.wait(), _RELEASE_SECONDS)
-        await asyncio.to_thread(release_freed_memory)
+        except TimeoutError:
+            await asyncio.to_thread(release_freed_memory)
 
 
 async def _own_broker(stack: contextlib.AsyncExitStack, node: Node, places: _Places) -> BrokerServer:

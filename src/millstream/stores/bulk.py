@@ -78,7 +78,7 @@ class FetchesAtOnce(Protocol):
     def fetch(self, space: str, sizes: Mapping[str, int]) -> Sequence[FetchedItem | StoreError]:
         """The items that *sizes* names; an error where an item has more bytes than *sizes* says.
 
-        Bytes that differ from what the provider recorded of them are no error.
+        Bytes that differ from a checksum of the provider may be an error.
         """
         ...
 

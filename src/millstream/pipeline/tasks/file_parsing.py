@@ -106,7 +106,7 @@ def parse_split(split: Split, rules: ParsingRules) -> Iterator[Found]:
             yield from _in_batches(readers[file.format](split), file, rules)
     except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
         raise UnusableFileError(f"cannot read {file.path}: {error}") from error
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         if file.format != "parquet":
             raise  # pyarrow raises these for what is in a file, such as an unknown time zone; other readers do not
         raise UnusableFileError(f"cannot read {file.path}: {type(error).__name__}: {error}") from error

@@ -18,6 +18,7 @@ MAX_BODY: Final = 4 << 20
 MAX_PROPERTIES: Final = 128
 MAX_PROPERTY_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 63
+MAX_ID_CHARACTERS: Final = 255
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,120}")
@@ -188,6 +189,12 @@ def check_ids(message_ids: Sequence[str]) -> None:
     """Raise ILLEGAL_MESSAGE_ID unless each of *message_ids* can be a message's."""
     if not all(map(str.strip, message_ids)):
         raise StatusError(v2.ILLEGAL_MESSAGE_ID, "the message has no id: give each message an id that is not blank")
+    if max(map(len, message_ids), default=0) > MAX_ID_CHARACTERS:
+        longest = max(message_ids, key=len)
+        raise StatusError(
+            v2.ILLEGAL_MESSAGE_ID,
+            f"the message id {longest[:80]!r}… has {len(longest):,} characters; the limit is {MAX_ID_CHARACTERS}",
+        )
 
 
 def check_message_group(group: str) -> None:
