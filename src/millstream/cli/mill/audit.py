@@ -26,7 +26,8 @@ from millstream.stores.audit import AuditedStore
 @click.option(
     "--recover",
     is_flag=True,
-    help="First settle changes left open by terminated processes on other machines or in containers.",
+    help="First settle changes left open by terminated processes on other machines or in containers. Stop all "
+    "processes that write to the stores before.",
 )
 @data_options
 @json_option

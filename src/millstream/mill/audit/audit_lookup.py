@@ -89,7 +89,8 @@ class AuditLookup:
         if self._outbox.open_of(store, space, [content_id]):
             raise ChangePendingError(
                 f"a change of {place} has started and is not recorded as ended: try again later, or "
-                "settle changes of crashed processes with `millstream mill audit --recover`"
+                "stop all processes that write to the stores, and settle changes of crashed processes with "
+                "`millstream mill audit --recover`"
             )
         waiting = [event for event in self._outbox.waiting(store, space, content_id) if event.action in CONTENT_CHANGES]
         return waiting[-1] if waiting else self._log.last(store, space, [content_id]).get(content_id)

@@ -44,8 +44,8 @@ _REMEDIES = {
     HolderState.RUNNING: "the process still runs, and settles them, or the next start after its end does",
     HolderState.ENDED: "the process has ended, and the store does not say whether they happened; see that it answers "
     "(`millstream doctor`), and run this again",
-    HolderState.UNKNOWN: "the process ran on another machine or in another container; once it has ended, run "
-    "`millstream mill audit --recover`",
+    HolderState.UNKNOWN: "the process ran on another machine or in another container; once it has ended, stop "
+    "all processes that write to the stores, and run `millstream mill audit --recover`",
 }
 
 

@@ -78,5 +78,6 @@ def busy_error(store: str, space: str, content_id: str) -> AuditBusyError:
     what = f"{content_id!r} in space {space!r}" if content_id else f"the space {space!r}"
     return AuditBusyError(
         f"another process is changing {what} of store {store!r}: try again; if that process "
-        "crashed on another machine, run `millstream mill audit --recover`"
+        "crashed on another machine, stop all processes that write to the stores, and run "
+        "`millstream mill audit --recover`"
     )
