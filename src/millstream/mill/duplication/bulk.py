@@ -39,10 +39,6 @@ from millstream.stores.protocol import ItemInfo, ItemNotFoundError, SpaceNotFoun
 HELD = 8 * SMALL
 """Bytes of items that one thread holds in memory."""
 
-Looked = tuple[ItemInfo | StoreError, ItemInfo | StoreError]
-"""The metadata of an item at the source and the destination."""
-
-
 _NOT_THERE = ObservedEnd(EndState.NO_ITEM)
 _ABSENT = (ItemNotFoundError, SpaceNotFoundError)
 
@@ -164,8 +160,10 @@ class _BulkGroup:
 
     def copied(self, infos: Mapping[str, ItemInfo], audited: Mapping[str, str | None]) -> Mapping[str, TaskResult]:
         """The result of each item of the source that was copied to where there was none, and is what was *audited*."""
-        has_space = self._providers.call(lambda: self._providers[self._destination].has_space(self._space))
-        return self._first_copies(infos, audited, needs_space=not has_space)
+        new = _copyable(infos, audited)
+        if new and not self._providers.call(lambda: self._providers[self._destination].has_space(self._space)):
+            self._providers.make_space(self._destination, self._space)
+        return self._first_copies(new)
 
     def _fetchable(self, ids: Sequence[str]) -> Mapping[str, int]:
         """The recorded sizes of those items of the source whose metadata and bytes can be had in one go."""
@@ -186,28 +184,17 @@ class _BulkGroup:
         assert source is not None
         found = self._providers.call(lambda: source.fetch(self._space, sizes))
         items = {name: one for name, one in zip(sizes, found, strict=True) if isinstance(one, FetchedItem)}
-        infos = {name: one.info for name, one in items.items()}
-        data = {name: one.data for name, one in items.items()}
-        return self._first_copies(infos, audited, data, needs_space=needs_space)
+        new = _copyable({name: one.info for name, one in items.items()}, audited)
+        if new and needs_space:
+            self._providers.make_space(self._destination, self._space)
+        return self._first_copies(new, {name: items[name].data for name in new})
 
     def _first_copies(
-        self,
-        infos: Mapping[str, ItemInfo],
-        audited: Mapping[str, str | None],
-        data: Mapping[str, bytes] | None = None,
-        *,
-        needs_space: bool,
+        self, new: Mapping[str, ItemInfo], data: Mapping[str, bytes] | None = None
     ) -> Mapping[str, TaskResult]:
-        """:meth:`copied`; *data* are the bytes of the items, if they were read already."""
-        new = {
-            name: info
-            for name, info in infos.items()
-            if info.size <= SMALL and (sha256 := info.checksum()) and not is_unaudited(sha256, audited.get(name))
-        }
+        """The results of those of *new* that were copied; *data* are their bytes, if they were read already."""
         if not new:
             return {}
-        if needs_space:
-            self._providers.make_space(self._destination, self._space)
         name, info = next(iter(new.items()))
         summary = _summary(decide_duplication(self._space, name, _side(info), _NOT_THERE, SourceRecord.NONE))
         return {name: TaskResult(summary, events=(event,)) for name, event in self._copied(new, data).items()}
@@ -266,6 +253,15 @@ class _BulkGroup:
             size=info.size,
             mimetype=info.mimetype,
         )
+
+
+def _copyable(infos: Mapping[str, ItemInfo], audited: Mapping[str, str | None]) -> Mapping[str, ItemInfo]:
+    """Those of *infos* that are small, have a checksum of their provider, and are what was *audited*, if they were."""
+    return {
+        name: info
+        for name, info in infos.items()
+        if info.size <= SMALL and (sha256 := info.checksum()) and not is_unaudited(sha256, audited.get(name))
+    }
 
 
 def _is_live(row: ManifestRow | None) -> bool:
