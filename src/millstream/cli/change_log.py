@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,19 +32,20 @@ def record_change(node: Node, action: str, target: str, **facts: Any) -> None:
 
     Under sudo, the event has the calling user as the fact ``sudo_user``.
     """
-    from millstream.rest.operator_audit_log import OperatorAuditLog
-
     if caller := os.environ.get("SUDO_USER"):
         facts["sudo_user"] = caller[:_LONGEST_NAME]
-    OperatorAuditLog(node.databases.own, node.clock).add(os_user(), action, target, **facts)
+    _add(node, os_user(), action, target, facts)
 
 
 def record_broker_change(node: Node, user: str, change: AdminChange) -> None:
     """Record *change*, which *user* made at the broker of *node* over the network; durable when this returns."""
+    _add(node, user, change.action, change.target, change.facts)
+
+
+def _add(node: Node, user: str, action: str, target: str, facts: Mapping[str, Any]) -> None:
     from millstream.rest.operator_audit_log import OperatorAuditLog
 
-    log = OperatorAuditLog(node.databases.own, node.clock)
-    log.add(user, change.action, change.target, **change.facts)
+    OperatorAuditLog(node.databases.own, node.clock).add(user, action, target, **facts)
 
 
 def record_change_if_node(settings: Settings, action: str, target: str, **facts: Any) -> None:
