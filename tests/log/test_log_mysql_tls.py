@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.log import LogSpec, StorageError, open_store
+from millstream.log import StorageError, open_store
 from millstream.testing import services
 from millstream.testing.databases import connected
 from support.certificates import Authority
+from support.trusted_servers import opened_if_trusted
 
 pytestmark = pytest.mark.usefixtures("mariadb")  # skips where there is none
 
@@ -44,16 +45,10 @@ def encrypted(ours: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 def test_a_store_is_opened_only_where_the_certificate_is_the_right_one(
     encrypted: str, ours: Authority, tmp_path: Path
 ) -> None:
-    url = f"{encrypted}?tls_ca={ours.path}"
-    with open_store(url) as store:
-        assert store.url == url
-        with store.log(LogSpec("weather")).writer() as writer:
-            assert writer.append([b"a"]) is not None
+    url = opened_if_trusted(encrypted, ours.path, tmp_path, "certificate verify failed")
     with connected(url) as connection:
         ((_, cipher),) = connection.rows("SHOW STATUS LIKE 'Ssl_cipher'")
         assert cipher
-    with pytest.raises(StorageError, match="certificate verify failed"):
-        open_store(f"{encrypted}?tls_ca={Authority(tmp_path, 'theirs').path}")
     with pytest.raises(StorageError, match="localhost"):
         open_store(url.replace("127.0.0.1", "localhost"))
 
