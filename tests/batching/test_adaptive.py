@@ -32,15 +32,18 @@ def test_large_and_small_steps_give_what_the_batcher_gives() -> None:
 def test_small_steps_cost_what_their_records_cost() -> None:
     """A step of twenty records takes a fraction of what columns take for it."""
     table = fleet(8000, 1000)
-    taken = {}
-    for host in (AdaptiveBatcher, ColumnBatcher):
+
+    def seconds(host: type[AdaptiveBatcher] | type[ColumnBatcher]) -> float:
         batcher = host(RULES)
         batcher.step(table.slice(0, 20), table["received_at"][19].as_py())
         begin = time.process_time()
         for first in range(20, 4020, 20):
             part = table.slice(first, 20)
             batcher.step(part, part["received_at"][-1].as_py())
-        taken[host] = time.process_time() - begin
+        return time.process_time() - begin
+
+    # the least of three: what the machine does besides only adds
+    taken = {host: min(seconds(host) for _ in range(3)) for host in (AdaptiveBatcher, ColumnBatcher)}
     assert taken[AdaptiveBatcher] * 2 < taken[ColumnBatcher]
 
 
