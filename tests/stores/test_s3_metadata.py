@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.stores import StoreError, StoreInputError
-from millstream.stores.s3.metadata import MAX_METADATA_BYTES, Metadata, pack, unpack
+from millstream.stores import ChecksumOrigin, StoreError, StoreInputError
+from millstream.stores.s3.metadata import MAX_METADATA_BYTES, SHA256, Metadata, pack, unpack
+from millstream.stores.s3.objects import read_head
 
 names = st.one_of(
     st.sampled_from(["creator", "Creator", "a_b", "millstream-sha256", "naïve", " "]), st.text(min_size=1)
@@ -63,3 +66,24 @@ def test_what_others_wrote_is_read_and_what_was_cut_is_an_error() -> None:
     del packed["millstream-properties-1"]
     with pytest.raises(StoreError, match="put the item again from a good copy"):
         unpack(packed)
+
+
+@pytest.mark.parametrize(
+    ("more", "origin"),
+    [
+        ({}, ChecksumOrigin.USER),
+        ({"ChecksumSHA256": base64.b64encode(b"s" * 32).decode()}, ChecksumOrigin.PROVIDER),
+        ({"ChecksumCRC32C": base64.b64encode(b"crc3").decode()}, ChecksumOrigin.USER),
+        ({"ChecksumSHA256": base64.b64encode(b"s" * 32).decode(), "ChecksumType": "COMPOSITE"}, ChecksumOrigin.USER),
+    ],
+    ids=["none", "sha256", "crc only", "of parts"],
+)
+def test_the_checksum_of_an_object_is_our_own_where_the_server_has_none(
+    more: dict[str, str], origin: ChecksumOrigin
+) -> None:
+    info = read_head({"ContentLength": 5, "Metadata": {SHA256: "ab" * 32}, **more}).info("a")
+    provided = (b"s" * 32).hex()
+    assert (info.checksum_origin(), info.checksum()) == (
+        origin, provided if origin == ChecksumOrigin.PROVIDER else "ab" * 32
+    )  # fmt: skip
+    assert (info.checksum_origin("md5"), read_head({"ContentLength": 5}).info("a").checksum_origin()) == (None, None)

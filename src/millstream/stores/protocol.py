@@ -183,11 +183,20 @@ class ItemInfo(msgspec.Struct, frozen=True, gc=False):
 
     def checksum(self, algorithm: str = "sha256") -> str | None:
         """The value under *algorithm*, the provider's own before the user's; None where there is none."""
+        first = self._first_checksum(algorithm)
+        return None if first is None else first.value
+
+    def checksum_origin(self, algorithm: str = "sha256") -> ChecksumOrigin | None:
+        """The origin of :meth:`checksum`; None where there is none."""
+        first = self._first_checksum(algorithm)
+        return None if first is None else first.origin
+
+    def _first_checksum(self, algorithm: str) -> Checksum | None:
         first = None
         for one in self.checksums:
             if one.algorithm == algorithm and (first is None or first.origin != ChecksumOrigin.PROVIDER == one.origin):
                 first = one
-        return None if first is None else first.value
+        return first
 
 
 class Store(Protocol):

@@ -83,6 +83,10 @@ class CommonStoreConformance(abc.ABC):
         info = self.put(store, b"grain")
         assert Checksum("sha256", sha256(b"grain"), self.origin) in info.checksums
         assert info.checksum() == sha256(b"grain")
+        origins = {one.origin for one in info.checksums if one.algorithm == "sha256"}
+        assert info.checksum_origin() == (
+            ChecksumOrigin.PROVIDER if ChecksumOrigin.PROVIDER in origins else self.origin
+        )
 
     @pytest.mark.parametrize("start", [0, 1, 9, 10, 11])
     @pytest.mark.parametrize("length", [None, 0, 1, 4, 100])
