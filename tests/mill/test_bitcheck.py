@@ -85,6 +85,10 @@ REFERENCE = [
     ("B5", seen(A, B, A, attempt=1), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
     ("B6", seen(A, B, A, attempt=PENULTIMATE), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
     ("B7", seen(A, B, A), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B6", seen(A, B, A, attempt=PENULTIMATE, own_record=True), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B27", seen(A, B, A, own_record=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B27", seen(A, B, A, own_record=True, elsewhere=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
+    ("B7", seen(A, B, A, own_record=True, audit=B), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
     ("B8", seen(A, B, B, attempt=1), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
     ("B8", seen(A, B, NO.NOT_READ, attempt=PENULTIMATE), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
     ("B9", seen(A, B, B), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
@@ -276,6 +280,22 @@ def test_b11_an_item_that_the_audit_log_knows_is_not_excused_though_its_row_was_
     known = every(lambda o: o.manifest is None and o.audit in (A, B, C, D) and not o.deleted)
     assert known
     assert all(outcome.row != "B11" for _, outcome in known)
+
+
+def test_a_checksum_that_we_keep_ourselves_changes_only_whom_b7_asks() -> None:
+    changed = []
+    for observation, outcome in every(lambda o: True):
+        own = decide_bit_check(msgspec.structs.replace(observation, own_record=True))
+        if own != outcome:
+            changed.append((observation, outcome, own))
+    assert changed
+    for observation, outcome, own in changed:
+        assert (outcome.row, own.row, own.verdict) == ("B7", "B27", CheckVerdict.FAILURE)
+        assert own.task == (FollowUp.REPAIR if observation.elsewhere else FollowUp.BIT_ERROR)
+        assert observation.content == observation.manifest
+        assert observation.audit in (observation.manifest, None, NO.NOT_KEPT)
+    asked = every(lambda o: o.audit in (o.manifest, None, NO.NOT_KEPT))
+    assert len(changed) == sum(outcome.row == "B7" for _, outcome in asked)
 
 
 def test_every_failure_asks_for_something_to_be_done() -> None:

@@ -126,6 +126,20 @@ def test_good_bytes_beside_a_damaged_record_are_written_again_where_no_other_cop
     assert plan_repair([copy("0", "a", source=True), *damaged]).good == "0"
 
 
+def test_good_bytes_beside_a_wrong_checksum_that_we_keep_ourselves_are_written_again_and_a_source_is_not() -> None:
+    wrong = CopyReading(store="1", content="a", provider="b", own_record=True, recorded=A)
+    again = (RepairAction("1", quarantine=False),)
+    plan = plan_repair([copy("0", "a", source=True), wrong])
+    assert plan == RepairPlan(RepairDecision.REPAIR, "a", "0", again)
+    assert (plan_repair([wrong]).good, plan_repair([wrong]).actions) == ("1", again)
+    source = msgspec.structs.replace(wrong, source=True)
+    plan = plan_repair([source, copy("2", "a")])
+    assert (plan.actions, "its own record of the item is damaged" in plan.reasons[0]) == ((), True)
+    assert plan_repair([source, copy("2", "a")], restore_source=True).actions == again
+    provider = msgspec.structs.replace(wrong, own_record=False)
+    assert plan_repair([copy("0", "a", source=True), provider]).decision == RepairDecision.HEALTHY
+
+
 def test_a_source_that_other_programs_have_changed_is_not_written() -> None:
     plan = plan_repair([copy("0", SourceAnswer.CHANGED, source=True), copy("1", "a")], restore_source=True)
     assert (plan.actions, "changed since it was adopted" in plan.reasons[0]) == ((), True)
@@ -152,6 +166,7 @@ readings = st.builds(
     provider=st.sampled_from(["a", "b", "c", *SourceAnswer]),
     source=st.booleans(),
     recorded=records,
+    own_record=st.booleans(),
 )
 
 
@@ -163,6 +178,11 @@ def test_bytes_are_chosen_by_our_own_records_alone_and_never_by_what_stands_besi
     check_plan(numbered)
     forged = [msgspec.structs.replace(one, provider="b") for one in numbered]
     assert plan_repair(forged).sha256 == plan_repair(numbered).sha256
+
+
+def has_damaged_record(one: CopyReading) -> bool:
+    wrong = one.own_record and one.provider not in {one.content, *SourceAnswer}
+    return one.provider == SourceAnswer.DAMAGED_RECORD or wrong
 
 
 def check_plan(all_copies: list[CopyReading]) -> None:
@@ -177,14 +197,9 @@ def check_plan(all_copies: list[CopyReading]) -> None:
     if repaired:
         assert plan.good is not None
         assert by_store[plan.good].content == plan.sha256
-        damaged = SourceAnswer.DAMAGED_RECORD
-        assert all(one.content != plan.sha256 or one.provider == damaged for one in repaired)
+        assert all(one.content != plan.sha256 or has_damaged_record(one) for one in repaired)
         assert all(one.recorded and one.provider in {plan.sha256, *SourceAnswer} for one in repaired if one.source)
-    bad = [
-        one
-        for one in all_copies
-        if one.content != plan.sha256 or one.provider == SourceAnswer.DAMAGED_RECORD or plan.sha256 is None
-    ]
+    bad = [one for one in all_copies if one.content != plan.sha256 or has_damaged_record(one) or plan.sha256 is None]
     assert plan.decision == (
         RepairDecision.REPAIR if repaired else RepairDecision.REFUSE if plan.reasons else RepairDecision.HEALTHY
     )

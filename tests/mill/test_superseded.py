@@ -22,7 +22,9 @@ from millstream.mill.reports.report import ReportResult
 from millstream.pipeline.jobs import report
 from millstream.pipeline.jobs.report import RESULT_SCHEMA, JudgedSweep
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, remove_old_jobs
+from millstream.stores import ChecksumOrigin
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
+from support.wrong_checksums import WRONG, WrongChecksums
 
 ITEMS = ("changed", "deleted", "healthy", "missing", "sour")
 
@@ -78,6 +80,17 @@ def test_an_object_that_the_row_of_another_store_contradicts_is_not_recorded_by_
     world.record(ItemRef("2", "s", "forged"), "a" * 64)
     (again,) = recheck_superseded(findings, world.manifest, BitChecker(world.providers, world.manifest))
     assert (again.content_id, again.row, again.action) == ("forged", "B25", ManifestAction.KEEP)
+
+
+def test_a_wrong_checksum_of_a_provider_is_looked_at_again_because_it_may_be_our_own(world: Any) -> None:
+    found = []
+    for store, origin in (("1", ChecksumOrigin.PROVIDER), ("2", ChecksumOrigin.USER)):
+        sha256 = world.put(ItemRef(store, "s", "a"), b"good")
+        world.stores[store] = WrongChecksums(world.stores[store], origin)
+        detail = ("B7", "store-checksum", "…", world.clock.now(), 4, sha256, WRONG, sha256)
+        found.append(CheckResult(store, "s", "a", CheckVerdict.FAILURE, *detail))
+    again = recheck_superseded(found, world.manifest, BitChecker(world.providers, world.manifest))
+    assert [(one.store, one.row, one.provider) for one in again] == [("1", "B7", WRONG), ("2", "B27", WRONG)]
 
 
 def test_the_report_of_the_sweep_counts_what_is_so_now(world: Any, findings: list[CheckResult], tmp_path: Path) -> None:

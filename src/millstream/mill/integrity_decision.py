@@ -10,7 +10,8 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
   beside a copy, since a forger of the copy forges that, too. Only the audit log corrects it (A5: it has the checksum
   as the last one that the item was written with, so the manifest missed an event).
 - B26: an item of an adopted source that other programs have changed is explained: it is adopted next. B27: a damaged
-  record beside an object is no provider that does not answer; a repair writes the object again.
+  record beside an object is no provider that does not answer; a repair writes the object again. So is a checksum that
+  we keep with the object where its server keeps none, if it is wrong alone: there is no provider to ask (B7).
 - B30: an item that vanished from a source that other programs write is held as a deletion until an operator
   confirms it. There is no task: a repair could not write there. B31: an item that such a source excludes on purpose
   is explained.
@@ -101,6 +102,7 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     ``elsewhere``: another store's manifest row of this item is live and has the manifest's sum; where there is no row
     here, that of the audit log. ``contradicted``: there is no row, and a live row of another store has another sum than
     the provider states. ``read_only``: other programs write the store, and nothing is ever written there.
+    ``own_record``: the sum of ``store`` is not the provider's own, but one that we keep with the object.
     """
 
     manifest: str | None
@@ -114,6 +116,7 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     pending: bool = False
     contradicted: bool = False
     read_only: bool = False
+    own_record: bool = False
 
     @property
     def excused(self) -> bool:
@@ -179,6 +182,7 @@ def canonical_observation(seen: Observation) -> Observation:
         pending=seen.pending and seen.fresh and seen.manifest is not None,
         contradicted=seen.contradicted and seen.manifest is None,
         read_only=seen.read_only and seen.manifest is not None,
+        own_record=seen.own_record and seen.manifest is not None and seen.content == seen.manifest,
     )
 
 
@@ -271,13 +275,15 @@ def _decide_recorded(seen: Observation) -> BitCheckOutcome:
 
 
 def _decide_differing(seen: Observation) -> BitCheckOutcome:
-    """Provider and manifest differ: B5–B11, and rows 3–5 and 10 of the document."""
+    """Provider and manifest differ: B5–B11, B27, and rows 3–5 and 10 of the document."""
     if seen.content == seen.manifest:
         if seen.attempt < LAST_ATTEMPT:
             return _retry(
                 CheckRow.STORE_DIFFERS_AT_FIRST if seen.attempt < LAST_ATTEMPT - 1 else CheckRow.STORE_DIFFERS_AGAIN,
                 seen,
             )
+        if seen.own_record and seen.audit in (seen.manifest, None, SourceAnswer.NOT_KEPT):
+            return _fail(CheckRow.DAMAGED_RECORD, seen)
         return _outcome(CheckRow.STORE_DIFFERS, CheckVerdict.FAILURE, task=FollowUp.BIT_ERROR)
     if seen.content not in (seen.store, SourceAnswer.NOT_READ):
         return _fail_old(seen, CheckRow.MANIFEST_DIFFERS_AT_FIRST, CheckRow.ALL_DIFFER)

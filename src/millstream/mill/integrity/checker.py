@@ -33,7 +33,7 @@ from millstream.mill.tasks import BitError, QueueName, Repair, Task
 from millstream.stores.audit import AuditEvent
 from millstream.stores.bulk import SMALL, Reading
 from millstream.stores.hashing import Digests
-from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, ItemInfo, StoreError
+from millstream.stores.protocol import DEFAULT_MIMETYPE, ChecksumOrigin, DamagedRecordError, ItemInfo, StoreError
 
 RecordedRow = ManifestRow | ComparisonRow
 """The columns of the manifest that a check needs: the checksum, the time, and whether it is a tombstone."""
@@ -48,7 +48,7 @@ class ItemReading(msgspec.Struct, frozen=True, gc=False):
     """The observation of one item at a provider: sums (hex) or answers, bytes read, when it was taken, its type.
 
     ``properties`` are None where nothing was read of it; ``links`` are the names of its file, None where that is not
-    known.
+    known. ``own_record``: as in :class:`Observation`; known where the item was looked at alone.
     """
 
     provider: str
@@ -58,6 +58,7 @@ class ItemReading(msgspec.Struct, frozen=True, gc=False):
     mimetype: str | None = None
     properties: Mapping[str, str] | None = None
     links: int | None = None
+    own_record: bool = False
 
 
 class BitChecker:
@@ -175,6 +176,7 @@ class BitChecker:
             attempt=attempt,
             fresh=is_fresh(seen.modified, now),
             read_only=self._providers.is_read_only(place.store),
+            own_record=seen.own_record,
         )
         if self._is_deletion_waiting(place, row, seen):
             observation = msgspec.structs.replace(observation, deleted=True)
@@ -252,7 +254,10 @@ class BitChecker:
             return ItemReading(provider, SourceAnswer.CHANGED, info.size, info.modified)
         except (StoreError, OSError):
             return ItemReading(provider, SourceAnswer.UNREADABLE, info.size, info.modified)
-        return ItemReading(provider, read.sha256, read.size, info.modified, info.mimetype, info.properties)
+        own = info.checksum_origin() == ChecksumOrigin.USER
+        return ItemReading(
+            provider, read.sha256, read.size, info.modified, info.mimetype, info.properties, own_record=own
+        )
 
     def observe_many(
         self,

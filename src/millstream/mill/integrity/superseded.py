@@ -23,7 +23,8 @@ def recheck_superseded(
     So an item that was deleted meanwhile is not reported as missing until the next sweep. An item with a change
     that waits in the audit outbox is checked again too: only *checker* knows of it, and sets it aside as too recent. So
     is one that would be recorded, and that the audit log or the rows of other stores have with other bytes; and so is
-    every one in a store that other programs write: only *checker* knows what was adopted there.
+    every one in a store that other programs write: only *checker* knows what was adopted there. And so is a wrong
+    checksum of a provider: only *checker* knows whether it is the provider's own.
     """
     for (store, space), some in groupby(findings, key=lambda found: (found.store, found.space)):
         for group in groups(some, _GROUP):
@@ -31,6 +32,7 @@ def recheck_superseded(
             rows, pending = manifest.get_many(store, space, names), checker.pending(store, space, names)
             again = pending | _known_otherwise(store, space, group, checker)
             adopted = checker.is_read_only(store)
+            again |= {found.content_id for found in group if found.row == CheckRow.STORE_DIFFERS}
             for found in group:
                 if adopted or found.content_id in again or is_superseded(found, rows.get(found.content_id)):
                     yield checker.check(ItemRef(store, space, found.content_id)).result

@@ -230,6 +230,7 @@ class Repairer:
             source=source,
             recorded=recorded,
             read_only=self._providers.is_read_only(place.store),
+            own_record=seen.own_record,
         )
 
     def _repair_copy(

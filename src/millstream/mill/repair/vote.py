@@ -31,7 +31,8 @@ class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
 
     ``recorded`` are the sums of our own records for this store: that of the manifest, and that of the audit log.
     ``may_be_deleted``: the policies name the store as a source, and nothing says that the item must be there.
-    ``read_only``: other programs write the store, and nothing is ever written there.
+    ``read_only``: other programs write the store, and nothing is ever written there. ``own_record``: the sum of
+    ``provider`` is not the provider's own, but one that we keep with the object.
     """
 
     store: str
@@ -41,11 +42,19 @@ class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
     recorded: frozenset[str] = frozenset()
     may_be_deleted: bool = False
     read_only: bool = False
+    own_record: bool = False
 
     @property
     def vote(self) -> str | None:
         """The sum of the bytes; None where they could not be read."""
         return None if self.content in _ANSWERS else self.content
+
+    @property
+    def is_record_damaged(self) -> bool:
+        """Whether what we keep beside the bytes cannot be used, or has another sum than the bytes."""
+        if self.provider == SourceAnswer.DAMAGED_RECORD:
+            return True
+        return self.own_record and self.provider not in (self.content, None) and self.provider not in _ANSWERS
 
 
 class RepairDecision(enum.StrEnum):
@@ -89,7 +98,7 @@ def plan_repair(copies: Sequence[CopyReading], *, restore_source: bool = False) 
     if winner is None:
         return RepairPlan(RepairDecision.REFUSE, reasons=(reason,))
     good = [copy for copy in copies if copy.content == winner]
-    whole = [copy for copy in good if copy.provider != SourceAnswer.DAMAGED_RECORD]
+    whole = [copy for copy in good if not copy.is_record_damaged]
     actions, reasons = [], []
     for copy in copies:
         if copy in whole:
@@ -153,7 +162,7 @@ def _refuse_always(source: CopyReading) -> str | None:
 def _refuse_without_person(source: CopyReading, winner: str) -> str | None:
     if source.content == SourceAnswer.MISSING and source.may_be_deleted:
         return f"the item vanished from there: {_FORGET}, or {_RESTORE}"
-    if source.provider == SourceAnswer.DAMAGED_RECORD:
+    if source.provider == SourceAnswer.DAMAGED_RECORD or source.content == winner:
         return f"its own record of the item is damaged: {_RESTORE}"
     if source.provider == SourceAnswer.NO_CHECKSUM and source.vote is not None:
         return (
