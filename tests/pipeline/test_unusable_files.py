@@ -104,6 +104,86 @@ def test_nanoseconds_within_any_type_of_parquet_are_cut_down(tmp_path: Path, col
     assert json.loads(messages[0].body)["column"] == written
 
 
+NS = pa.timestamp("ns")
+
+
+@pytest.mark.parametrize(
+    ("column", "path"),
+    [
+        (pa.array([[("k", 1000)], [("k", 2000), ("l", 1999)], None], pa.map_(pa.string(), NS)), "column[].value"),
+        (pa.array([[(1000, 0)], [(1999, 0)], []], pa.map_(NS, pa.int32())), "column[].key"),
+        (pa.array([[1000, 2000], [0, 1999], None], pa.list_(NS)), "column[]"),
+        (pa.array([None, [0, None, -1], [1000]], pa.large_list(NS)), "column[]"),
+        (pa.array([None, [0, 1999], [1000, None]], pa.list_(NS, 2)), "column[]"),
+        (pa.array([{"a": [0]}, {"a": [None, 1]}, None], pa.struct([("a", pa.list_(NS))])), "column.a[]"),
+        (pa.array([[{"a": 0}, None], [{"a": 1}], []], pa.list_(pa.struct([("a", pa.duration("ns"))]))), "column[].a"),
+        (pa.array([1000, -1, None], pa.duration("ns")), "column"),
+        (pa.array([1000, 1999, None], pa.time64("ns")), "column"),
+    ],
+    ids=["map", "map key", "list", "large list", "fixed list", "list of struct", "struct of list", "duration", "day"],
+)
+def test_rows_with_nanoseconds_within_any_type_of_parquet_are_rejected(
+    tmp_path: Path, column: pa.Array, path: str
+) -> None:
+    table_of(tmp_path / "x.parquet", column=column)
+    rules = ParsingRules("record", PlainJson(TOPIC, TOPIC, parse_selector("$.at")), nanoseconds="reject")
+    messages, (refused,) = parsed(tmp_path, rules)
+    assert [json.loads(message.body)["body"] for message in messages] == ["x", "z"]
+    assert (refused.place, refused.reason) == ("row 2", "time")
+    assert refused.why == f"the value of column {path!r} is not a whole number of microseconds"
+    assert json.loads(refused.row)["body"] == "y"
+
+
+def test_each_row_with_nanoseconds_is_rejected_with_its_first_such_column(tmp_path: Path) -> None:
+    table = {"at": pa.array([1, 1000, 1], NS), "more": pa.array([[1], [], [1, 1]], pa.list_(NS))}
+    table_of(tmp_path / "x.parquet", **table)
+    messages, refused = parsed(tmp_path, ParsingRules("record", RECORDS.plain, nanoseconds="reject"))
+    assert [(one.place, one.why.split("'")[1]) for one in refused] == [("row 1", "at"), ("row 3", "at")]
+    assert len(messages) == 1
+
+
+FARTHEST = 2**63 - 1
+
+
+@pytest.mark.parametrize("number", [FARTHEST, -FARTHEST, FARTHEST // 1000 + 1, -(FARTHEST // 1000) - 1])
+def test_a_time_in_milliseconds_that_microseconds_cannot_hold_makes_its_row_invalid(
+    tmp_path: Path, number: int
+) -> None:
+    times = pa.array([1, number, None], pa.timestamp("ms"))
+    table_of(tmp_path / "x.parquet", event_time=times)
+    messages, (refused,) = parsed(tmp_path, MESSAGES)
+    assert [(message.body, message.event_time) for message in messages] == [(b"x", 1000), (b"z", None)]
+    assert (refused.place, refused.reason) == ("row 2", "message")
+    assert refused.why.startswith(
+        "a date or time is out of range: the value of column 'event_time' in microseconds does not fit"
+    )
+    table_of(tmp_path / "x.parquet", at=times)
+    messages, (refused,) = parsed(tmp_path, RECORDS)
+    assert [(json.loads(message.body)["body"], message.event_time) for message in messages] == [
+        ("x", 1000),
+        ("z", None),
+    ]
+    assert (refused.place, refused.reason, refused.row) == ("row 2", "row", b"")
+    assert refused.why.startswith(
+        "a date or time is out of range: the value of column 'at' in microseconds does not fit"
+    )
+
+
+@pytest.mark.parametrize("number", [FARTHEST, 2**61 + 1])
+def test_a_time_within_a_list_that_microseconds_cannot_hold_makes_its_row_invalid(tmp_path: Path, number: int) -> None:
+    table_of(tmp_path / "x.parquet", times=pa.array([[1], [1, number], None], pa.list_(pa.timestamp("ms"))))
+    messages, (refused,) = parsed(tmp_path, RECORDS)
+    assert [json.loads(message.body)["times"] for message in messages] == [["1970-01-01T00:00:00.001000Z"], None]
+    assert (refused.place, refused.reason, refused.row) == ("row 2", "row", b"")
+    assert "'times[]' in microseconds does not fit" in refused.why
+
+
+def test_the_earliest_time_in_nanoseconds_is_cut_down_to_the_microsecond_before(tmp_path: Path) -> None:
+    table_of(tmp_path / "x.parquet", event_time=pa.array([-FARTHEST, -1, FARTHEST], NS))
+    messages, _ = parsed(tmp_path, MESSAGES)
+    assert [message.event_time for message in messages] == [-9223372036854776, -1, 9223372036854775]
+
+
 def test_a_parquet_file_whose_column_has_no_name_in_utf8_is_unusable(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"body": TEXT, "abcdefg": TEXT}), path, store_schema=False)

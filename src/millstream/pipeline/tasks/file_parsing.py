@@ -10,7 +10,7 @@ import re
 import zlib
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, TextIO, TypeAlias, cast
@@ -26,6 +26,7 @@ from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.received_message import ReceivedMessage
 from millstream.pipeline.errors import UnusableFileError
 from millstream.pipeline.planning.source_files import PACKED, SourceFile, Split
+from millstream.pipeline.tasks.parquet_times import TimeFault, in_microseconds, inexact_times, times_out_of_range
 
 Shape = Literal["message", "record"]
 Received = Literal["now", "event"]
@@ -303,13 +304,15 @@ def _objects(split: Split, nanoseconds: Nanoseconds) -> Iterator[SourceRow]:
         _check_columns(split.file, parquet.schema_arrow.names)
         number = sum(parquet.metadata.row_group(group).num_rows for group in range(split.start))
         for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=range(split.start, split.end)):
-            refused = _finer(batch) if nanoseconds == "reject" else None
-            whole = pa.RecordBatch.from_arrays([_in_microseconds(c) for c in batch.columns], names=batch.schema.names)
-            for place, (row, why) in enumerate(_converted(whole)):
+            too_fine = _first_faults(inexact_times(batch) if nanoseconds == "reject" else ())
+            too_far = _first_faults(times_out_of_range(batch))
+            whole = pa.RecordBatch.from_arrays([in_microseconds(c) for c in batch.columns], names=batch.schema.names)
+            for place, (row, unread) in enumerate(_converted(whole)):
                 number += 1
+                why = too_far.get(place, unread)
                 data = b"" if why else msgspec.json.encode(row)
-                if refused is not None and refused[place].as_py():
-                    yield SourceRow(f"row {number}", data, _TOO_FINE, "time")
+                if place in too_fine:
+                    yield SourceRow(f"row {number}", data, too_fine[place], "time")
                 else:
                     yield SourceRow(f"row {number}", data, why)
 
@@ -331,41 +334,13 @@ def _converted(batch: pa.RecordBatch) -> list[tuple[Any, str]]:
         return [(None, wrong)]
 
 
-_TOO_FINE = "a time is not a whole microsecond"
-
-
-def _in_microseconds(column: pa.Array) -> pa.Array:
-    """*column* with its times in microseconds, cut down to them; those without a zone are UTC."""
-    if not pa.types.is_timestamp(column.type):
-        return column.cast(_microseconds(column.type), safe=False)  # times within its structs, lists and maps
-    whole = pc.floor_temporal(column, unit="microsecond") if column.type.unit == "ns" else column
-    return whole.cast(pa.timestamp("us", column.type.tz or "UTC"))
-
-
-def _microseconds(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz or "UTC")
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_microseconds(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        key, item = (field.with_type(_microseconds(field.type)) for field in (kind.key_field, kind.item_field))
-        return pa.map_(key, item, kind.keys_sorted)
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
-        item = kind.value_field.with_type(_microseconds(kind.value_type))
-        if pa.types.is_large_list(kind):
-            return pa.large_list(item)
-        return pa.list_(item, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
-    return pa.duration("us") if kind == pa.duration("ns") else kind
-
-
-def _finer(batch: pa.RecordBatch) -> pa.Array:
-    """Of which rows of *batch* a time is not a whole microsecond."""
-    finer = pa.repeat(pa.scalar(False), batch.num_rows)
-    for column in batch.columns:
-        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-            inexact = pc.not_equal(pc.floor_temporal(column, unit="microsecond"), column)
-            finer = pc.or_(finer, inexact.fill_null(False))
-    return finer
+def _first_faults(faults: Iterable[TimeFault]) -> Mapping[int, str]:
+    """What is wrong with each row that one of *faults* has, by the number of the row."""
+    found: dict[int, str] = {}
+    for why, rows in faults:
+        for number in pc.indices_nonzero(rows).to_pylist():
+            found.setdefault(number, why)
+    return found
 
 
 def _message_columns(split: Split, rules: ParsingRules) -> Iterator[Found]:
@@ -393,7 +368,7 @@ def _as_staged(batch: pa.RecordBatch, file: SourceFile) -> pa.RecordBatch:
         column = batch.column(field.name)
         try:
             if pa.types.is_timestamp(column.type):
-                column = _in_microseconds(column)
+                column = in_microseconds(column)
             if column.null_count and field.name == "headers":
                 column = pc.if_else(column.is_valid(), column.cast(field.type), unset)
             arrays.append(column.cast(field.type))
@@ -412,6 +387,7 @@ def _judged(found: pa.RecordBatch, batch: pa.RecordBatch, before: int, rules: Pa
         ("message", "the row has no body", body.is_null()),
         ("size", f"the row has more than {MAX_ROW_BYTES:,} bytes", too_large),
     ]
+    wrong += [("message", why, rows) for why, rows in times_out_of_range(found)]
     if rules.received == "event":
         wrong.append(
             (
@@ -421,7 +397,7 @@ def _judged(found: pa.RecordBatch, batch: pa.RecordBatch, before: int, rules: Pa
             )
         )
     if rules.nanoseconds == "reject":
-        wrong.append(("time", _TOO_FINE, _finer(found)))
+        wrong += [("time", why, rows) for why, rows in inexact_times(found)]
     bad = functools.reduce(pc.or_, [rows for _, _, rows in wrong])
     good = batch.filter(pc.invert(bad))
     if rules.received == "event":
