@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -353,6 +355,36 @@ def test_reports_are_chained_anchored_and_shown(
     last.with_suffix(".json").write_bytes(canonical_json(report))
     assert run(["mill", "report", "--verify", "--data", str(data)]) == 1
     assert b"two/s: " in (out := capsysbinary.readouterr().out) and b"1 of its reports are not in the ledger" in out
+
+
+def test_newest_reports_that_were_removed_are_missed_in_the_ledger(
+    data: Path, mill: Run, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    mill("duplicate")
+    for _ in range(2):
+        assert mill("check")[0] == 0
+
+    def verify(*place: str) -> tuple[int, str, str]:
+        code = run(["mill", "report", "--verify", *place, "--data", str(data)])
+        out, err = capsysbinary.readouterr()
+        return code, out.decode(), err.decode()
+
+    assert (verify()[0], verify()[2]) == (0, "")
+    reports, kept = data / "reports" / "two" / "s", data / "kept"
+    shutil.copytree(reports, kept)
+    for file in reports.glob("000002.*"):
+        file.unlink()
+    code, out, _ = verify()
+    assert (code, "not in the ledger" in out) == (1, False)
+    assert "1 report in the ledger is missing: removed or changed; restore the reports from a backup\n" in out
+    assert re.search(r"^missing: entry [456] of \d{4}-\d\d-\d\dT[\d:.]+Z, 1\.\w+$", out, re.MULTILINE)
+    code, _, note = verify("two", "s")
+    assert (code, "not checked: whether the newest reports were removed" in note) == (0, True)
+    shutil.rmtree(reports)
+    code, out, _ = verify()
+    assert (code, "2 reports in the ledger are missing" in out, "two/s: no report yet" in out) == (1, True, True)
+    shutil.copytree(kept, reports)
+    assert verify()[0] == 0
 
 
 def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -99,13 +99,16 @@ class ReportsPart:
 
     def anchor(self, report: IntegrityReport) -> LedgerEntry:
         """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``."""
-        return self.ledger.append(_anchor(report))
+        return self.ledger.append(report_anchor(report))
 
-    def is_anchored(self) -> Callable[[IntegrityReport], bool]:
-        """Whether a report is in the ledger, whose chain is checked first. Raises :class:`LedgerError`."""
+    def ledger_entries(self) -> Mapping[str, LedgerEntry]:
+        """The entries of the ledger by their anchors (:func:`report_anchor`), oldest first; its chain is checked.
+
+        A report is kept before its entry is made, so reports that are read afterwards have those of all entries. Raises
+        :class:`LedgerError`.
+        """
         self.ledger.verify()
-        anchored = {entry.anchor_string for entry in self.ledger.entries()}
-        return lambda report: _anchor(report) in anchored
+        return {entry.anchor_string: entry for entry in self.ledger.entries()}
 
 
 def open_reports(settings: Settings, server: sa.Engine | None) -> ReportArchive:
@@ -115,5 +118,6 @@ def open_reports(settings: Settings, server: sa.Engine | None) -> ReportArchive:
     return ReportTable(server, lambda: open_cas(settings, create=True))
 
 
-def _anchor(report: IntegrityReport) -> str:
+def report_anchor(report: IntegrityReport) -> str:
+    """The anchor of *report* in the ledger: ``1.<CID of its canonical JSON>``."""
     return anchor_string(1, cid_of(encode_report(report)))

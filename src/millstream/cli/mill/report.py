@@ -9,12 +9,14 @@ from typing import Any
 import click
 import msgspec
 
+from millstream.anchoring import LedgerEntry
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.mill.space_options import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.core.amounts import counted, share_text, size_text
 from millstream.core.durable import replacing, write_durably
+from millstream.core.timestamps import format_timestamp
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.errors import ReportError
 from millstream.mill.reports.archive import reports_of, verify_chain
@@ -23,7 +25,11 @@ from millstream.mill.reports.report import IntegrityReport, ReportResult, report
 from millstream.mill.reports.statistics import store_sizes
 from millstream.mill.tasks import QueueName, StorageStatistics, encode_task
 from millstream.node import Node
+from millstream.node.reports import report_anchor
 from millstream.settings import Settings
+
+_NAMED = 10
+"""Of the missing reports this many, the newest ones, are printed with their entry."""
 
 
 @example("millstream mill report second photos --html report.html")
@@ -65,7 +71,7 @@ def report(
         if tsv is not None:
             _write_lines(node, store, space, tsv)
         if verify:
-            return _verify(node, places)
+            return _verify(node, places, is_every_space=store is None and space is None)
         for place, found in zip(places, latest, strict=True):
             if found is None:
                 click.echo(_without_report(node, *place), err=True)
@@ -95,16 +101,41 @@ def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -
         file.writelines(lines)
 
 
-def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
-    """Exit code 1 if a report is not in the ledger."""
-    archive, is_anchored, missing = node.mill.reports.archive, node.mill.reports.is_anchored(), 0
+def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bool) -> int:
+    """Exit code 1 if a report is not in the ledger, or if the ledger has an entry whose report is missing.
+
+    An entry does not name its space, so missing reports are found only if *places* are those of every space.
+    """
+    archive, entries, code = node.mill.reports.archive, node.mill.reports.ledger_entries(), 0
+    found = set[str]()
     for store, space in places:
         head = verify_chain(archive, store, space)
-        unknown = [one for one in reports_of(archive, store, space) if not is_anchored(one)]
-        missing += len(unknown)
-        note = f"; {len(unknown):,} of its reports are not in the ledger" if unknown else ""
+        anchors = [report_anchor(one) for one in reports_of(archive, store, space)]
+        found.update(anchors)
+        unknown = sum(anchor not in entries for anchor in anchors)
+        code = 1 if unknown else code
+        note = f"; {unknown:,} of its reports are not in the ledger" if unknown else ""
         click.echo(f"{store}/{space}: {head or 'no report yet'}{note}")
-    return 1 if missing else 0
+    if not is_every_space:
+        click.echo("not checked: whether the newest reports were removed; for this, omit STORE and SPACE", err=True)
+        return code
+    for store, space in set(archive.spaces()).difference(places):
+        found.update(map(report_anchor, reports_of(archive, store, space)))
+    missing = [entry for anchor, entry in entries.items() if anchor not in found]
+    _print_missing(missing)
+    return 1 if missing else code
+
+
+def _print_missing(missing: Sequence[LedgerEntry]) -> None:
+    """Print the entries of the ledger whose reports are *missing*, the newest ones one by one."""
+    if not missing:
+        return
+    click.echo(
+        f"{counted(len(missing), 'report')} in the ledger {'is' if len(missing) == 1 else 'are'} missing: removed or "
+        "changed; restore the reports from a backup"
+    )
+    for entry in missing[-_NAMED:]:
+        click.echo(f"missing: entry {entry.number:,} of {format_timestamp(entry.time)}, {entry.anchor_string}")
 
 
 @example("millstream mill statistics second")
