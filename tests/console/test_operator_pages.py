@@ -14,6 +14,7 @@ from in_process import AskedInProcess, asked_in_process
 from millstream.cli.main import run
 from millstream.mill.remedies import OUTCOMES
 from millstream.mill.tasks import Duplicate, encode_task
+from millstream.rest.views import integrity
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
 
@@ -146,6 +147,34 @@ def test_findings_are_sorted_by_store_item_outcome_and_age(asked: AskedInProcess
         assert page.count('aria-sort="descending"') == 1 and page.index(f"{spaces[0]}/") < page.index(f"{spaces[1]}/")
     assert 'href="/integrity/findings?row=B3&amp;sort=oldest"' in asked.page("/integrity/findings?sort=oldest")
     assert asked.ask("GET", "/api/v1/integrity/findings?sort=nothing")[0] == 400
+
+
+def test_findings_have_pages_and_say_where_the_list_ends(
+    asked: AskedInProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        LocalStore(tmp_path / name).create_space("s")
+    for item in "abc":
+        LocalStore(tmp_path / "one").put("s", item, io.BytesIO(b"bytes"))
+    folder = str(tmp_path / "node")
+    assert run(["mill", "duplicate", "--data", folder]) == 0
+    for item in "abc":
+        flip_bit(tmp_path / "two" / "s" / item)
+    assert run(["mill", "check", "--data", folder]) == 1
+    found, offset = [], "0"
+    while offset is not None:
+        page = asked.api(f"/integrity/findings?limit=2&offset={offset}")
+        found.append([row["content_id"] for row in page["items"]])
+        assert page["total"] == 3
+        offset = page["next"]
+    assert found == [["a", "b"], ["c"]]
+    first, last = (asked.page(f"/integrity/findings?store=two&limit=2&offset={offset}") for offset in (0, 2))
+    assert 'rel="next" href="/integrity/findings?offset=2&amp;store=two"' in first and "⇤ first" not in first
+    assert "s/c</a>" in last and 'href="/integrity/findings?store=two">⇤ first' in last and 'rel="next"' not in last
+    assert "3 copies" in first and "No such findings" in asked.page("/integrity/findings?offset=3")
+    monkeypatch.setattr(integrity, "MOST_FINDINGS", 3)
+    assert asked.api("/integrity/findings")["total"] is None
+    assert "Only the first 3 findings by store, space and item are listed" in asked.page("/integrity/findings")
 
 
 def lose(asked: AskedInProcess, tmp_path: Path, count: int) -> None:

@@ -66,14 +66,17 @@ def show_integrity(call: PageRequest) -> Mapping[str, Any]:
 
 def show_findings(call: PageRequest) -> Mapping[str, Any]:
     """Copies whose last check found a fault."""
-    query = call.ask(integrity.FindingsQuery)
+    query, snapshot = call.ask(integrity.FindingsQuery), call.app.poller.snapshot
     rows = integrity.finding_rows(call.app, call.ask()).items
     return {
         "findings": integrity.findings(call.app, query),
-        "vanished": sum(integrity.vanished_by_space(call.app.poller.snapshot).values()),
+        "vanished": sum(integrity.vanished_by_space(snapshot).values()),
         "rows": rows,
+        "most": len(snapshot.findings) if integrity.has_more_findings(snapshot) else None,
+        "where": {"store": query.query.store, "space": query.query.space},
         "only": query.query.row,
         "sort": query.query.sort,
+        "offset": query.query.offset,
         "faults": _faults(call),
     }
 

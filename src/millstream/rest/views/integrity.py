@@ -18,7 +18,7 @@ from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
-from millstream.status.snapshot import StatusSnapshot
+from millstream.status.snapshot import MOST_FINDINGS, StatusSnapshot
 
 endpoints = EndpointRegistry()
 
@@ -54,13 +54,14 @@ class FindingsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Findings, optionally of one ``store``, one ``space`` and one ``row`` of the table of check outcomes (``B3``).
 
     ``sort`` is ``store`` (store, space and id), ``item`` (space and id), ``outcome`` (the row) or ``oldest`` (checked
-    longest ago).
+    longest ago). The first ``offset`` findings are left out.
     """
 
     store: str | None = None
     space: str | None = None
     row: str | None = None
     sort: Literal["store", "item", "outcome", "oldest"] = "store"
+    offset: Number = 0
     limit: Limit = 200
 
 
@@ -226,7 +227,10 @@ def findings(app: AppContext, request: ApiRequest[FindingsQuery, Any]) -> Listin
     ]
     if query.sort != "store":
         found.sort(key=_FINDING_ORDERS[query.sort])
-    return Listing([_copy(row) for row in found[: query.limit]], total=len(found), as_of=snapshot.at)
+    end = query.offset + query.limit
+    rows = [_copy(row) for row in found[query.offset : end]]
+    total = None if has_more_findings(snapshot) else len(found)
+    return Listing(rows, str(end) if end < len(found) else None, total=total, as_of=snapshot.at)
 
 
 @endpoints.get("/integrity/findings/rows")
@@ -236,7 +240,7 @@ def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Finding
     counts = Counter(map(row_of, snapshot.findings))
     kinds = {row_of(each): (each.detail or "").partition(":")[0] for each in snapshot.findings}
     rows = [FindingCount(row, kinds[row], count) for row, count in counts.most_common()]
-    return Listing(rows, total=len(rows), as_of=snapshot.at)
+    return Listing(rows, total=None if has_more_findings(snapshot) else len(rows), as_of=snapshot.at)
 
 
 @endpoints.get("/integrity/reports", ReportsQuery)
@@ -301,6 +305,11 @@ def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
     app.operator_log.add(request.principal.name, "repair", target, reason=wanted.reason, **facts)
     app.poller.hurry()
     return Repaired(result.events)
+
+
+def has_more_findings(snapshot: StatusSnapshot) -> bool:
+    """Whether there may be more findings than *snapshot* has: it has the first ones by store, space and id."""
+    return len(snapshot.findings) >= MOST_FINDINGS
 
 
 def row_of(finding: ManifestRow) -> str:
