@@ -394,3 +394,17 @@ def test_kinds_that_are_ignored_are_no_issues(desk: FaultyNode) -> None:
     facts = desk.poller.facts()
     limits = msgspec.structs.replace(facts.limits, ignore=("unprotected",))
     assert judge(msgspec.structs.replace(facts, limits=limits)).ok
+
+
+def test_items_of_a_space_without_a_policy_are_checked_and_may_have_copies(desk: FaultyNode) -> None:
+    with FAULTS["a space without a policy"](desk):
+        (issue,) = desk.poller.verdict().issues
+        desk.command("mill", "check")
+        report = desk.node.mill.reports.archive.latest("one", "drafts")
+        assert report is not None and report.listed == 1
+        assert issue.kind == "uncovered-space"
+        assert issue.meaning == "Its new and changed items are not copied to another store."
+    (desk.folder / "policies" / "duplication-accounts.json").write_text("[]")
+    (issue,) = [issue for issue in desk.poller.verdict().issues if issue.kind == "unprotected"]
+    assert desk.node.stores.manifest.replicas("photos", "a")[1].store == "two", "the copies are kept"
+    assert issue.meaning == "No new or changed item is copied to another store."

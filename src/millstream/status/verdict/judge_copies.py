@@ -202,7 +202,7 @@ def _uncovered(facts: Facts, copies: CopiesStatus) -> Iterator[Issue]:
     if POLICIES in copies.troubles:
         return  # nothing is known of what they cover, which another issue tells
     if not any(policy.pairs for policy in policies):
-        yield make_issue("unprotected", "node", "nothing is protected yet: no policy copies anything", "/policies")
+        yield make_issue("unprotected", "node", "no policy copies anything", "/policies")
         return
     uncovered: dict[str, set[str]] = {}
     listed = [

@@ -85,14 +85,14 @@ KINDS: Mapping[str, IssueKind] = {
     "unprotected": IssueKind(
         "copies",
         WARN,
-        "Its items exist only once.",
+        "No new or changed item is copied to another store.",
         "run `millstream protect --help`; for a node that keeps no copies on purpose, set "
         '`ignore = ["unprotected"]` in `[verdict]`',
     ),
     "uncovered-space": IssueKind(
         "copies",
         WARN,
-        "Its items are neither copied nor checked.",
+        "Its new and changed items are not copied to another store.",
         "add it to a policy, or list it there in `spacesToIgnore`",
     ),
     "held": IssueKind(
