@@ -17,6 +17,7 @@ from millstream.bench.peers import BENCHMARKS_WITH_PEERS, load_peers, peers_fold
 from millstream.bench.runner import run_benchmark
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
+from millstream_peers.sha256sum import sha256sum
 
 PEERS = ("redis", "nats", "litequeue", "rabbitmq.py", "jetstream", "official.py", "rclone", "sha256sum", "peers/")
 OURS = {
@@ -67,3 +68,19 @@ def test_without_a_checkout_a_benchmark_says_so_and_measures_our_own_parts() -> 
 def test_a_peer_that_is_asked_for_without_a_checkout_is_refused() -> None:
     with pytest.raises(InputError, match=r"--peers redis cannot be measured: .* run the benchmark in a checkout"):
         parse_choice({"peers": "redis"})
+
+
+@pytest.mark.parametrize(("files", "calls"), [(5, ["2", "3"]), (1, ["1"]), (9, ["1", "4", "4"])])
+def test_each_process_of_sha256sum_gets_a_share_of_few_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: int, calls: list[str]
+) -> None:
+    program, counts, folder = tmp_path / "bin" / "sha256sum", tmp_path / "counts", tmp_path / "files"
+    for made in (program.parent, folder):
+        made.mkdir()
+    program.write_text(f"#!/bin/sh\necho $# >> {counts}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    for number in range(files):
+        (folder / f"item-{number}").touch()
+    assert sha256sum(folder, processes=2, at_once=4, path="*item-*") == files
+    assert sorted(counts.read_text().split()) == calls

@@ -203,14 +203,14 @@ class PipelineRuns:
         runs: list[tuple[str, Callable[[str, int, int], Measurement]]] = [("integrity", self._sweep)]
         peers = cast(PipelinePeers | None, load_peers("pipeline"))
         if peers is not None:
-            runs.insert(0, ("sha256sum under xargs -P", functools.partial(self._sha256sum, peers)))
+            runs.insert(0, ("sha256sum, a process per core", functools.partial(self._sha256sum, peers)))
         return Comparison(
             title="Integrity sweep of all items",
             unit="MB/s",
             conditions=f"Items of {size:,} bytes in a local folder, which are in the page cache, are hashed with "
             "SHA-256. The rows integrity are the job of millstream pipeline integrity, which lists, hashes and judges "
-            "the items, and writes a report; it has a fixed cost of some seconds. xargs gives each sha256sum process "
-            f"up to 50 items, so one process hashes all of 20 items. {self._where}",
+            "the items, and writes a report; it has a fixed cost of some seconds. Each sha256sum process gets up to 50 "
+            f"items, fewer if a core had none. To compare, divide the rates of the same number of items. {self._where}",
             contenders=[
                 Contender(f"{name}, {count:,} items", functools.partial(run, url, count, count * size))
                 for name, run in runs
