@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from millstream.core.clock import SystemClock
-from millstream.pipeline.source import follow_log, read_log, register, write_log
+from millstream.pipeline.source import follow_log, read_log, write_log
 
 
 def place_of(_: Iterator[Any]) -> Iterator[str]:
@@ -28,7 +28,6 @@ if __name__ == "__main__":
     url, log, folder = sys.argv[1:4]
     staging = f"file://{folder}/staging"
     spark = SparkSession.builder.getOrCreate()
-    register(spark)
     rows = read_log(spark, url, log, first_id=101, partition_bytes=1).groupBy("source").count().collect()
     write_log(read_log(spark, url, log), url, "copy", staging=staging)
     stream = follow_log(spark, url, log, per_trigger=200).writeStream.format("millstream").option("store", url)

@@ -7,6 +7,7 @@ of a stream. That process gets the environment that the data source was register
 from __future__ import annotations
 
 import os
+from weakref import WeakKeyDictionary
 from zipimport import zipimporter
 
 from pyspark.sql import SparkSession
@@ -16,9 +17,19 @@ import millstream
 
 _PATH = "PYTHONPATH"
 
+_known: WeakKeyDictionary[SparkSession, set[type[DataSource]]] = WeakKeyDictionary()
+"""What each session has; Spark logs a warning where a data source is registered again."""
+
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Register *source* with *spark*; where the package lies in an archive, its processes find it there."""
+    """Register *source* with *spark*, once; where the package lies in an archive, its processes find it there."""
+    known = _known.setdefault(spark, set())
+    if source not in known:
+        _register(spark, source)
+        known.add(source)
+
+
+def _register(spark: SparkSession, source: type[DataSource]) -> None:
     archive, environment = package_archive(), spark.sparkContext.environment
     if archive is None:
         spark.dataSource.register(source)

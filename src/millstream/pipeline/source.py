@@ -37,7 +37,7 @@ SPARK_SCHEMA = spark_schema(MESSAGE_SCHEMA)
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("millstream")`` known to *spark*."""
+    """Make ``spark.read.format("millstream")`` known to *spark*; the functions of this module do it by themselves."""
     register_source(spark, LogDataSource)
 
 
@@ -65,6 +65,7 @@ def read_log(
     Raises :class:`PipelineInputError` for a store in files that executors do not see.
     """
     check_reachable(spark, store_url)
+    register(spark)
     reader = spark.read.format(NAME).option("store", store_url).option("log", log)
     reader = reader.option("leastPartitions", str(TASKS_A_CORE * spark.sparkContext.defaultParallelism))
     if quarantine:
@@ -102,6 +103,7 @@ def follow_log(
     Raises :class:`PipelineInputError` for a store in files that executors do not see.
     """
     check_reachable(spark, store_url)
+    register(spark)
     reader = spark.readStream.format(NAME).option("store", store_url).option("log", log)
     if quarantine:
         reader = reader.option("quarantine", quarantine)
@@ -128,6 +130,7 @@ def write_log(frame: DataFrame, store_url: str, log: str, *, write: str = "", st
     see.
     """
     check_reachable(frame.sparkSession, store_url)
+    register(frame.sparkSession)
     writing = frame.write.format(NAME).mode("append").option("store", store_url).option("log", log)
     if write:
         writing = writing.option("write", write)
