@@ -134,7 +134,10 @@ def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str
         yield f"  meaning: {issue.meaning}"
         yield f"  what to do: {issue.todo}"
     if serving is None:
-        yield "not monitored: no node serves this folder, so no alarms are sent; see `millstream serve`"
+        yield (
+            "not monitored: no node serves this folder, so no alarms are sent except by a running "
+            "`millstream mill work`; see `millstream serve`"
+        )
     if verdict.ok:
         yield "no problem is known"
     else:
