@@ -42,6 +42,12 @@ def test_a_contender_writes_and_reads_back_all_that_it_is_timed_for(work: LogRun
         assert sample.figures["read messages/s"] > 0
 
 
+def test_the_minimal_program_takes_part(work: LogRuns) -> None:
+    for run in (work.alone, work.both, work.two_processes):
+        assert run("frame-file", 4, 20).value > 0
+    assert work.lone("frame-file", 3).value > 0
+
+
 @pytest.mark.served
 def test_rows_and_blocks_in_postgresql_take_part(work: LogRuns) -> None:
     for name in ("postgres-copy", "postgres"):

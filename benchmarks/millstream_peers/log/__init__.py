@@ -1,4 +1,4 @@
-"""Other ways to keep messages: a row a message in databases, streams of Redis and NATS, and a queue for Python."""
+"""Other ways to keep messages: rows in databases, streams of Redis and NATS, a queue for Python, a minimal program."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ CONTENDERS: Mapping[str, LogContender] = {
         "row a message, PostgreSQL COPY", "postgresql-whole", _COPY, f"{_HERE}.postgres_copy", "Postgres"
     ),
     "litequeue": LogContender("litequeue, SQLite", "", {4: 5e3, 1000: 4e3}, f"{_HERE}.litequeue", "Litequeue", ".db"),
+    "frame-file": LogContender(
+        "minimal program, one file", "", {4: 3e6, 1000: 2e5}, f"{_HERE}.frame_file", "FrameFile", ".frames"
+    ),
 }
 """The first is the one that all others are measured against: a row a message, as in the seed document."""
 
