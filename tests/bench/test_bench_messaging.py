@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("grpc")
 
 from millstream.bench.messaging import comparisons
-from millstream.bench.messaging.task import delay_figures
+from millstream.bench.messaging.task import MessagingTask, delay_figures
 from millstream.bench.runner import measure
+from millstream_peers.messaging.grpc_floor import send_gathered_floor, send_singly_floor
 
 
 @pytest.mark.served
@@ -21,6 +22,12 @@ def test_every_comparison_gives_figures_of_every_contender(tmp_path: Path) -> No
         for row in result.rows:
             assert row.median > 0
             assert row.figures["server CPU µs/message"] >= 0
+
+
+def test_the_minimal_server_stores_what_it_is_timed_for(tmp_path: Path) -> None:
+    work = MessagingTask("", tmp_path, (), lambda _name: None, count=200)
+    for run in (send_gathered_floor, send_singly_floor):
+        assert run(work).value > 0
 
 
 def test_delays_are_told_in_milliseconds() -> None:

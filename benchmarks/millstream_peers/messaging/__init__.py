@@ -11,7 +11,7 @@ from millstream.bench.log.servers import Servers
 from millstream.bench.messaging.task import MessagingTask
 from millstream.bench.runner import Contender, Measurement
 from millstream.core.errors import MillstreamError
-from millstream_peers.messaging.grpc_floor import send_singly_floor
+from millstream_peers.messaging.grpc_floor import send_gathered_floor, send_singly_floor
 from millstream_peers.messaging.jetstream import (
     receive_batches_nats,
     receive_singly_nats,
@@ -42,7 +42,13 @@ class Peers:
         """Messages that are sent 64 at a time."""
         return [
             *self._official("send", count),
-            Contender("minimal server, bare gRPC and a file", lambda: send_singly_floor(self._ours.of(count))),
+            Contender(
+                "minimal server, bare gRPC and a file, sends that share calls",
+                lambda: send_gathered_floor(self._ours.of(count)),
+            ),
+            Contender(
+                "minimal server, bare gRPC and a file, a call per send", lambda: send_singly_floor(self._ours.of(count))
+            ),
             *_contenders(_RABBITMQ, self._rabbitmq, send_singly_rabbitmq, count),
             *_contenders(_NATS, self._nats, send_singly_nats, count),
         ]
