@@ -4,7 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
+
+SIZE: Final = 4
+"""The bytes in front of a record that say how long it is."""
+
+
+def join_records(records: Iterable[bytes]) -> bytes:
+    """*records*, each after its length."""
+    return b"".join([len(record).to_bytes(SIZE, "little") + record for record in records])
+
+
+def split_records(data: bytes) -> list[bytes]:
+    """The records in *data*."""
+    records, begin = list[bytes](), 0
+    while begin < len(data):
+        end = begin + SIZE + int.from_bytes(data[begin : begin + SIZE], "little")
+        records.append(data[begin + SIZE : end])
+        begin = end
+    return records
 
 
 class DurableFile:
@@ -26,7 +46,7 @@ class DurableFile:
     async def _drain(self) -> None:
         while self._waiting:
             group, self._waiting = self._waiting, []
-            data = b"".join(len(record).to_bytes(4, "little") + record for record, _ in group)
+            data = join_records([record for record, _ in group])
             await asyncio.to_thread(self._write, data)
             for _, future in group:
                 future.set_result(None)

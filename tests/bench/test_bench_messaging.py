@@ -11,7 +11,12 @@ pytest.importorskip("grpc")
 from millstream.bench.messaging import comparisons
 from millstream.bench.messaging.task import MessagingTask, delay_figures
 from millstream.bench.runner import measure
-from millstream_peers.messaging.grpc_floor import send_gathered_floor, send_singly_floor
+from millstream_peers.messaging.grpc_floor import (
+    receive_batches_floor,
+    send_batches_floor,
+    send_gathered_floor,
+    send_singly_floor,
+)
 
 
 @pytest.mark.served
@@ -25,9 +30,11 @@ def test_every_comparison_gives_figures_of_every_contender(tmp_path: Path) -> No
 
 
 def test_the_minimal_server_stores_what_it_is_timed_for(tmp_path: Path) -> None:
-    work = MessagingTask("", tmp_path, (), lambda _name: None, count=200)
+    work = MessagingTask("", tmp_path, (), lambda _name: None)
     for run in (send_gathered_floor, send_singly_floor):
-        assert run(work).value > 0
+        assert run(work.of(200)).value > 0
+    for run in (send_batches_floor, receive_batches_floor):
+        assert run(work.of(1_500)).value > 0, "two calls"
 
 
 def test_delays_are_told_in_milliseconds() -> None:

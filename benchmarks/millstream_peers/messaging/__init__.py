@@ -11,7 +11,12 @@ from millstream.bench.log.servers import Servers
 from millstream.bench.messaging.task import MessagingTask
 from millstream.bench.runner import Contender, Measurement
 from millstream.core.errors import MillstreamError
-from millstream_peers.messaging.grpc_floor import send_gathered_floor, send_singly_floor
+from millstream_peers.messaging.grpc_floor import (
+    receive_batches_floor,
+    send_batches_floor,
+    send_gathered_floor,
+    send_singly_floor,
+)
 from millstream_peers.messaging.jetstream import (
     receive_batches_nats,
     receive_singly_nats,
@@ -42,13 +47,8 @@ class Peers:
         """Messages that are sent 64 at a time."""
         return [
             *self._official("send", count),
-            Contender(
-                "minimal server, bare gRPC and a file, sends that share calls",
-                lambda: send_gathered_floor(self._ours.of(count)),
-            ),
-            Contender(
-                "minimal server, bare gRPC and a file, a call per send", lambda: send_singly_floor(self._ours.of(count))
-            ),
+            *self._floor(send_gathered_floor, count, ", sends that share calls"),
+            *self._floor(send_singly_floor, count, ", a call per send"),
             *_contenders(_RABBITMQ, self._rabbitmq, send_singly_rabbitmq, count),
             *_contenders(_NATS, self._nats, send_singly_nats, count),
         ]
@@ -56,6 +56,7 @@ class Peers:
     def send_batches(self, count: int) -> Sequence[Contender]:
         """Messages that are published without waiting."""
         return [
+            *self._floor(send_batches_floor, count),
             *_contenders(_RABBITMQ, self._rabbitmq, send_batches_rabbitmq, count // _SLOWER),
             *_contenders(_NATS, self._nats, send_batches_nats, count),
         ]
@@ -71,9 +72,13 @@ class Peers:
     def receive_batches(self, count: int) -> Sequence[Contender]:
         """Messages that are acknowledged by the batch."""
         return [
+            *self._floor(receive_batches_floor, count),
             *_contenders(_RABBITMQ, self._rabbitmq, receive_batches_rabbitmq, count // _SLOWER),
             *_contenders(_NATS, self._nats, receive_batches_nats, count),
         ]
+
+    def _floor(self, run: Run, count: int, title: str = "") -> list[Contender]:
+        return [Contender(f"minimal server, bare gRPC and a file{title}", lambda: run(self._ours.of(count)))]
 
     def _official(self, what: str, count: int) -> list[Contender]:
         if importlib.util.find_spec("rocketmq") is None:
