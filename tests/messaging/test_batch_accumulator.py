@@ -78,7 +78,8 @@ class AccumulatorMachine(RuleBasedStateMachine):
         waiting = self.accumulator.waiting
         is_full = len(waiting) >= self.limits.max_items or sum(size for _, size in waiting) >= self.limits.max_bytes
         self.is_due = self.is_due and bool(waiting)
-        is_free = len(self.loaded) < self.limits.max_in_flight
+        most = self.limits.max_in_flight if is_full else min(self.limits.max_in_flight, self.limits.max_partial)
+        is_free = len(self.loaded) < most
         may_go = is_full or self.is_due or (bool(waiting) and not self.limits.lingers)
         assert self.accumulator.needs_slot == (is_free and may_go)
         assert self.accumulator.is_idle == (not waiting and not self.loaded)
@@ -90,8 +91,15 @@ class EagerMachine(AccumulatorMachine):
     limits = BatchingLimits(max_in_flight=2, max_items=3, max_bytes=10)
 
 
+class FillingMachine(AccumulatorMachine):
+    """The same, where a batch that is not full waits for the one in flight."""
+
+    limits = BatchingLimits(max_in_flight=3, max_partial=1, max_items=3, max_bytes=10)
+
+
 TestLingering = AccumulatorMachine.TestCase
 TestEager = EagerMachine.TestCase
+TestFilling = FillingMachine.TestCase
 
 
 def test_items_of_one_moment_ask_for_no_more_slots_than_they_fill() -> None:
@@ -103,6 +111,27 @@ def test_items_of_one_moment_ask_for_no_more_slots_than_they_fill() -> None:
             slots.append(accumulator.reserve())
     assert [accumulator.take(slot) for slot in slots] == [[0, 1, 2], [3, 4, 5]]
     assert accumulator.waiting == [6]
+
+
+def test_a_batch_that_is_not_full_waits_for_those_in_flight_and_a_full_one_goes() -> None:
+    limits = BatchingLimits(max_in_flight=3, max_partial=1, max_items=3)
+    accumulator: BatchAccumulator[int] = BatchAccumulator(limits)
+    accumulator.add(0)
+    first = accumulator.reserve()
+    assert accumulator.take(first) == [0]
+    for number in range(1, 3):
+        accumulator.add(number)
+        assert not accumulator.needs_slot
+    accumulator.add(3)
+    assert accumulator.needs_slot
+    second = accumulator.reserve()
+    assert accumulator.take(second) == [1, 2, 3]
+    accumulator.add(4)
+    accumulator.finish(first)
+    assert accumulator.take(first) == [], "another is still in flight"
+    accumulator.release(first)
+    accumulator.finish(second)
+    assert accumulator.take(second) == [4]
 
 
 class Calls:

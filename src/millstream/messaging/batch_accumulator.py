@@ -18,10 +18,12 @@ Item = TypeVar("Item")
 class BatchingLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How large a batch may be (an item that is larger goes alone), and how many batches may be in flight.
 
-    With ``lingers`` a batch that is not full waits until it is due; otherwise it goes as soon as a slot is free.
+    With ``lingers`` a batch that is not full waits until it is due; otherwise it goes as soon as a slot is free. It
+    also waits while ``max_partial`` batches are in flight: what comes meanwhile fills it.
     """
 
     max_in_flight: int
+    max_partial: int = sys.maxsize
     max_items: int = sys.maxsize
     max_bytes: int = sys.maxsize
     lingers: bool = False
@@ -69,7 +71,7 @@ class BatchAccumulator(Generic[Item]):
     @property
     def needs_slot(self) -> bool:
         """Whether a batch may go for which no slot is held yet."""
-        if not self._waiting or self._slots >= self._limits.max_in_flight:
+        if not self._waiting or self._slots >= self._max_slots:
             return False
         if not self._free:
             return self._may_go
@@ -94,7 +96,7 @@ class BatchAccumulator(Generic[Item]):
 
     def reserve_alone(self) -> Slot | None:
         """A slot for a batch of an item that need not wait; None where others wait or all slots are held."""
-        if self._waiting or self._limits.lingers or self._slots >= self._limits.max_in_flight:
+        if self._waiting or self._limits.lingers or self._slots >= self._max_slots:
             return None
         slot = self.reserve()
         self._load(slot)
@@ -106,7 +108,7 @@ class BatchAccumulator(Generic[Item]):
         Items that are not wanted any more, as *is_wanted* says, are dropped.
         """
         batch: list[Item] = []
-        if self._waiting and self._may_go:
+        if self._waiting and self._may_go and self._slots <= self._max_slots:
             items = size = 0
             while self._waiting and items < self._limits.max_items:
                 item, count, length = self._waiting[0]
@@ -145,9 +147,18 @@ class BatchAccumulator(Generic[Item]):
         return waiting
 
     @property
+    def _is_full(self) -> bool:
+        return self._items >= self._limits.max_items or self._bytes >= self._limits.max_bytes
+
+    @property
     def _may_go(self) -> bool:
-        is_full = self._items >= self._limits.max_items or self._bytes >= self._limits.max_bytes
-        return is_full or self._is_due or not self._limits.lingers
+        return self._is_full or self._is_due or not self._limits.lingers
+
+    @property
+    def _max_slots(self) -> int:
+        """How many slots may be held when the next batch goes."""
+        limits = self._limits
+        return limits.max_in_flight if self._is_full else min(limits.max_in_flight, limits.max_partial)
 
     def _load(self, slot: Slot) -> None:
         slot.is_loaded = True

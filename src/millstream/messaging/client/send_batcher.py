@@ -18,6 +18,13 @@ SendBatch = Callable[[Sequence[Message]], Awaitable[Results]]
 MAX_CALLS_IN_FLIGHT = 4
 """How many batches of one topic are sent at the same time; of a message group it is one, for its order."""
 
+MAX_PARTIAL = 2
+"""How many of them may be in flight when one goes that is not full.
+
+One is on its way while the broker stores the other. With more, messages are spread over smaller batches, each of which
+costs the broker a call.
+"""
+
 
 class Batching(msgspec.Struct, frozen=True):
     """A batch is sent when its first message has waited for ``linger`` seconds, or it has so many messages or bytes."""
@@ -53,6 +60,7 @@ class SendBatcher:
     def _new_batcher(self, key: Hashable, max_in_flight: int) -> AsyncBatcher[Message, Receipt]:
         limits = BatchingLimits(
             max_in_flight=max_in_flight,
+            max_partial=MAX_PARTIAL,
             max_items=self._batching.messages,
             max_bytes=self._batching.bytes,
             lingers=True,
