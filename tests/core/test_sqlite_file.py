@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from millstream.core.sqlite_file import DatabaseFileError, explain_errors, require_database
+from millstream.core.sqlite_file import DatabaseFileError, explain_errors, open_database, require_database
 
 
 def _make(path: Path, table: str = "mill_items") -> None:
@@ -70,4 +70,14 @@ def test_errors_of_the_file_say_what_to_do(tmp_path: Path, name: str, query: str
     explain_errors(engine, tmp_path / name)
     with pytest.raises(DatabaseFileError, match=said), engine.begin() as connection:
         connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def test_the_connection_that_was_used_last_is_used_next(tmp_path: Path) -> None:
+    engine = open_database(tmp_path / "node.db", ["mill_"])
+    with engine.connect() as first, engine.connect():
+        last = first.connection.dbapi_connection  # as the outer one it is given back last
+    for _ in range(3):
+        with engine.connect() as again:
+            assert again.connection.dbapi_connection is last
     engine.dispose()

@@ -42,7 +42,8 @@ def open_database(
     require_database(path, prefixes, if_damaged=if_damaged)
     make_private_file(path)  # SQLite gives its mode to the files beside it
     place = sa.URL.create("sqlite", database=str(path))
-    engine = sa.create_engine(place, connect_args={"timeout": 30})
+    # Each connection has a cache of its own: the one that was used last has the pages that are needed next.
+    engine = sa.create_engine(place, connect_args={"timeout": 30}, pool_use_lifo=True)
 
     def make_durable(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
