@@ -229,7 +229,7 @@ def test_a_password_goes_to_another_host_only_by_https() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--url", "http://a", "--broker", "127.0.0.1:8081"], "--url and --broker cannot be combined"),
+        (["--url", "http://a", "--broker", "127.0.0.1:8081"], "--url cannot be combined with --broker"),
         (["--user", "ada"], "--user and --password-file"),
         (["--url", "http://a", "--user", "ada"], "--user and --password-file"),
     ],

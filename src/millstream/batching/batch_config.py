@@ -112,7 +112,9 @@ class BatchConfig(msgspec.Struct, frozen=True, dict=True):
 
 def _check_ticks(name: str, value: object) -> None:
     if type(value) is not int or not 0 <= value < _LIMIT:
-        raise ConfigError(f"invalid {name} {value!r}: give a whole number of ticks from 0 to 2^62 - 1")
+        raise ConfigError(
+            f"invalid {name} {value!r}: give a whole number from 0 to 2^62 - 1, in the time unit of the records"
+        )
 
 
 def _check_cap(config: BatchConfig, name: str) -> None:

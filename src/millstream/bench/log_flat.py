@@ -65,7 +65,8 @@ def _conditions() -> str:
         f"Messages have 4 B and contain their number. Record batches have {BATCH:,} messages, and each is durable "
         "before the next one is sent. Written messages are moved to sealed objects (files that never change) in a "
         "folder, and verified there. Then they are read back through the log, which checks every id and body, and the "
-        "oldest messages are trimmed. Figures are for the messages since the previous size."
+        "oldest messages are trimmed, so that about as many remain as in the first size. Times per message are for the "
+        "messages since the previous size; the other figures are those at this size."
     )
 
 

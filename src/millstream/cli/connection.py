@@ -71,7 +71,8 @@ def administration_options(command: Command) -> Command:
     ) -> Any:
         if url and (kwargs["endpoint"] or options.credentials):
             raise click.UsageError(
-                "--url and --broker cannot be combined: give --url with --user, or --broker with --access-key"
+                "--url cannot be combined with --broker or --access-key: give --url with --user, or --broker with "
+                "--access-key"
             )
         if bool(user) != bool(password_file) or (user and not url):
             raise click.UsageError("--user and --password-file must be given together, and only with --url")

@@ -73,7 +73,7 @@ class CasStore:
     def create_space(self, space: str) -> None:
         check_space(space)
         if space != CAS_SPACE:
-            raise StoreRefusedError(f"{self.url} has only the space {CAS_SPACE!r}; {space!r} cannot be created")
+            raise StoreRefusedError(f"{self.url} has only the space {CAS_SPACE!r}: create {space!r} in another store")
         with translated(f"making the folder {self._root}"):
             make_root(self._root)
 

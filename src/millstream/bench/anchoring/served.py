@@ -77,7 +77,7 @@ def _comparison(where: str, place: _Place, creates: Sequence[bytes], updates: Se
         conditions="The registry checks each signature, and an operation is durable before the client gets the answer. "
         "At the same time the registry anchors operations. Single operations come over "
         f"{CONNECTIONS} connections of one client; in bulk, one connection sends all operations. Client and servers "
-        "run on one machine.",
+        "run on one machine. The processor time is that of the registry's process.",
         contenders=[
             contender("creates, one per request", [], creates, bulk=False),
             contender("signed updates, one per request", creates, updates, bulk=False),

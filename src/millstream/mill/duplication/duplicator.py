@@ -136,7 +136,8 @@ class DuplicationProcessor:
         policies = self._policies()
         if not policies.found:
             raise NoAnswerError(
-                f"{policies.missing}; the copy of space {task.space!r} {_pair(task)} waits for this policy"
+                f"{policies.missing}; space {task.space!r} was not copied {_pair(task)}: mount the disk with the "
+                "policies, or save a policy with `millstream mill policy save`, and redrive dead tasks"
             )
         return policies.asks(task.space, _pair(task))
 

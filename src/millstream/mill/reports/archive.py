@@ -86,15 +86,16 @@ def copy_reports(source: ReportArchive, target: ReportArchive) -> int:
     """
     count = 0
     for store, space in source.spaces():
-        there = {one.number: one.data for one in target.stored(store, space)}
+        there = {one.number: one for one in target.stored(store, space)}
         for one in source.stored(store, space):
             count += 1
             if one.number not in there:
                 target.add(store, space, one, source.lines(store, space, one.number))
-            elif there[one.number] != one.data:
+            elif there[one.number].data != one.data:
                 raise ReportError(
-                    f"{one.place} differs from the report of the same number in the target: keep the right one, and "
-                    "remove the other"
+                    f"{one.place} and {there[one.number].place} are different reports of the same number: "
+                    "`millstream mill report --verify` on both nodes shows which one is in the ledger; copy into a "
+                    "target without reports of this space"
                 )
     return count
 
