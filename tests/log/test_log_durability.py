@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millstream.core.clock import SystemClock
-from millstream.log import LogInputError, LogSpec, LogStore, open_store
-from millstream.log.backends.durability import split_durability
+from millstream.log import DamagedLogError, IdRange, Log, LogInputError, LogSpec, LogStore, Tiering, open_store
+from millstream.log.backends.durability import FileDurability, split_durability
+from millstream.log.backends.segments import backend as backend_module
+from millstream.log.backends.segments import states as states_module
 from millstream.log.backends.segments import stream as stream_module
 from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.log.backends.segments.files import sync
@@ -19,6 +22,8 @@ from millstream.log.backends.segments.format import CommittedEnd, decode_end, en
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from suite.sizes import examples
+from support.segment_folders import reboot
+from support.tiered_logs import URL, Cloud, bodies, fill, ids_of
 
 SPEC = LogSpec("weather", compression="plain")
 
@@ -84,6 +89,104 @@ def test_segments_leave_commits_to_the_system_until_the_lease_says_that_they_are
         writer.append([b"x"])
         writer.close()
         assert len(synced) == before + 2
+
+
+def opened(folder: Path, durability: FileDurability, cloud: Cloud | None = None) -> LogStore:
+    """The store in *folder* as another process would see it."""
+    clock = SystemClock()
+    backend = SegmentsBackend(folder, clock, durability=durability)
+    return LogStore(backend, clock, open_objects=cloud.open if cloud is not None else None)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda log: log.trim(2),
+        lambda log: log.set_pointer("worker", 2),
+        lambda log: log.put_metadata("position", b"2"),
+        lambda log: log.replace_metadata("position", b"2", version=0),
+    ],
+)
+def test_a_state_is_written_when_the_messages_that_it_may_name_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Log], object]
+) -> None:
+    synced: list[str] = []
+
+    def noted(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink().suffix)
+        sync(handle)
+
+    for module in (stream_module, states_module):
+        monkeypatch.setattr(module, "sync", noted)
+    with opened(tmp_path, "os") as store, store.log(SPEC).writer() as writer:
+        writer.append([b"x"] * 2)
+        synced.clear()
+        write(store.log(SPEC))
+        assert synced == [".seg", ""]
+
+
+def test_a_writer_first_syncs_what_a_killed_one_left_to_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease says that all of this is on the disk."""
+    with opened(tmp_path, "os") as killed, opened(tmp_path, "fsync") as store:
+        killed.log(SPEC).writer().append([b"x"])
+        write_lease(tmp_path / "logs" / SPEC.name / "lease", LeaseRecord(1, b"", 0, 0))
+        steps: list[str] = []
+        monkeypatch.setattr(stream_module, "sync", lambda handle: (steps.append("sync"), sync(handle)))
+        monkeypatch.setattr(backend_module, "write_lease", lambda *of: (steps.append("lease"), write_lease(*of)))
+        store.log(SPEC).writer()
+        assert steps == ["sync", "lease"]
+
+
+def trimmed(log: Log) -> None:
+    log.trim(16)
+
+
+def moved(log: Log) -> None:
+    log.set_tiering(Tiering(URL, segment_bytes=100))
+    log.move_blocks()
+
+
+@pytest.mark.parametrize("is_taken_up", [False, True])
+@pytest.mark.parametrize(("mark", "last_id", "kept"), [(trimmed, 15, []), (moved, 20, list(range(1, 21)))])
+def test_a_writer_goes_on_after_the_marks_where_a_power_loss_took_messages_below_them(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    mark: Callable[[Log], None],
+    last_id: int,
+    kept: list[int],
+    is_taken_up: bool,
+) -> None:
+    """Earlier releases synced marks before messages. Ids 11 to 20 are lost, and the log may have been opened since."""
+    place, cloud = tmp_path / "logs" / SPEC.name, Cloud()
+    with opened(tmp_path, "os", cloud) as store:
+        log = fill(store.log(SPEC), 10)
+        end, size = (place / "end").read_bytes(), max(place.glob("*.seg")).stat().st_size
+        lease = (place / "lease").read_bytes()
+        fill(log, 10)
+        mark(log)
+    (segment,) = place.glob("*.seg")
+    segment.write_bytes(segment.read_bytes()[:size])
+    (place / "lease").write_bytes(lease)
+    (place / "end").write_bytes(end)
+    if not is_taken_up:
+        reboot(tmp_path)
+    with opened(tmp_path, "fsync", cloud) as store, pytest.raises(DamagedLogError, match="should end at id 10"):
+        store.log(SPEC).writer()
+    with opened(tmp_path, "os", cloud) as store, store.log(SPEC).writer() as writer:
+        assert writer.last_id == last_id
+        assert f"ends at id 10, but messages up to id {last_id} were trimmed or moved to a tier" in caplog.text
+        assert writer.append(bodies(last_id + 1, last_id + 2)) == IdRange(last_id + 1, last_id + 2)
+    with opened(tmp_path, "fsync", cloud) as store:
+        log = store.log(SPEC)
+        with log.writer() as writer:
+            writer.append(bodies(last_id + 3, last_id + 3))
+        assert ids_of(log) == [*kept, *range(last_id + 1, last_id + 4)]
+        assert log.verify(deep=True).ok
+        log.trim(last_id + 2)
+        assert not segment.exists()
+        assert ids_of(log) == [last_id + 2, last_id + 3]
 
 
 COMMITS, SETTLED = 12, 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -103,7 +104,7 @@ class TieredBackend:
                 return sealed
         found = self.hot.read(log, first_id, last_id, max_bytes=max_bytes)
         if found and found[0].first_id <= first_id:
-            return found
+            return _up_to_hole(found)
         tier = self.tier(log, since=first_id)
         return (tier.read(first_id, last_id, max_bytes=max_bytes) if tier is not None else []) or found
 
@@ -185,3 +186,11 @@ class TieredBackend:
                 known = self._tiers.setdefault(log, TierReader(self.hot, log, self.places(log)))
         known.refresh(hot_id)
         return known
+
+
+def _up_to_hole(blocks: Sequence[StoredBlock]) -> Sequence[StoredBlock]:
+    """Those of *blocks* before the first ids that none of them has: these may be in an object."""
+    for count, (block, following) in enumerate(itertools.pairwise(blocks), 1):
+        if following.first_id > block.last_id + 1:
+            return blocks[:count]
+    return blocks

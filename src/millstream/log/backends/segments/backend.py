@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ MARKER_1 = b'{"format":"millstream segments","version":1}\n'
 
 _PRODUCER = producer_key("")
 
+_logger = logging.getLogger(__name__)
+
 
 class _OpenLog:
     """One log's folder, opened. ``lock`` guards lease and segments; the journal has its own lock."""
@@ -59,7 +62,8 @@ class SegmentsBackend:
 
     With *create* the folder is made where it is absent; *read_only* never writes. A segment is sealed once it has
     *segment_bytes* bytes. With the *durability* ``os`` a commit is not synced: a power loss takes what was written
-    since the writer last prolonged its lease, or part of it, and the next writer cuts off what is torn.
+    since the writer last prolonged its lease or a state was written, or part of it. The next writer cuts off what is
+    torn, and gives no id below the hot mark again.
     """
 
     one_host = True  # the locks of files hold among the processes of one machine
@@ -153,7 +157,9 @@ class SegmentsBackend:
             if lease.epoch != epoch:
                 return False
             found.stream.recover(confirmed_id=lease.last_id)
-            found.stream.settle()
+            found.stream.settle(always=True)  # what the lease says is there must be there
+            if self.durability == "os":
+                self._skip_to_hot_mark(found, log)
             last_id = max(lease.last_id, found.stream.end().last_id)
             write_lease(found.lease, LeaseRecord(epoch + 1, holder, until, last_id))
             return True
@@ -231,6 +237,7 @@ class SegmentsBackend:
             raise LogInputError(f"state {key!r} is reserved for commits: use another key")
         found = self._writable(log)
         with translated(self._folder):
+            found.stream.settle_announced()  # the ids that the value may name must be there
             return found.states.put(key, value, version=version)
 
     def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
@@ -271,6 +278,26 @@ class SegmentsBackend:
                 f"{self._folder} is a log store of format {int(version[1])}, but this release reads "
                 f"format {_VERSION}: install a newer release"
             )
+
+    def _skip_to_hot_mark(self, log: _OpenLog, name: str) -> None:
+        """Let no id below the hot mark be given again.
+
+        Earlier releases wrote the mark before the messages were synced, so that a power loss could take these.
+        """
+        hot_id = decode_watermarks(log.states.get(WATERMARKS).value).hot_id
+        last_id = log.stream.end().last_id
+        if hot_id <= last_id + 1:
+            return
+        _logger.warning(
+            "log %r in %s ends at id %d, but messages up to id %d were trimmed or moved to a tier: with durability=os, "
+            "a power loss may take messages that were not synced. The next message gets the id %d",
+            name,
+            self.url,
+            last_id,
+            hot_id - 1,
+            hot_id,
+        )
+        log.stream.begin_at(hot_id)
 
     def _change_lease(self, log: _OpenLog, lease: LeaseRecord, epoch: int, *, holder: bytes, until: int) -> bool:
         if lease.epoch != epoch:

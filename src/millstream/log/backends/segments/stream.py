@@ -94,10 +94,30 @@ class SegmentStream(CommittedSegments):
                 self._scan.add(decode_commit(head), _entries(commit, end.offset + len(head)))
             self.end()
 
-    def settle(self) -> None:
-        """Wait until every commit is on the disk; with synced commits there is nothing to wait for."""
-        if not self._synced:
+    def settle(self, *, always: bool = False) -> None:
+        """Wait until every commit is on the disk; with synced commits there is nothing to wait for.
+
+        With *always* it waits all the same: the last writer may have left its commits to the system.
+        """
+        if always or not self._synced:
             sync(self._handle(self.end().segment))
+
+    def settle_announced(self) -> None:
+        """As :meth:`settle`, of the commits that readers see now. It needs no lock, and keeps no writer waiting."""
+        if self._synced:
+            return
+        path = self._folder / index.segment_name(self.end().segment)
+        with contextlib.suppress(FileNotFoundError):  # the segment was sealed since, which syncs it, and freed
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                sync(handle)
+            finally:
+                os.close(handle)
+
+    def begin_at(self, first_id: int) -> None:
+        """Let the next message get *first_id*, in a new segment: the ids between the last one and that are skipped."""
+        end, handle = self._writable()
+        self._roll(end, handle, first_id)
 
     def recover(self, confirmed_id: int = 0) -> None:
         """After a crash: take in what was written and not announced, cut off what is torn, announce the end.
@@ -206,17 +226,17 @@ class SegmentStream(CommittedSegments):
             os.close(self._writing[1])
             self._writing = None
 
-    def _roll(self, end: CommittedEnd, handle: int) -> CommittedEnd:
-        """Seal the segment and begin the next one."""
+    def _roll(self, end: CommittedEnd, handle: int, first_id: int = 0) -> CommittedEnd:
+        """Seal the segment and begin the next one, with the next id or with *first_id*."""
         with _undone(handle, end.offset):
             write_all(handle, [encode_footer(self._table.entries)], end.offset)
             sync(handle)
-        first_id = end.last_id + 1
+        first_id = first_id or end.last_id + 1
         head = encode_segment(self._log, first_id, end.received_at, self.producers())
         write_durably(self._folder / index.segment_name(first_id), head)
         self._announce(
             CommittedEnd(
-                boot=self._boot, segment=first_id, offset=len(head), last_id=end.last_id, received_at=end.received_at
+                boot=self._boot, segment=first_id, offset=len(head), last_id=first_id - 1, received_at=end.received_at
             )
         )
         return self.end()
