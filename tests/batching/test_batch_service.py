@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.batching import BatchConfig, Batcher, SnapshotError
+from millstream.batching import SnapshotError
 from millstream.batching.errors import BatchServiceError
-from millstream.batching.message_events import TICK_SOURCE, event_from_message
+from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.newest_batch import is_made_from
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import BUSY_PAUSE, idle_log_ticker, writer_ticker
@@ -23,35 +23,9 @@ from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import LogError, LogSpec, TrimmedError, open_store
 from suite.sizes import sized
+from support.batched_logs import RULES, expected, given, traffic
 
-RULES = BatchConfig(50, 20)
 CHILD = Path(__file__).parent / "children" / "serve.py"
-
-
-def traffic(seed, count):
-    draw, now, messages = random.Random(seed), 0, []
-    for _ in range(count):
-        now += draw.randint(0, 6)
-        source, key, delay = draw.choice("pqr"), draw.choice(["a", "b", "c", ""]), draw.randint(-5, 28)
-        messages.append(Message(b"%d" % draw.randrange(3), key, source, now - delay, now))
-    return messages
-
-
-def expected(log, rules=RULES):
-    """The identities and rejects that a batcher gives for the messages of *log* up to its last receive time."""
-    messages = [message for batch in log.read() for message in batch]
-    batcher = Batcher.of(rules)
-    events = [event_from_message(message) for message in messages if message.source != TICK_SOURCE]
-    outcomes = [batcher.receive_many(events), batcher.advance(max(message.received_at for message in messages))]
-    batches = [batch.batch for outcome in outcomes for batch in outcome.batches]
-    rejects = [(reject.rejected, reject.reason) for outcome in outcomes for reject in outcome.rejects]
-    return sorted(batches), sorted(rejects)
-
-
-def given(log):
-    items = [json.loads(message.body) for batch in log.read() for message in batch]
-    batches = [item["batch"] for item in items if "batch" in item]
-    return sorted(batches), sorted((item["rejected"], item["reason"]) for item in items if "rejected" in item)
 
 
 class Recorder:

@@ -34,7 +34,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.documents import Document
 from millstream.core.metric_collection.hook import Metrics, NoMetrics
 from millstream.core.timestamps import format_timestamp
-from millstream.log import Log
+from millstream.log import Log, StorageError
 
 _PAUSE = 0.05
 """Seconds between two looks at a log of which little comes: a commit costs milliseconds, however little is in it."""
@@ -55,8 +55,8 @@ class BatchService:
     replayed. Where the rules of *output* were changed, *rules* must be the latest of them: see
     :mod:`~millstream.batching.rule_changes`. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is
     of other logs or rules, :class:`~millstream.batching.errors.ConfigError` where *rules* are not the latest,
-    :class:`~millstream.batching.errors.BatchServiceError` where *output* came of more than *source* holds, or of
-    another log while *state* is absent, and the errors of the log, such as :class:`TrimmedError` for a source that was
+    :class:`~millstream.batching.errors.BatchServiceError` where *output* or *state* came of more than *source* holds,
+    or *output* of another log, and the errors of the log, such as :class:`TrimmedError` for a source that was
     trimmed beyond where the service stood. Use it as one thread; :meth:`close` it.
     """
 
@@ -193,34 +193,48 @@ class BatchService:
         self._batcher = AdaptiveBatcher(self._record.in_force(rules), used)
         if kept:
             self._position = self._saved = kept.position
-        if self._writer.sequence > source.last_id:
-            raise BatchServiceError(
-                f"log {output.name!r} contains the batches of log {source.name!r} up to message "
-                f"{self._writer.sequence}, but log {source.name!r} now ends at {source.last_id}: the log was "
-                "replaced. Give the batch service another output log"
-            )
+        self._check_source(kept)
         if used is None:
-            self._begin(kept)
+            self.save()  # the rules and, as the source may have been trimmed, the beginning: the output depends on both
 
     def _is_blank(self, kept: ServiceState) -> bool:
         """Whether nothing was batched yet, so that the rules in *kept* do not matter."""
         return not self._writer.sequence and decode_snapshot(kept.snapshot)[1].clock is None
 
-    def _begin(self, kept: ServiceState | None) -> None:
-        """Put down the rules and, as the source may have been trimmed, where the service begins: the output depends on
-        both."""
-        if kept is None and self._position and self._writer.sequence:
+    def _check_source(self, kept: ServiceState | None) -> None:
+        """Raise :class:`BatchServiceError` where the output or *kept* did not come of the source as it is now."""
+        source, output, written = self._source, self._output.name, self._writer.sequence
+        if written > source.last_id:
             raise BatchServiceError(
-                f"the state {self._state} of the batch service is missing, and log {self._source.name!r} was trimmed "
-                f"and begins at message {self._position + 1}, so that its earlier batches cannot be repeated. "
-                "Restore the state from a backup, or choose another output log"
+                f"log {output!r} contains the batches of log {source.name!r} up to message {written}, but log "
+                f"{source.name!r} now ends at {source.last_id}: the log was replaced. Give the batch service another "
+                "output log"
             )
-        if kept is None and self._writer.sequence and not is_made_from(self._output, self._source):
+        if kept is not None and kept.position > source.last_id:
             raise BatchServiceError(
-                f"log {self._output.name!r} has batches of a log other than {self._source.name!r}, or of an earlier "
-                "log with this name: batch that log, or choose a new output log"
+                f"the state {self._state} of the batch service is at message {kept.position} of log {source.name!r}, "
+                f"but this log now ends at {source.last_id}: the log was restored from an older backup, or replaced. "
+                "Restore the state from the same backup, or delete it to replay the log"
             )
-        self.save()
+        if kept is None and self._position and written:
+            raise BatchServiceError(
+                f"the state {self._state} of the batch service is missing, and log {source.name!r} was trimmed and "
+                f"begins at message {self._position + 1}, so that its earlier batches cannot be repeated. Restore the "
+                "state from a backup, or choose another output log"
+            )
+        if written and not self._is_made_from_source(kept):
+            raise BatchServiceError(
+                f"log {output!r} has batches of a log other than {source.name!r}, or of an earlier log with this name: "
+                "batch that log, or choose a new output log"
+            )
+
+    def _is_made_from_source(self, kept: ServiceState | None) -> bool:
+        try:
+            return is_made_from(self._output, self._source)
+        except StorageError:
+            if kept is None:
+                raise
+            return True  # the messages are in a tier that cannot be reached now: nothing else needs them
 
     def _take_up_to(self, last_id: int | None, stopped: Callable[[], bool], between: Callable[[], object]) -> None:
         for batch in self._source.read(self._position + 1, last_id, COLUMNS, gaps="none"):
