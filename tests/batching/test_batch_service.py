@@ -247,7 +247,9 @@ def test_the_newest_batch_is_found_behind_rejected_messages_and_reads_little(sto
         writer.append([Message(b"1", "a", "pump", 110, 120), Message(b"2", "b", "pump", 115, 125)])
 
     def body(**changed):
-        return msgspec.json.encode({"source": "pump", "start": 110, "end": 115, "events": [1, 2]} | changed)
+        return msgspec.json.encode(
+            {"batch": "b", "source": "pump", "start": 110, "end": 115, "events": [1, 2]} | changed
+        )
 
     with output.writer() as writer:
         assert is_made_from(output, source), "no batch"

@@ -136,12 +136,12 @@ def test_what_is_no_batch_is_told_and_stops_no_other(
         _, output = fill(node, untidy(7, 60), rules)
         batches, end = emitted(output), output.last_id
         with output.writer() as writer:
-            writer.append([b"\xff", b"{}", b'{"batch":"x","events":"all"}'])
+            writer.append([b"\xff", b"{}", b'{"batch":"\xff"}', b'{"batch":"x","events":"all"}'])
         feed_of(node).step(force=True)
         assert anchored(node, batches) == dict.fromkeys(batches, 1)
-        assert [record.args[0] for record in caplog.records] == [end + 1, end + 2, end + 3]
+        assert [record.args[0] for record in caplog.records] == [end + 1, end + 2, end + 3, end + 4]
         feed_of(node).step(force=True)
-        assert len(caplog.records) == 3
+        assert len(caplog.records) == 4
 
 
 def test_amendments_are_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -22,10 +22,9 @@ from millstream.anchoring.message_traces import MessageTraces
 from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.anchoring.writer import BatchWriter
 from millstream.batching import EventBatch, Reject, Rulebook
-from millstream.batching.event import Kind
+from millstream.batching.batch_log_message import BatchLogMessage, decode_batch_log_message
 from millstream.batching.rule_changes import read_rules
 from millstream.core.clock import MICROSECONDS, Clock
-from millstream.core.decoding import prepared
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import Log
 
@@ -120,47 +119,29 @@ class AnchorFeed:
     def _item(self, number: int, body: bytes) -> EventBatch | Reject | None:
         """What message *number* says; None where it is neither a batch nor a rejected message, which is told."""
         try:
-            return _decoder.decode(body).item()
+            return _item(decode_batch_log_message(body))
         except msgspec.DecodeError as error:
             _log.warning("message %d of log %r is skipped: %s", number, self._batches.name, error)
             return None
 
 
-class _BatchLogMessage(msgspec.Struct, frozen=True):
-    """A message of a log of batches (``docs/formats/batch-log.md``): a batch or a refused message."""
-
-    batch: str = ""
-    source: str = ""
-    start: int = 0
-    end: int = 0
-    closed_at: int | None = None
-    cut: str = ""
-    events: tuple[int, ...] = ()
-    kind: Kind = "batch"
-    rejected: int | None = None
-    reason: str = ""
-
-    def item(self) -> EventBatch | Reject:
-        if self.rejected is not None:
-            return Reject(self.rejected, self.reason)  # type: ignore[arg-type]
-        if not self.batch:
-            raise msgspec.ValidationError("expected a batch or a rejected message")
-        if self.kind == "amendment":
-            raise BatchFormatError(f"batch {self.batch} is an amendment, but {_FINAL}")
-        cut: Any = self.cut
-        return EventBatch(
-            batch=self.batch,
-            source=self.source,
-            start=self.start,
-            end=self.end,
-            closed_at=self.closed_at,
-            cut=cut,
-            events=self.events,
-            kind=self.kind,
-        )
-
-
-_decoder = msgspec.json.Decoder(prepared(_BatchLogMessage))
+def _item(message: BatchLogMessage) -> EventBatch | Reject:
+    """What *message* says. Raises :class:`BatchFormatError` for an amendment."""
+    if message.rejected is not None:
+        return Reject(message.rejected, message.reason)  # type: ignore[arg-type]
+    if message.kind == "amendment":
+        raise BatchFormatError(f"batch {message.batch} is an amendment, but {_FINAL}")
+    cut: Any = message.cut
+    return EventBatch(
+        batch=message.batch,
+        source=message.source,
+        start=message.start,
+        end=message.end,
+        closed_at=message.closed_at,
+        cut=cut,
+        events=message.events,
+        kind=message.kind,
+    )
 
 
 def encode_batches(source: Log, batches: Sequence[EventBatch]) -> list[EncodedBatch]:

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.core.decoding import prepared
+from millstream.batching.batch_log_message import BatchLogMessage, decode_batch_log_message
 from millstream.log import Gap, Log
 
 _MOST = 10_000
 """Newest messages of the output log that are read at most: they may be rejected messages, which say nothing of their
 log."""
-
-
-class _BatchBody(msgspec.Struct, frozen=True):
-    """Of the body of a batch (``docs/formats/batch-log.md``) what its records say."""
-
-    source: str
-    start: int
-    end: int
-    events: list[int]
 
 
 def is_made_from(output: Log, source: Log) -> bool:
@@ -33,7 +24,7 @@ def is_made_from(output: Log, source: Log) -> bool:
     return all(_has(source, number, batch.source, time) for number, time in ends)
 
 
-def _newest_batch(output: Log) -> _BatchBody | None:
+def _newest_batch(output: Log) -> BatchLogMessage | None:
     first_id = max(output.first_id, output.last_id - _MOST + 1)
     last_id, count = output.last_id, 1  # a batch may have megabytes: mostly the last message is one
     while last_id >= first_id:
@@ -46,13 +37,13 @@ def _newest_batch(output: Log) -> _BatchBody | None:
     return None
 
 
-def _decoded(body: bytes) -> _BatchBody | None:
+def _decoded(body: bytes) -> BatchLogMessage | None:
     """The batch in *body*; None for a rejected message, or what another program wrote."""
     try:
-        batch = msgspec.json.decode(body, type=prepared(_BatchBody))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        message = decode_batch_log_message(body)
+    except msgspec.DecodeError:
         return None
-    return batch if batch.events else None
+    return message if message.events else None
 
 
 def _has(source: Log, number: int, name: str, time: int) -> bool:
