@@ -15,9 +15,10 @@ from millstream.anchoring.journal_reader import CutReasonCount, RejectCount
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.registry.follow_state import FollowState
 from millstream.anchoring.states import JournalTotals
+from millstream.batching import BatchingError
 from millstream.batching.batch_log_origin import read_origin
 from millstream.core.errors import MillstreamError
-from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo
+from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo, LogNotFoundError
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.duplication.held_items import HeldCount
 from millstream.mill.manifest import ManifestRow
@@ -81,12 +82,17 @@ class LogRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class BatchLag(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of ``log`` that are to be batched into ``output`` and that no batch or reject came of yet: ``messages``
-    of them, the first received at ``oldest_at`` (microseconds), None where there are none."""
+    of them, the first received at ``oldest_at`` (microseconds), None where there are none.
+
+    ``patience`` is the longest time (microseconds) until that one is batched or rejected by the rules of ``output``;
+    None where these are not known, or not needed yet.
+    """
 
     log: str
     output: str
     messages: int
     oldest_at: int | None
+    patience: int | None = None
 
 
 class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
@@ -311,7 +317,23 @@ def batch_lag(view: NodeView, name: str, output: str) -> BatchLag | None:
         before = origin.position if origin is not None and origin.log == name else 0
         done = max(view.log(output).sequence(BATCHING), before)
     lag = _lag(log, log.info(), BATCHING, done)
-    return BatchLag(log=name, output=output, messages=lag.lag, oldest_at=lag.oldest_at)
+    patience = _patience_of(view, output, lag.oldest_at)
+    return BatchLag(log=name, output=output, messages=lag.lag, oldest_at=lag.oldest_at, patience=patience)
+
+
+def _patience_of(view: NodeView, output: str, oldest_at: int | None) -> int | None:
+    """The ``patience`` of a :class:`BatchLag`: if another member batches, the settings of this one do not say it.
+
+    The rules are read only when they matter: they may be in a large state.
+    """
+    batching = view.node.batching
+    if oldest_at is None or view.clock.now() - oldest_at <= batching.patience:
+        return None
+    try:
+        status = batching.rules_status(output)
+    except (BatchingError, LogNotFoundError):
+        return None
+    return None if status is None else status.rules.patience_at(oldest_at)
 
 
 def queues_without_worker(view: NodeView, rows: Sequence[LogRow]) -> frozenset[str]:

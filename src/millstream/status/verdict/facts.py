@@ -33,8 +33,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a node at ``at`` (microseconds). None means not known yet.
 
     ``unreadable`` says why queues cannot be read; ``patience`` is the longest time (microseconds) after which a message
-    is in a batch or rejected. ``alarms`` has the limits of queues. ``step`` says that the clock was set. ``disks`` have
-    their pace, ``usage`` what the parts of the node take.
+    is in a batch or rejected, by the settings and services of this process. ``alarms`` has the limits of queues.
+    ``step`` says that the clock was set. ``disks`` have their pace, ``usage`` what the parts of the node take.
     """
 
     at: int

@@ -30,7 +30,7 @@ def batch_issues(facts: Facts) -> Iterator[Issue]:
     """Messages that are in no batch, and batches that were rejected."""
     journal, index = facts.snapshot.journal, facts.snapshot.index
     for lag in facts.snapshot.batch_lags:
-        due = facts.patience + _BATCHING_GRACE
+        due = (facts.patience if lag.patience is None else lag.patience) + _BATCHING_GRACE
         if lag.oldest_at is not None and facts.at - lag.oldest_at > due:
             verb = "was" if lag.messages == 1 else "were"
             text = (
