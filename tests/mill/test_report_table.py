@@ -98,5 +98,5 @@ def test_reports_are_moved_to_a_database_and_back(engine: sa.Engine, tmp_path: P
         assert verify_chain(folder, "second", "photos") == verify_chain(archive, "second", "photos")
     other = ReportFolder(tmp_path / "other")
     other.save(report(7))
-    with pytest.raises(ReportError, match="differs from the report of the same number"):
+    with pytest.raises(ReportError, match="are different reports of the same number"):
         copy_reports(other, archive)

@@ -52,8 +52,8 @@ def parse_endpoints(text: str) -> Endpoints:
     schemes = {_scheme(host) for host, _ in found}
     if not found or len(schemes) > 1 or (v2.DOMAIN_NAME in schemes and len(found) > 1):
         raise BadRequestError(
-            f"invalid server address {text[:80]!r}: write host:port, or several IP addresses of one kind (IPv4 or IPv6) with "
-            "';' between them"
+            f"invalid server address {text[:80]!r}: write host:port, or several IP addresses of one kind (IPv4 or "
+            "IPv6) with ';' between them"
         )
     return Endpoints(schemes.pop(), tuple(sorted(found)))
 
