@@ -87,7 +87,7 @@ def test_a_store_in_files_that_other_hosts_do_not_have_is_refused_on_a_cluster(
     disk = tmp_path / "disk"
     disk.mkdir()
     url = f"{scheme}:///{disk / 'log'}"
-    with pytest.raises(PipelineInputError, match=f"{scheme}:.*lies on this host, but Spark runs on spark://head:7077"):
+    with pytest.raises(PipelineInputError, match=f"{scheme}:.*is on this host, but Spark runs on spark://head:7077"):
         JOBS[job](Cluster(disk), url, tmp_path)
     assert list(tmp_path.rglob("*")) == [disk], "and nothing is made"
 
@@ -101,7 +101,7 @@ def test_so_is_a_provider_in_a_folder_and_a_folder_that_all_hosts_mount_is_taken
     other: Any = Cluster(disk)
     assert task_urls(shared, {"a": url, "b": "s3://bucket"}) == {"a": url, "b": "s3://bucket"}
     with pytest.raises(
-        PipelineInputError, match=rf"{url} lies on this host, .* {disk} is missing or different on its hosts"
+        PipelineInputError, match=rf"{url} is on this host, .* {disk} is missing or different on its hosts"
     ):
         task_urls(other, {"a": url})
 
@@ -114,7 +114,7 @@ def test_so_are_files_to_be_taken_in(tmp_path: Path) -> None:
         path.touch()
     spark: Any = Cluster(disk)
     files = find_files([disk])
-    with pytest.raises(PipelineInputError, match=r"the files to read lie on this host.* all hosts mount"):
+    with pytest.raises(PipelineInputError, match=r"the files to read are on this host.* all hosts mount"):
         run_ingest(spark, "memory://", "events", files, NOBODY, staging="")
 
 

@@ -80,7 +80,7 @@ def test_a_missing_profile_is_an_error_of_the_input(monkeypatch: pytest.MonkeyPa
     ("url", "text"),
     [
         ("s3://b?profile=x&credentials=y", "^invalid S3 URL 's3://b': remove either"),
-        ("s3://b?space=x", "^invalid log store URL 's3://b': remove the option 'space'"),
+        ("s3://b?space=x", "^a log store has no option 'space': remove it from the URL of s3://b"),
     ],
 )
 def test_the_url_of_a_log_store_that_is_refused_is_called_invalid_once(url: str, text: str) -> None:

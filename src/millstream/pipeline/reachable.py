@@ -51,22 +51,20 @@ def check_reachable(spark: SparkSession, store_url: str) -> None:
     """
     files = store_files(store_url)
     if files is not None:
-        _require_same(spark, [_existing(files)], f"the log store {store_url} lies", "a log store that all hosts reach")
+        _require_same(spark, [_existing(files)], f"the log store {store_url} is", "a log store that all hosts reach")
 
 
 def check_provider(spark: SparkSession, url: str) -> None:
     """Raise :class:`PipelineInputError` where executors of *spark* do not see the folder of the provider at *url*."""
     folder = local_folder(url)
     if folder is not None:
-        _require_same(
-            spark, [_existing(folder)], f"the store {url} lies", "a store that all hosts reach, such as s3://…"
-        )
+        _require_same(spark, [_existing(folder)], f"the store {url} is", "a store that all hosts reach, such as s3://…")
 
 
 def check_files(spark: SparkSession, paths: Sequence[str]) -> None:
     """Raise :class:`PipelineInputError` where executors of *spark* do not see the files at *paths*, some of many."""
     some = [Path(path) for path in paths[:: len(paths) // _MOST_PATHS + 1]]
-    _require_same(spark, some, "the files to read lie", "a folder that all hosts mount at the same path")
+    _require_same(spark, some, "the files to read are", "a folder that all hosts mount at the same path")
 
 
 def identity_of(path: Path) -> FileIdentity:
@@ -117,7 +115,7 @@ def compare_part(parts: Iterable[pa.RecordBatch], expected: dict[str, FileIdenti
         yield pa.RecordBatch.from_pylist([{"host": socket.gethostname(), "apart": apart}], _SEEN)
 
 
-def _require_same(spark: SparkSession, paths: Sequence[Path], lies: str, instead: str) -> None:
+def _require_same(spark: SparkSession, paths: Sequence[Path], what: str, instead: str) -> None:
     if on_this_host(spark):
         return
     work = partial(compare_part, expected={str(path): identity_of(path) for path in paths})
@@ -125,7 +123,7 @@ def _require_same(spark: SparkSession, paths: Sequence[Path], lies: str, instead
     if apart:
         hosts, path = ", ".join(sorted(apart)), min(apart.values())
         raise PipelineInputError(
-            f"{lies} on this host, but Spark runs on {spark.sparkContext.master}, and {path} is missing or different "
+            f"{what} on this host, but Spark runs on {spark.sparkContext.master}, and {path} is missing or different "
             f"on its hosts ({hosts}): run with --master local[*], or use {instead}"
         )
 

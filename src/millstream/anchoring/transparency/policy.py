@@ -104,7 +104,7 @@ def check_checkpoint(data: bytes, policy: TrustPolicy) -> TrustedCheckpoint:
         trusted = ", ".join(sorted({key.name for key in policy.logs})[:5])
         raise CheckpointError(
             f"the checkpoint belongs to the ledger {checkpoint.origin[:80]!r}, but the keys given or in the policy are "
-            f"of {trusted}"
+            f"of {trusted}: give the key of this ledger with --key, or add it to the policy"
         )
     verified = {str(each.key) for each in verify_note(note, logs)}
     times = cosignature_times(note, policy)

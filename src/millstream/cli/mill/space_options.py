@@ -47,6 +47,10 @@ def chosen_spaces(
     if asked:
         known |= asked_spaces(node, known)
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
+    if not chosen and store is None and space is None:
+        raise UnknownSpaceError(
+            "no space was found in the stores and the manifest: create one (`millstream store create STORE SPACE`)"
+        )
     if not chosen:
         where = "neither a store" if store is None else f"neither store {store!r}"
         name = "any space" if space is None else f"the space {space!r}"

@@ -55,7 +55,9 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
     except UnicodeDecodeError as error:
         raise FilterError(f"{path} is not UTF-8 text ({error}): save the file as UTF-8") from error
     if len(data) > MAX_BYTES:
-        raise FilterError(f"{path} is larger than {MAX_BYTES:,} bytes, the limit of a space list")
+        raise FilterError(
+            f"{path} is larger than the limit of {MAX_BYTES:,} bytes: remove lines, or combine them with *"
+        )
     return tuple(_patterns(text.splitlines(), path))
 
 

@@ -45,7 +45,7 @@ class S3LogBucket:
         client: S3Client | None = None,
     ) -> None:
         if address.space is not None:
-            raise LogInputError(f"invalid log store URL {str(address)!r}: remove the option 'space'")
+            raise LogInputError(f"a log store has no option 'space': remove it from the URL of {address}")
         self._address = address
         self._clock = clock or SystemClock()
         self._calls = S3Calls(address, retries, self._clock, client)

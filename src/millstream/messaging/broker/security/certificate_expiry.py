@@ -24,6 +24,7 @@ def expiry_of(path: Path) -> int:
         raise BrokerCredentialsError(f"cannot read the certificate {path}: {error.strerror}") from error
     except ValueError as error:
         raise BrokerCredentialsError(
-            f"{path} is not a PEM certificate: give a file that begins with -----BEGIN CERTIFICATE-----"
+            f"{path} has no valid PEM certificate: give a file with an undamaged block that begins with "
+            "-----BEGIN CERTIFICATE-----"
         ) from error
     return min(round(one.not_valid_after_utc.timestamp()) * MICROSECONDS for one in certificates)
