@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from in_process import asked_in_process
 
 from millstream.cli.main import run
+from millstream.core.errors import BusyError
+from millstream.log import open_store
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.node import Node
 from millstream.rest.operator_audit_log import OperatorAuditLog
@@ -142,6 +145,30 @@ def test_changes_of_topics_and_groups_without_a_broker_are_recorded(folder: Path
         (ME, "configure group", "group billing"),
         (ME, "delete topic", "topic orders"),
     ]
+
+
+def test_nothing_is_changed_while_the_database_of_the_node_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, keys = f"sqlite:///{tmp_path / 'log.db'}", tmp_path / "keys"
+    assert run(["log", "create", "weather", "--store", store]) == 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = f'[node]\ndatabase = "postgresql://ada:grain@{place}/away"\n[log]\nstore = "{store}"\n'
+        (tmp_path / "millstream.toml").write_text(settings, "utf-8")
+        for words in (
+            ["log", "create", "rain"],
+            ["log", "seek", "weather", "--consumer", "job", "--to", "1"],
+            ["log", "trim", "weather", "--below", "1"],
+            ["topic", "create", "orders"],
+            ["anchor", "key", "create"],
+        ):
+            assert run([*words, "--data", str(tmp_path)]) == BusyError.exit_code, words
+            assert f"{place} did not answer" in capsys.readouterr().err
+    with open_store(store) as opened:
+        assert opened.logs() == ["weather"]
+    assert not keys.exists() or not list(keys.iterdir())
 
 
 def test_a_deletion_that_is_recorded_has_an_author(folder: Path, tmp_path: Path) -> None:

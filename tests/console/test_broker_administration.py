@@ -16,6 +16,7 @@ from millstream.cli.main import run
 from millstream.core.address import Address
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
+from millstream.core.sql import SqlBusyError
 from millstream.log import Message
 from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.admin import AdminService
@@ -182,6 +183,21 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     found = json.loads(answer)
     assert (code, text in found["message"], isinstance(found["code"], str)) == (status, True, True), found
     assert asked.api("/system/audit-log")["items"] == before
+
+
+def test_a_topic_is_deleted_only_once_that_is_recorded(asked: AskedInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked.api("/topics", {"name": "bills"})
+    for fault in ("add", "check"):
+        with monkeypatch.context() as patch:
+            patch.setattr(asked.app.operator_log, fault, _raise_busy)
+            code, _ = asked.ask("POST", "/api/v1/topics/delete", {"topic": "bills"})
+        assert code >= 400 and [row["name"] for row in asked.api("/topics?topic=bills")["items"]] == ["bills"]
+    asked.api("/topics/delete", {"topic": "bills"})
+    assert trail_of(asked, "topic bills")[0] == ("delete topic", {})
+
+
+def _raise_busy(*_: object, **_facts: object) -> None:
+    raise SqlBusyError("the database is away")
 
 
 def test_a_node_without_a_broker_has_no_topics_and_says_so_to_changes(node: Node) -> None:

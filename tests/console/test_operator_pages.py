@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from in_process import AskedInProcess, asked_in_process
 
 from millstream.cli.main import run
@@ -106,6 +107,23 @@ def test_dead_tasks_of_several_causes_are_redriven_at_once(asked: AskedInProcess
     asked.form(issue["action"]["path"], by="all", confirmed="yes")
     row = asked.api("/queues/duplication-low")["figures"]
     assert (row["ready"], row["dead"]) == (3, 0)
+
+
+def test_nothing_is_changed_while_the_audit_log_does_not_answer(
+    asked: AskedInProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = asked.node.queues.open("duplication-low")
+    queue.put([encode_task(Duplicate("one", "two", "s", "a"))])
+    (lease,) = queue.lease(1, visibility=60)
+    queue.dead_letter(lease, cause="full")
+    monkeypatch.setattr(
+        asked.app.operator_log, "_engine", sa.create_engine(f"sqlite:///{tmp_path / 'absent' / 'x.db'}")
+    )
+    chosen = {"task_ids": [lease.task_id]}
+    for path, body in (("redrive", chosen), ("discard", {**chosen, "reason": "old"})):
+        with pytest.raises(sa.exc.OperationalError, match="unable to open"):
+            asked.ask("POST", f"/api/v1/queues/duplication-low/{path}", body)
+        assert len(queue.dead()) == 1
 
 
 def test_a_finding_shows_its_code_and_what_to_do(asked: AskedInProcess, tmp_path: Path) -> None:

@@ -125,18 +125,40 @@ def test_a_caller_without_a_key_is_recorded_by_the_name_in_its_certificate(tmp_p
     assert (user, action) == ("certificate:client", "create topic")
 
 
-def test_a_change_that_cannot_be_recorded_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_user: str, _change: AdminChange) -> None:
-        raise OSError("the disk is full")
+def test_a_change_that_cannot_be_recorded_is_an_error_and_its_repetition_is_recorded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorded, faults = Recorded(), [OSError("the disk is full")]
+
+    def record(user: str, change: AdminChange) -> None:
+        if faults:
+            raise faults.pop()
+        recorded(user, change)
 
     async def change() -> None:
-        async with broker(fail, keys=KEYS) as server:
+        async with broker(record, keys=KEYS) as server:
             (place,) = server.places
-            with pytest.raises(AdminCallError, match="could not be recorded in the operator audit log"):
-                await ask(place, CREATE_TOPIC, ORDERS)
-            assert [topic.name for topic in await ask(place, TOPICS, "")] == ["orders"]
+
+            async def ask_twice(call: Any, request: Any, error: str) -> None:
+                with pytest.raises(AdminCallError, match=f"The change was {error}.* the operator audit log"):
+                    await ask(place, call, request)
+                topics = [topic.name for topic in await ask(place, TOPICS, "")]
+                assert topics == ([] if call is CREATE_TOPIC else ["orders"])
+                await ask(place, call, request)
+                faults.append(OSError("the disk is full"))
+
+            await ask_twice(CREATE_TOPIC, ORDERS, "not made, because it could not be recorded in")
+            await ask_twice(CONFIGURE_GROUP, GroupConfigRequest("billing", 3), "made, but could not be recorded in")
+            await ask_twice(RESET_OFFSET, OffsetResetRequest("billing", "orders", 1), "made, but could not be recorded")
+            await ask_twice(DROP_TOPIC, "orders", "not made, because it could not be recorded in")
 
     asyncio.run(change())
+    assert [(action, target) for _, action, target, _ in recorded] == [
+        ("create topic", "topic orders"),
+        ("configure group", "group billing"),
+        ("reset offset", "group billing"),
+        ("delete topic", "topic orders"),
+    ]
     assert "key:chief" in caplog.text
     assert "the disk is full" in caplog.text
 

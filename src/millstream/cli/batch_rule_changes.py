@@ -42,6 +42,7 @@ def rules_command(settings: Settings, *, output: str, change: bool, since: int |
         raise click.UsageError("--from is the time of a change: add --change")
     with Node.open(settings) as node:
         if change:
+            node.databases.prepare()  # a change that cannot be recorded is not made
             changed = node.batching.change_rules(output, since)
             begun = format_timestamp(changed.later[-1].since)
             record_change(node, "change batching rules", output, since=begun, rules=changed.current.rules_text)

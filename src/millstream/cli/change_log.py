@@ -48,10 +48,22 @@ def _add(node: Node, user: str, action: str, target: str, facts: Mapping[str, An
     OperatorAuditLog(node.databases.own, node.clock).add(user, action, target, **facts)
 
 
+def require_audit_log(settings: Settings) -> None:
+    """Before a change that :func:`record_change_if_node` records: raise what the node's database does where it does not
+    answer. A repeated command may find nothing left to change, and would record nothing."""
+    if _is_recorded(settings):
+        with Node.open(settings) as node:
+            node.databases.prepare()
+
+
 def record_change_if_node(settings: Settings, action: str, target: str, **facts: Any) -> None:
     """:func:`record_change` in the node of *settings*; a bare log store (``--store``) has no audit log."""
-    from millstream.node.databases import has_database
-
-    if click.get_current_context().params.get("store") is None and has_database(settings):
+    if _is_recorded(settings):
         with Node.open(settings) as node:
             record_change(node, action, target, **facts)
+
+
+def _is_recorded(settings: Settings) -> bool:
+    from millstream.node.databases import has_database
+
+    return click.get_current_context().params.get("store") is None and has_database(settings)

@@ -23,9 +23,9 @@ def check_ledgers(settings: Settings) -> Iterator[Check]:
     """Checks that all entries of the node's ledgers are signed, and that checkpoints are copied."""
     from millstream.node.databases import has_database
 
-    if not has_database(settings):  # looking must not begin a node
-        return
     try:
+        if not has_database(settings):  # looking must not begin a node
+            return
         with Node.open(settings) as node:
             for name in LEDGERS:
                 if node.ledgers.has(name):

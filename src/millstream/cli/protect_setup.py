@@ -326,6 +326,7 @@ def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> No
         if pairs != asked:
             spaces = {**policy.spaces, space: pairs}
             data = encode_policy(msgspec.structs.replace(policy, spaces=spaces))
+            node.databases.prepare()  # a change that cannot be recorded is not made
             saved = save_policy(node.policies.location, account, data)
             record_change(node, "save policy", account, **saved.facts)
         if space in policy.ignored:

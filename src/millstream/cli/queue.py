@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import click
 
-from millstream.cli.change_log import record_change_if_node
+from millstream.cli.change_log import record_change_if_node, require_audit_log
 from millstream.cli.common import echo_line, json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.core.amounts import counted
@@ -91,6 +91,7 @@ def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second
     With --per-second they become ready one after the other. The delays are stored in the queue, so no process has to
     keep running.
     """
+    require_audit_log(settings)
     with _open(settings, name) as opened:
         count = opened.redrive(task_ids or None, per_second=per_second)
     record_change_if_node(settings, "redrive", f"queue {name}", tasks=count, per_second=per_second)
@@ -108,6 +109,7 @@ def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second
 @store_options
 def discard(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: bool) -> None:
     """Discard the dead tasks TASK_IDS of the queue NAME for good."""
+    require_audit_log(settings)
     with _open(settings, name) as opened:
         count = opened.discard(task_ids)
     record_change_if_node(settings, "discard", f"queue {name}", tasks=count, task_ids=list(task_ids[:100]))
@@ -130,6 +132,7 @@ def amend(settings: Settings, name: str, task_id: int, file: BinaryIO, as_json: 
     The task stays dead until it is redriven.
     """
     body = file.read()
+    require_audit_log(settings)
     with _open(settings, name) as opened:
         found = [task for task in opened.dead(limit=1, after=task_id - 1) if task.task_id == task_id]
         if not found or not opened.amend(task_id, body, seen=found[0].body):

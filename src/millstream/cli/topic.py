@@ -213,6 +213,10 @@ def _ask(
         )
     if not settings.log.store:
         make_private_folder(settings.folder)
+    if call.method == "POST":
+        from millstream.cli.change_log import require_audit_log
+
+        require_audit_log(settings)
     try:
         with open_log_store(settings.log_url) as store:
             result = call_store(store, call, request, limits=limits_of(settings.broker))

@@ -64,6 +64,11 @@ class ChangeNotRecordedError(BrokerError):
     """The change was made, but could not be recorded in the operator audit log; the broker's error output says why."""
 
 
+class ChangeNotMadeError(BrokerError):
+    """The change was not made, because it could not be recorded in the operator audit log; the broker's error output
+    says why. Try again."""
+
+
 class BrokerCredentialsError(BrokerError, InputError):
     """The keys or certificates of a broker cannot be used as they are."""
 

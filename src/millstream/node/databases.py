@@ -14,8 +14,9 @@ from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS
 from millstream.core.database_server import end_idle_transactions, open_server
 from millstream.core.documents import DatabaseDocuments, Documents, FolderDocuments
-from millstream.core.errors import MillstreamError
 from millstream.core.retry import RetryPolicy
+from millstream.core.sql import SqlBusyError
+from millstream.core.sql_failures import describe_sql_failure
 from millstream.core.sqlite_file import open_database
 from millstream.core.writers_lock import is_made, lock_writers, require_known_schema
 from millstream.node.context import DATABASE, NodeContext
@@ -38,17 +39,18 @@ _CACHE_KIB = 16 << 10
 
 
 def has_database(settings: Settings) -> bool:
-    """Whether there is a database of a node of *settings* already: a server that does not answer has none."""
+    """Whether there is a database of a node of *settings* already.
+
+    Raises :class:`~millstream.core.sql.SqlBusyError` or :class:`~millstream.core.sql.SqlInputError` where its server
+    does not tell.
+    """
     if not settings.node.database:
         return (settings.folder / DATABASE).exists()
-    try:
-        engine = open_server(settings.node.database, patience=RetryPolicy(attempts=1))
-    except MillstreamError:
-        return False
+    engine = open_server(settings.node.database, patience=RetryPolicy(attempts=1))
     try:
         return is_made(engine)
-    except sa.exc.SQLAlchemyError:
-        return False
+    except sa.exc.DBAPIError as error:
+        raise SqlBusyError(f"the node's database {describe_sql_failure(error)}") from error
     finally:
         engine.dispose()
 

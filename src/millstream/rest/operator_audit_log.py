@@ -55,6 +55,12 @@ class OperatorAuditLog:
         with self._engine.begin() as connection:
             connection.execute(sa.insert(_events), {**values, "facts": facts})
 
+    def check(self) -> None:
+        """Before a change that is recorded: raise what the database does where it does not answer. A repeated change
+        may find nothing left to do, and would record nothing."""
+        with self._engine.connect() as connection:
+            connection.execute(sa.select(_events.c.number).limit(1))
+
     def last(
         self,
         limit: int = 100,

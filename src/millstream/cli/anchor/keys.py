@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from millstream.anchoring.transparency.signed_note import parse_ledger_key
-from millstream.cli.change_log import record_change_if_node
+from millstream.cli.change_log import record_change_if_node, require_audit_log
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
@@ -53,6 +53,7 @@ def create(settings: Settings, origin: str | None, replaces: tuple[str, ...], le
     """
     make_private_folder(settings.folder)
     lost = [parse_ledger_key(each) for each in replaces]
+    require_audit_log(settings)
     made = ledger_keys(settings, ledger_name, SystemClock()).create(origin, replaces=lost)
     record_change_if_node(settings, "create key", f"ledger {ledger_name}", key=str(made), replaces=list(replaces))
     print(made)
@@ -94,6 +95,7 @@ def rotate(settings: Settings, overlap: int, ledger_name: LedgerName) -> None:
     Both keys sign during --overlap, so that readers can change to the new one. Then the old private key is deleted; its
     verifier key stays valid for older signatures.
     """
+    require_audit_log(settings)
     made = ledger_keys(settings, ledger_name, SystemClock()).rotate(overlap)
     record_change_if_node(settings, "rotate key", f"ledger {ledger_name}", key=str(made))
     print(made)

@@ -36,6 +36,7 @@ def ledger(settings: Settings, first: int, ledger_name: LedgerName, repair: bool
     with Node.open(settings) as node:
         found = node.ledgers.ledger(ledger_name)
         if repair:
+            node.databases.prepare()  # a change that cannot be recorded is not made
             known = 0 if ledger_name == "reports" else observed_entries(node, registry=ledger_name == "registry")
             done = found.repair(known=known)
             record_change(node, "repair ledger", f"ledger {ledger_name}", put_aside=len(done.put_aside))

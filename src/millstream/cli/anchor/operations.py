@@ -82,6 +82,7 @@ def serve(settings: Settings, address: str) -> None:
 def redrive(settings: Settings, operations: Sequence[str]) -> None:
     """Retry dead operations on identifiers, with all their retries: the given ones, or all."""
     with Node.open(settings) as node:
+        node.databases.prepare()  # a change that cannot be recorded is not made
         count = node.registry.instance.store.redrive(list(operations) or None)
         record_change(node, "redrive", "operations on identifiers", operations=count)
     print(f"operations to retry: {count:,}")

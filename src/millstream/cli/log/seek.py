@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.change_log import record_change_if_node
+from millstream.cli.change_log import record_change_if_node, require_audit_log
 from millstream.cli.common import store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
@@ -26,6 +26,7 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
     """Set the position of a consumer of the log NAME to an id or a time. An open reader of it is fenced."""
     if (first_id is None) == (time is None):
         raise click.UsageError("give exactly one of --to ID and --time T")
+    require_audit_log(settings)
     with existing_log(settings, name, create=False) as found:
         first_id = first_id or found.first_id_since(microseconds("--time", time or ""))
         if first_id < found.first_id:

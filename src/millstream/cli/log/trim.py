@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from millstream.cli.change_log import record_change_if_node
+from millstream.cli.change_log import record_change_if_node, require_audit_log
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
@@ -50,6 +50,8 @@ def trim(
     policy = Retention(**rules) if named else None
     if below is not None and policy is not None:
         raise click.UsageError("--below and retention rules cannot be combined: give one of them")
+    if not dry_run:
+        require_audit_log(settings)
     with existing_log(settings, name, create=False, read_only=dry_run) as found:
         if below is not None:
             before = found.first_id

@@ -23,6 +23,8 @@ from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
 from millstream.messaging.errors import (
     BrokerError,
+    ChangeNotMadeError,
+    ChangeNotRecordedError,
     ConnectionNotFoundError,
     GroupNotFoundError,
     StatusError,
@@ -219,6 +221,15 @@ _CHANGES: Final[Mapping[AdminCall[Any, Any], Callable[[Any, Any], AdminChange]]]
 """Of a request and its result: what was changed."""
 
 
+RECORDED_FIRST: Final[Collection[AdminCall[Any, Any]]] = (CREATE_TOPIC, DROP_TOPIC)
+"""Calls that are recorded before the change: a repeated one finds nothing left to do, and would not be recorded."""
+
+
+def planned_change(call: AdminCall[Any, Any], request: Any) -> AdminChange:
+    """What *call*, of :data:`RECORDED_FIRST`, will change: its request has all facts of the result."""
+    return _CHANGES[call](request, request)
+
+
 def change_by(call: AdminCall[Request, Result], request: Request, result: Result) -> AdminChange | None:
     """What *call* of *request*, with this *result*, has changed; None for a call that only reads."""
     return _CHANGES[call](request, result) if call in _CHANGES else None
@@ -264,13 +275,37 @@ class AdminService:
             raise _ERRORS.get(error.code, BrokerError)(str(error)) from error
         return result
 
-    async def change(self, call: AdminCall[Request, Result], request: Request) -> tuple[Result, AdminChange | None]:
-        """:meth:`ask`, and what it has changed: None for a call that only reads, and for a topic that exists as
-        requested, which programs ask for each time they start.
+    async def change(
+        self,
+        call: AdminCall[Request, Result],
+        request: Request,
+        record: Callable[[AdminChange], Awaitable[object]],
+    ) -> Result:
+        """:meth:`ask`, of which *record* gets what it changes: nothing of a call that only reads, or that creates a
+        topic that exists as requested, which programs ask for each time they start.
+
+        Where *record* raises :class:`ChangeNotRecordedError`, a repeated call is recorded. A topic is therefore created
+        or deleted only after it is recorded, since a repeated call would find nothing to do: else it raises
+        :class:`ChangeNotMadeError`.
         """
-        unchanged = call is CREATE_TOPIC and request in self._core.specs
-        result = await self.ask(call, request)
-        return result, None if unchanged else change_by(call, request, result)
+        if call not in RECORDED_FIRST:
+            result = await self.ask(call, request)
+            if (change := change_by(call, request, result)) is not None:
+                await record(change)
+            return result
+        if self._has_effect(call, request):
+            try:
+                await record(planned_change(call, request))
+            except ChangeNotRecordedError as error:
+                raise ChangeNotMadeError from error
+        return await self.ask(call, request)
+
+    def _has_effect(self, call: AdminCall[Any, Any], request: Any) -> bool:
+        """Whether *call*, of :data:`RECORDED_FIRST`, changes something. Raises what it would raise."""
+        if call is CREATE_TOPIC:
+            return self._core.is_new(request)
+        self._core.require_topic(request)
+        return True
 
     async def create_topic(self, spec: TopicSpec) -> TopicInfo:
         """Make a topic, or give it more queues."""

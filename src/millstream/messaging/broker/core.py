@@ -101,6 +101,12 @@ class BrokerCore:
 
     async def create_topic(self, spec: TopicSpec) -> None:
         """Make a topic; nothing happens where it is there as asked. Raises :class:`TopicError` where it is another."""
+        if self.is_new(spec):
+            await self.journal.write(TopicMade(spec.name, spec.type, spec.queues))
+            self._close_topic(spec.name)
+
+    def is_new(self, spec: TopicSpec) -> bool:
+        """Whether there is something to do to create *spec*. Raises :class:`TopicError` where it is another topic."""
         found = self.journal.state.topics.get(spec.name)
         if found is not None and found.type != spec.type:
             raise TopicError(
@@ -111,16 +117,18 @@ class BrokerCore:
             raise TopicError(
                 f"topic {spec.name} already has {found.queues} queues: use {found.queues} or more, not {spec.queues}"
             )
-        if found != spec:
-            await self.journal.write(TopicMade(spec.name, spec.type, spec.queues))
-            self._close_topic(spec.name)
+        return found != spec
 
     async def drop_topic(self, name: str) -> None:
         """Drop a topic and the progress of its groups; its log stays. Raises :class:`TopicNotFoundError`."""
-        if name not in self.journal.state.topics:
-            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` lists all topics")
+        self.require_topic(name)
         await self.journal.write(TopicDropped(name))
         self._close_topic(name)
+
+    def require_topic(self, name: str) -> None:
+        """Raise :class:`TopicNotFoundError` where there is no topic *name*."""
+        if name not in self.journal.state.topics:
+            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` lists all topics")
 
     async def publish(self, name: str, messages: Sequence[Message]) -> Sequence[int]:
         """Append *messages* to the topic *name*, durably; their ids."""

@@ -299,6 +299,7 @@ def plan_repair(app: AppContext, request: ApiRequest[Any, Item]) -> RepairPlanne
 def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
     """Repair the copies of one item from a copy that the manifest and the audit log confirm."""
     wanted = request.body
+    app.operator_log.check()
     result = app.node.mill.repairs.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
     target = f"{wanted.space}/{wanted.content_id}"
     facts = {"repaired": result.repaired, "refused": len(result.refused)}

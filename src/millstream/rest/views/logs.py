@@ -184,6 +184,7 @@ def publish(app: AppContext, request: ApiRequest[LogQuery, NewMessage]) -> Publi
         raise SystemLogError(
             f"log {name} has the kind {kind!r}, and only Millstream writes to logs of this kind: choose another log"
         )
+    app.operator_log.check()
     body = new.body.encode("utf-8", "surrogatepass")
     message = Message(body, new.key, new.source, new.event_time)
     with tracing.entering("publish", [message], log=name) as (traced,):

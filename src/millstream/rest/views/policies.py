@@ -241,6 +241,7 @@ def restore_policy(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> S
 def withdraw(app: AppContext, request: ApiRequest[AccountQuery, Withdrawal]) -> PolicyDetail:
     """Withdraw a policy: nothing is copied by it until it is saved again; all versions are kept."""
     account = request.query.account
+    app.operator_log.check()
     withdraw_policy(app.node.policies.location, account, if_match=request.if_match)
     app.operator_log.add(
         request.principal.name, _WITHDRAWN, account, reason=request.body.reason, version=request.if_match
@@ -321,6 +322,7 @@ def empty_policy() -> str:
 def _save(app: AppContext, request: ApiRequest[Any, Any], text: str, action: str, **facts: Any) -> SavedPolicy:
     """Put *text* in force over the version of the request's ``If-Match``, and record it as *action*."""
     account, data = request.query.account, text.encode("utf-8", "surrogatepass")
+    app.operator_log.check()
     saved = save_policy(app.node.policies.location, account, data, if_match=request.if_match)
     app.operator_log.add(request.principal.name, action, account, **saved.facts, **facts)
     app.node.policies.reload()

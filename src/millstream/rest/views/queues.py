@@ -269,6 +269,7 @@ def amend(app: AppContext, request: ApiRequest[TaskQuery, Amendment]) -> WholeTa
     after = wanted.body.encode("utf-8", "surrogatepass")
     if name in _OF_THE_MILL:
         decode_task(after)
+    app.operator_log.check()
     with app.queues.taken(name) as found:
         if _digest(before) != wanted.seen or not found.amend(request.query.task_id, after, seen=before):
             raise ChangedTaskError
@@ -285,6 +286,7 @@ def redrive(app: AppContext, request: ApiRequest[QueueQuery, Redrive]) -> Settle
     """Retry dead tasks as if they were new, all at once or at a rate."""
     name, chosen = request.query.queue, request.body
     ids = _chosen(app, name, chosen)
+    app.operator_log.check()
     with app.queues.taken(name) as found:
         count = found.redrive(ids, per_second=chosen.per_second)
     facts: dict[str, Any] = {"tasks": count, "cause": chosen.cause, "per_second": chosen.per_second}
@@ -298,6 +300,7 @@ def discard(app: AppContext, request: ApiRequest[QueueQuery, Discard]) -> Settle
     """Discard dead tasks for good, with a reason for the operator audit log."""
     name, chosen = request.query.queue, request.body
     ids = _chosen(app, name, chosen)
+    app.operator_log.check()
     with app.queues.taken(name) as found:
         count = found.discard(ids)
     facts: dict[str, Any] = {"tasks": count, "cause": chosen.cause, "task_ids": list(ids[:100])}

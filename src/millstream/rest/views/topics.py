@@ -21,6 +21,7 @@ from millstream.messaging.broker.admin import (
     TOPICS,
     VERIFY,
     AdminCall,
+    AdminChange,
     ClientInfo,
     GroupConfigRequest,
     GroupInfo,
@@ -29,6 +30,7 @@ from millstream.messaging.broker.admin import (
     VerificationRequest,
     VerificationResult,
     change_by,
+    planned_change,
 )
 from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.storage.topic import TopicSpec
@@ -147,12 +149,24 @@ def _ask(app: AppContext, call: AdminCall[Asked, Result], request: Asked) -> Res
 
 
 def _change(app: AppContext, request: ApiRequest[Any, Any], call: AdminCall[Asked, Result], asked: Asked) -> Result:
-    """The result of *call*, which the operator audit log records for the user of *request*."""
+    """The result of *call*, which the operator audit log records for the user of *request*.
+
+    A topic is deleted after that is recorded: a repeated call would not find it.
+    """
+    app.operator_log.check()
+    if call is DROP_TOPIC:
+        _ask(app, TOPICS, request.body.topic)  # raises where there is none
+        _record(app, request, planned_change(call, asked))
+        return _ask(app, call, asked)
     result = _ask(app, call, asked)
     change = change_by(call, asked, result)
     assert change is not None
-    app.operator_log.add(request.principal.name, change.action, change.target, **change.facts)
+    _record(app, request, change)
     return result
+
+
+def _record(app: AppContext, request: ApiRequest[Any, Any], change: AdminChange) -> None:
+    app.operator_log.add(request.principal.name, change.action, change.target, **change.facts)
 
 
 def _list(app: AppContext, call: AdminCall[str, list[Result]], name: str) -> Listing[Result]:

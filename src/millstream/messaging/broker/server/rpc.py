@@ -206,11 +206,12 @@ def _asked(auth: CallAuthorizer, call: AdminCall[Any, Any], record: RecordChange
         except MessagingError as error:
             return msgspec.json.encode(AdminResponse(error=str(error), exit_code=error.exit_code))
 
-        async def ask(asked: Any) -> Any:
-            result, change = await admin.change(call, asked)
-            if change is not None and record is not None:
+        async def note(change: AdminChange) -> None:
+            if record is not None:
                 await _record(record, user, AdminChange(change.action, change.target, {**change.facts, **origin}))
-            return result
+
+        async def ask(asked: Any) -> Any:
+            return await admin.change(call, asked, note)
 
         # A caller who goes away cannot prevent that a change is recorded.
         return await asyncio.shield(asyncio.ensure_future(call.served_by(ask)(request)))
