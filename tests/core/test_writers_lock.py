@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from millstream.core import writers_lock
+from millstream.core.amounts import Duration
+from millstream.core.clock import MICROSECONDS
 from millstream.core.database_server import end_idle_transactions, open_server
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import make_tables, writing
 from millstream.core.writers_lock import NewerSchemaError, is_made, lock_writers
+from millstream.node import Node
+from millstream.settings import Settings
+from millstream.settings.node_settings import NodeSettings
 from support.server_databases import new_database
 
 pytestmark = pytest.mark.served
@@ -67,6 +73,14 @@ def test_a_process_that_is_stopped_within_its_turn_keeps_the_others_waiting_for_
         pass
     for engine in (stopped, other):
         engine.dispose()
+
+
+def test_every_database_of_a_node_ends_the_transactions_of_a_stopped_process(url: str, tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path), node=NodeSettings(lease=Duration(MICROSECONDS)))
+    with Node.open(settings, create=True) as node, node.databases.at(url).connect() as connection:
+        is_postgresql = connection.dialect.name == "postgresql"
+        query = "SHOW idle_in_transaction_session_timeout" if is_postgresql else "SELECT @@idle_transaction_timeout"
+        assert str(connection.scalar(sa.text(query))).removesuffix("s") == "2"
 
 
 def test_any_number_may_open_it_at_once_and_an_older_program_is_refused(

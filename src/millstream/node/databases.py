@@ -117,10 +117,7 @@ class DatabasesPart:
     @locked_cached_property
     def _server(self) -> sa.Engine:
         """The node's own database on a server, whose tables may still have an earlier version."""
-        context = self._context
-        engine = open_server(context.settings.node.database, context.clock)
-        end_idle_transactions(engine, _IDLE_LEASES * context.settings.node.lease / MICROSECONDS)
-        context.resources.callback(engine.dispose)
+        engine = self._connect(self._context.settings.node.database)
         require_finished(engine)
         require_known_schema(engine)
         return engine
@@ -148,9 +145,16 @@ class DatabasesPart:
             return self.own
         with self._connecting:
             if url not in self._engines:
-                self._engines[url] = open_server(url, self._context.clock)
-                self._context.resources.callback(self._engines[url].dispose)
+                self._engines[url] = self._connect(url)
             return self._engines[url]
+
+    def _connect(self, url: str) -> sa.Engine:
+        """The database at *url*, on a server, which ends the transactions of a process that is stopped."""
+        context = self._context
+        engine = open_server(url, context.clock)
+        end_idle_transactions(engine, _IDLE_LEASES * context.settings.node.lease / MICROSECONDS)
+        context.resources.callback(engine.dispose)
+        return engine
 
     @locked_cached_property
     def documents(self) -> Documents:
