@@ -47,11 +47,11 @@ class LocalWitness:
         """Start it again, where it was; *anew* it has forgotten what it cosigned."""
         if anew:
             (self._folder / "witness.key.db").unlink()
-        self._process = self._started(self._process.url.removeprefix("http://"))
+        self._process = self._started(self._process.url.removeprefix("http://"), *(["--new"] if anew else []))
 
-    def _started(self, listen: str) -> WitnessProcess:
+    def _started(self, listen: str, *more: str) -> WitnessProcess:
         keys: list[VerifierKey] = self._keys
-        return WitnessProcess(self._folder, keys, "--rate", "1000", "--listen", listen).__enter__()
+        return WitnessProcess(self._folder, keys, "--rate", "1000", "--listen", listen, *more).__enter__()
 
 
 def anchor(node: Node, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
 
 STATE_SUFFIX = ".db"
+_log = logging.getLogger(__name__)
 
 _key_option = click.option(
     "--key",
@@ -42,6 +44,7 @@ def witness() -> None:
 @click.option(
     "--name", metavar="NAME", help="Name of a new witness, such as witness.example.org (default: a random one)."
 )
+@click.option("--new", is_flag=True, help="Start without state: only if the key in FILE never cosigned.")
 @click.option(
     "--log", "logs", multiple=True, required=True, metavar="KEY", help="Verifier key of a ledger; repeatable."
 )
@@ -68,6 +71,7 @@ def serve(
     key_file: Path,
     *,
     name: str | None,
+    new: bool,
     logs: tuple[str, ...],
     rate: float,
     burst: int,
@@ -76,9 +80,9 @@ def serve(
 ) -> None:
     """Run a witness for the ledgers of --log until SIGTERM, and print its verifier key.
 
-    It cosigns a checkpoint only if the ledger extends the one it cosigned last. The first start creates the key. Never
-    restore FILE.db from a backup: the witness could then cosign a fork. If FILE.db is lost or damaged, start with a new
-    key in another FILE.
+    It cosigns a checkpoint only if the ledger extends the one it cosigned last. The first start creates the key and
+    FILE.db. Never restore FILE.db from a backup: the witness could then cosign a fork. If FILE.db is lost or damaged,
+    start with a new key in another FILE.
     """
     from millstream.anchoring.transparency.signed_note import parse_ledger_key
     from millstream.anchoring.witness import Witness, WitnessState
@@ -100,7 +104,11 @@ def serve(
             f"the key file {key_file} is missing, but its state {state_file} exists: restore the key from a backup or, "
             "if there is none, create a new key in another file (--key)"
         )
-    key = read_key_file(key_file) if key_file.exists() else create_key_file(key_file, name)
+    if key_file.exists():
+        key = read_key_file(key_file)
+        _require_state(state_file, key_file, new=new)
+    else:
+        key = create_key_file(key_file, name)
     state, clock = WitnessState(state_file), SystemClock()
     try:
         echo_line(f"witness {key.verifier_key}")
@@ -146,6 +154,25 @@ def status(key_file: Path, as_json: bool) -> None:
             )
     if forks:
         sys.exit(1)
+
+
+def _require_state(state_file: Path, key_file: Path, *, new: bool) -> None:
+    """Refuse to begin without the state of a key that may have cosigned before: it would cosign a fork, too."""
+    has_state = state_file.exists() and state_file.stat().st_size > 0
+    if has_state and new:
+        raise click.UsageError(f"the witness has a state in {state_file}: omit --new")
+    if has_state:
+        return
+    if not new:
+        raise click.UsageError(
+            f"the state {state_file} of the key {key_file} is missing: without it, the witness could cosign a fork of "
+            "what it cosigned before. Retire the key, and create a new key in another file (--key). Only if this key "
+            "never cosigned, add --new"
+        )
+    _log.warning(
+        "the witness starts without state, and cosigns the first checkpoint of each ledger that it gets: if its key "
+        "cosigned before, it may cosign a fork"
+    )
 
 
 def _texts(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -25,6 +25,9 @@ from support.witness_process import WitnessProcess
 from support.witnessed_log import WitnessedLog
 
 LOG = WitnessedLog(size=2_000)
+NO_TLS = ["--tls-key", "x", "--tls-certificate", "y"]
+"""Files that are not there: a witness ends when it is about to listen."""
+
 FORK = WitnessedLog(size=2_000, branch="other")
 
 
@@ -149,16 +152,15 @@ def test_a_witness_with_tls_is_asked_over_https(tmp_path: Path, monkeypatch: pyt
     ("prepare", "arguments", "expected"),
     [
         ("key", ["--name", "example.net/w"], "the name in a key cannot be changed: omit --name"),
+        ("key", NO_TLS, "w.key.db of the key {key} is missing: without it, the witness could cosign a fork"),
+        ("emptied", NO_TLS, "Only if this key never cosigned, add --new"),
+        ("whole", ["--new"], "w.key.db: omit --new"),
         ("state", [], "restore the key from a backup or, if there is none, create a new key in another file (--key)"),
         ("nonsense", [], "is not the key file of a witness"),
         ("readable", [], "chmod 600"),
         ("", ["--name", "with space"], "invalid origin"),
         ("", ["--tls-key", "x"], "must be given together"),
-        (
-            "",
-            ["--tls-key", "x", "--tls-certificate", "y"],
-            "cannot serve with TLS: cannot read y: No such file",
-        ),
+        ("", NO_TLS, "cannot serve with TLS: cannot read y: No such file"),
         ("", ["--listen", "nowhere"], "invalid address"),
     ],
 )
@@ -173,9 +175,25 @@ def test_a_witness_that_cannot_start_says_why(
     elif prepare:
         create_key_file(key)
         key.chmod(0o644 if prepare == "readable" else 0o600)
+        if prepare in ("emptied", "whole"):
+            (tmp_path / "w.key.db").write_bytes(b"x" if prepare == "whole" else b"")
     trusted = ["--log", str(LOG.key.verifier_key)]
     code, _, err = run_command("witness", "serve", "--key", str(key), *trusted, *arguments, "--data", str(tmp_path))
-    assert (code, expected in err) == (2, True), err
+    assert (code, expected.format(key=key) in err) == (2, True), err
+
+
+def test_a_key_that_never_cosigned_begins_without_state_if_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("millstream.rest.server.serve_app", lambda *_, **__: None)
+    key = tmp_path / "w.key"
+    create_key_file(key)
+    options = ["--key", str(key), "--log", str(LOG.key.verifier_key), "--data", str(tmp_path)]
+    assert run_command("witness", "serve", *options, "--new").code == 0
+    assert "may cosign a fork" in caplog.text
+    caplog.clear()
+    assert run_command("witness", "serve", *options).code == 0, "the first start has made the state"
+    assert "fork" not in caplog.text
 
 
 def test_a_key_is_never_overwritten_and_one_of_a_signer_is_read(tmp_path: Path) -> None:
