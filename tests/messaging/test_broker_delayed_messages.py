@@ -124,6 +124,47 @@ def test_a_snapshot_keeps_what_repeated_sends_are_recognised_by() -> None:
     with_harness(first, second, third, limits=Limits(longest_poll=0, snapshot_after=20))
 
 
+@pytest.mark.parametrize("snapshot_after", [1, 20_000])
+def test_what_is_held_back_for_a_deleted_topic_is_not_of_a_later_one_of_its_name(snapshot_after: int) -> None:
+    async def send(desk: BrokerHarness) -> None:
+        await desk.send("later", b"past", message_id="past", deliver_at=desk.clock.now() - MICROSECONDS)
+        await settle(lambda: desk.core.extent("later")[1] == 1)
+        await desk.send("later", b"old", message_id="again", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        await desk.send("halves", b"half", message_type=v2.TRANSACTION)
+        await settle(lambda: len(desk.core.journal.state.delayed) == 2 and desk.core.journal.is_at_rest())
+        for topic in ("later", "halves"):
+            await desk.core.drop_topic(topic)
+        assert not desk.core.journal.state.delayed
+        await desk.core.create_topic(TopicSpec("later", "DELAY", 1))
+        await desk.send("later", b"new", message_id="again", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        assert len(desk.core.journal.state.delayed) == 1, "it does not repeat the one that was deleted"
+
+    async def after_restart(desk: BrokerHarness) -> None:
+        assert [hold.message_id for hold in desk.core.journal.state.delayed] == ["again"]
+        await desk.send("later", b"past", message_id="past", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        assert len(desk.core.journal.state.delayed) == 2, "the deleted topic knew this id, and this one does not"
+        desk.clock.advance(61)
+        desk.delayed_messages.check_due_now()
+        await settle(lambda: not desk.core.journal.state.delayed)
+        assert bodies(await desk.receive("g", "later")) == [b"past", b"new"], "the first one is in the log"
+
+    with_harness(send, after_restart, limits=Limits(longest_poll=0, snapshot_after=snapshot_after))
+
+
+def test_nothing_is_held_back_for_a_topic_that_is_being_deleted() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        due = desk.clock.now() + 60 * MICROSECONDS
+        await desk.send("later", b"x", deliver_at=due)
+        deleting = asyncio.ensure_future(desk.core.drop_topic("later"))
+        await asyncio.sleep(0)
+        with pytest.raises(StatusError, match="there is no topic later"):
+            await desk.send("later", b"y", deliver_at=due)
+        await deleting
+        assert not desk.core.journal.state.delayed
+
+    with_harness(step)
+
+
 def test_a_message_that_is_twice_in_a_call_is_held_once_but_half_messages_are_separate() -> None:
     async def step(desk: BrokerHarness) -> None:
         due = desk.clock.now() + 60 * MICROSECONDS

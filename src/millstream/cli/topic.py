@@ -123,7 +123,10 @@ def describe(ask: AskBroker, name: str, as_json: bool) -> None:
 @click.argument("name")
 @broker_options
 def delete(ask: AskBroker, name: str) -> None:
-    """Delete the topic NAME and the positions of its groups. Its messages stay in the log NAME."""
+    """Delete the topic NAME, the positions of its groups, its delayed messages and its open transactions.
+
+    Its messages stay in the log NAME.
+    """
     ask(DROP_TOPIC, name)
     click.echo(f"topic {name} is deleted; its log stays")
 

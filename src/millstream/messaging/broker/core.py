@@ -22,7 +22,6 @@ from millstream.messaging.broker.storage.journal_events import (
     GroupConfigured,
     Hidden,
     OffsetReset,
-    TopicDropped,
     TopicMade,
 )
 from millstream.messaging.broker.storage.topic import Topic, TopicSpec, no_topic
@@ -52,6 +51,7 @@ class BrokerCore:
         self.notifier = TopicNotifier()
         self._store = store
         self._topics: dict[str, Topic] = {}
+        self._dropping: set[str] = set()
         self._is_closed = False
         self.journal = BrokerJournal(store, clock.now(), self.limits)
         if before is not None:
@@ -70,6 +70,8 @@ class BrokerCore:
         """
         if self._is_closed:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, "the broker is restarting: try again in a moment")
+        if name in self._dropping:
+            raise no_topic(name)
         found = self._topics.get(name)
         if found is None:
             spec = self.journal.state.topics.get(name)
@@ -120,14 +122,21 @@ class BrokerCore:
         return found != spec
 
     async def drop_topic(self, name: str) -> None:
-        """Drop a topic and the progress of its groups; its log stays. Raises :class:`TopicNotFoundError`."""
+        """Drop a topic, the progress of its groups, and what is held back for it; its log stays.
+
+        Raises :class:`TopicNotFoundError`.
+        """
         self.require_topic(name)
-        await self.journal.write(TopicDropped(name))
+        self._dropping.add(name)
+        try:
+            await self.journal.drop_topic(name)
+        finally:
+            self._dropping.discard(name)
         self._close_topic(name)
 
     def require_topic(self, name: str) -> None:
         """Raise :class:`TopicNotFoundError` where there is no topic *name*."""
-        if name not in self.journal.state.topics:
+        if name not in self.journal.state.topics or name in self._dropping:
             raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` lists all topics")
 
     async def publish(self, name: str, messages: Sequence[Message]) -> Sequence[int]:

@@ -141,6 +141,8 @@ class DelayedMessageScheduler:
             return
         with _ending(delayed):
             messages = await self._core.journal.held([hold.id for hold in delayed])
+            if self._delayed.get(delayed[0].id) is None:
+                return  # the topic was deleted meanwhile; there may be another one of its name
             await self._core.publish(topic, [released_message(message) for message in messages])
             await self._core.journal.write(Released(to_ranges(hold.id for hold in delayed)))
 

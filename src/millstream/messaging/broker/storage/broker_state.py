@@ -7,7 +7,7 @@ import msgspec
 from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP, GroupDelivery, LeaseTerms
 from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
 from millstream.messaging.broker.limits import GroupSpec
-from millstream.messaging.broker.storage.delayed_messages import DelayedMessageIndex
+from millstream.messaging.broker.storage.delayed_messages import DelayedMessage, DelayedMessageIndex
 from millstream.messaging.broker.storage.journal_events import (
     DelayedMessagesSnapshot,
     DeliverySnapshot,
@@ -40,6 +40,7 @@ class BrokerState:
         self.delayed = DelayedMessageIndex()
         self._recovering = True
         self._released_ids: set[int] = set()
+        self._dropped_up_to: dict[str, int] = {}
         self._delayed_snapshot = DelayedMessagesSnapshot(0, [])
 
     def delivery(self, group: str, topic: str) -> GroupDelivery:
@@ -68,8 +69,8 @@ class BrokerState:
                 self.offsets[group, topic, queue] = offset
             case TopicMade(topic, kind, queues):
                 self.topics[topic] = TopicSpec(topic, kind, queues)
-            case TopicDropped(topic):
-                self._drop(topic)
+            case TopicDropped(topic, held):
+                self._drop(topic, held)
             case Released(ids):
                 self._release(ids)
             case TransactionChecked(message, count):
@@ -102,6 +103,7 @@ class BrokerState:
     def forget_recovery(self) -> None:
         """Drop what only the recovery needed."""
         self._released_ids.clear()
+        self._dropped_up_to.clear()
         self._delayed_snapshot = DelayedMessagesSnapshot(0, [])
 
     @property
@@ -112,6 +114,10 @@ class BrokerState:
     def is_free(self, hold: int) -> bool:
         """Whether the held message *hold* was released before the journal was read."""
         return hold in self._released_ids
+
+    def was_dropped(self, hold: DelayedMessage) -> bool:
+        """Whether the topic of *hold* was deleted after it was held, before the journal was read."""
+        return hold.id <= self._dropped_up_to.get(hold.topic, 0)
 
     def asked_before(self, hold: int) -> int:
         """How often was asked about *hold* before the journal was read."""
@@ -129,8 +135,11 @@ class BrokerState:
         else:
             self.groups[spec.name] = spec
 
-    def _drop(self, topic: str) -> None:
+    def _drop(self, topic: str, held: int) -> None:
         self.topics.pop(topic, None)
+        self.delayed.forget_topic(topic)
+        if self._recovering:  # the held messages are read after the journal
+            self._dropped_up_to[topic] = held
         for key in [key for key in self.deliveries if key[1] == topic]:
             del self.deliveries[key]
         for place in [place for place in self.offsets if place[1] == topic]:

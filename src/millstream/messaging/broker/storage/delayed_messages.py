@@ -71,6 +71,11 @@ class DelayedMessageIndex:
             known = self._known.setdefault(hold.topic, DeduplicationIndex(DEDUPLICATION_WINDOW))
             known.add([hold.message_id.encode()], [hold.id])
 
+    def forget_topic(self, topic: str) -> None:
+        """*topic* is deleted: nothing is held back for it, and none of its message ids is known."""
+        self._known.pop(topic, None)
+        self.remove([hold.id for hold in self if hold.topic == topic])
+
     def add(self, hold: DelayedMessage) -> None:
         """Hold a message back."""
         self._delayed[hold.id] = hold

@@ -20,6 +20,7 @@ from millstream.messaging.broker.storage.journal_events import (
     Event,
     GroupConfigured,
     OffsetMoved,
+    TopicDropped,
     TopicMade,
     event_message,
     read_event,
@@ -92,6 +93,14 @@ class BrokerJournal:
         number = self.record(event)
         await self.confirm(number)
         return number
+
+    async def drop_topic(self, name: str) -> None:
+        """Drop the topic *name*, durably, with what is held back for it; nothing more may be held back for it
+        meanwhile."""
+        held = self._held
+        if held:  # else the ids of messages that are lost in a crash would be given to messages of a new topic
+            await self._held_writer.durable_async(held)
+        await self.write(TopicDropped(name, held))
 
     async def hold(self, messages: Sequence[Message]) -> list[int]:
         """Hold *messages* back, durably; their ids in the log of held messages.
@@ -202,6 +211,8 @@ def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[BrokerS
             read += 1
     kept, upto = state.end_recovery(now)
     for hold in read_delayed_messages(held, kept, upto):
+        if state.was_dropped(hold):
+            continue
         state.delayed.remember(hold)
         if not state.is_free(hold.id):
             hold.asked = state.asked_before(hold.id)

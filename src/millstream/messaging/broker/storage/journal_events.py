@@ -23,9 +23,13 @@ class TopicMade(msgspec.Struct, frozen=True, tag_field="did", tag="make-topic"):
 
 
 class TopicDropped(msgspec.Struct, frozen=True, tag_field="did", tag="drop-topic"):
-    """A topic takes and gives no messages any more; its log stays."""
+    """A topic takes and gives no messages any more; its log stays.
+
+    What was held back for it is dropped: its messages up to ``held`` in the log of held messages.
+    """
 
     topic: str
+    held: int = 0
 
 
 class MessagesLeased(msgspec.Struct, kw_only=True, frozen=True, tag_field="did", tag="lend", omit_defaults=True):
