@@ -10,13 +10,12 @@ import pytest
 from millstream.anchoring.journal_reader import JournalReader
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
-from millstream.core.documents import DatabaseDocument
+from millstream.core.documents import DatabaseDocument, shared_key
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.mill.errors import ProducerBusyError
 from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.node import Node
-from millstream.rest.access_control import shared_key
 from millstream.settings import load_settings
 from support.server_databases import new_database
 

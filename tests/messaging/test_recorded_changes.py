@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
+import grpc
+import msgspec
 import pytest
 
 from millstream.cli.main import run
@@ -17,8 +19,10 @@ from millstream.core.clock import SystemClock
 from millstream.log import LogStore, open_store
 from millstream.messaging import admin_client
 from millstream.messaging.admin_client import call_broker
+from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.admin import (
     _CHANGES,
+    ADMIN_SERVICE,
     CONFIGURE_GROUP,
     CREATE_TOPIC,
     DROP_TOPIC,
@@ -35,11 +39,13 @@ from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.security.access_keys import AccessKey, CallerPermissions, Keyring
 from millstream.messaging.broker.security.tls import read_tls
 from millstream.messaging.broker.server.broker_server import BrokerServer
+from millstream.messaging.broker.server.forwarder import FORWARDED, forwarding_proof
 from millstream.messaging.broker.server.listener import Listener
 from millstream.messaging.broker.server.shared_broker import SharedBroker
 from millstream.messaging.broker.settings import BrokerSettings
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import Credentials, Options, Tls
+from millstream.messaging.client.signing import Signer
 from millstream.messaging.errors import UnreachableError
 from millstream.node import Node
 from millstream.rest.operator_audit_log import OperatorAuditLog
@@ -49,6 +55,7 @@ from support.certificates import Authority
 
 LOOPBACK = Address("127.0.0.1", 0)
 ORDERS = TopicSpec("orders")
+METHOD = f"/{ADMIN_SERVICE}/{CREATE_TOPIC.name}"
 KEYS = Keyring(
     {
         "chief": AccessKey("sesame", CallerPermissions("chief", admin=True)),
@@ -70,6 +77,13 @@ async def broker(record: Callable[[str, AdminChange], object], **more: Any) -> A
     with open_store("memory://") as store:
         async with BrokerServer(store, LOOPBACK, record=record, **more) as server:
             yield server
+
+
+def member(
+    store: LogStore, record: Callable[[str, AdminChange], object], owner: Callable[[], RouteEndpoints | None]
+) -> SharedBroker:
+    listener = Listener(LOOPBACK, keys=KEYS)
+    return SharedBroker(store, listener, owner, clock=SystemClock(), member_key=b"members", record=record)
 
 
 async def ask(place: Address, call: Any, request: Any, options: Options = CHIEF) -> Any:
@@ -188,13 +202,10 @@ def test_a_caller_that_goes_away_cannot_prevent_the_record(monkeypatch: pytest.M
 def test_a_call_that_another_process_of_the_node_passed_on_is_recorded_as_forwarded() -> None:
     recorded, found = Recorded(), []
 
-    def member(store: LogStore) -> SharedBroker:
-        listener = Listener(LOOPBACK, keys=KEYS)
-        return SharedBroker(store, listener, lambda: found[0].routes, clock=SystemClock(), record=recorded)
-
     async def change() -> None:
         with open_store("memory://") as store:
-            async with member(store) as owner, member(store) as standby:
+            owners = [member(store, recorded, lambda: found[0].routes) for _ in range(2)]
+            async with owners[0] as owner, owners[1] as standby:
                 found.append(owner)
                 await owner.begin()
                 await ask(standby.places[0], CREATE_TOPIC, ORDERS)
@@ -202,6 +213,27 @@ def test_a_call_that_another_process_of_the_node_passed_on_is_recorded_as_forwar
     asyncio.run(change())
     ((user, _, _, facts),) = recorded
     assert (user, facts["address"], facts["forwarded"]) == ("key:chief", "127.0.0.1", True)
+
+
+@pytest.mark.parametrize("proof", ["1", "", forwarding_proof(b"another key", METHOD, {})])
+def test_a_caller_cannot_say_that_a_member_passed_its_call_on(proof: str) -> None:
+    recorded = Recorded()
+
+    def create(place: Address) -> None:
+        headers = Signer("shop", SystemClock(), credentials=CHIEF.credentials).headers()
+        with grpc.insecure_channel(str(place)) as channel:
+            send: Any = channel.unary_unary(METHOD)
+            send(msgspec.json.encode(ORDERS), timeout=30, metadata=[*headers, (FORWARDED, proof)])
+
+    async def change() -> None:
+        with open_store("memory://") as store:
+            async with member(store, recorded, lambda: None) as owner:
+                await owner.begin()
+                await asyncio.to_thread(create, owner.places[0])
+
+    asyncio.run(change())
+    ((user, _, _, facts),) = recorded
+    assert (user, facts["address"], "forwarded" in facts) == ("key:chief", "127.0.0.1", False)
 
 
 @pytest.mark.parametrize("shared", [False, True])

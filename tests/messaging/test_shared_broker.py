@@ -67,6 +67,7 @@ class Pair:
                 Listener(LOOPBACK, keys=keys, tls=own_tls, tls_place=tls_place),
                 self._routes,
                 clock=SystemClock(),
+                member_key=b"members",
                 advertised=advertised,
             )
             for own_tls in (tls, other_tls or tls)
@@ -370,7 +371,7 @@ def test_while_the_database_does_not_answer_clients_are_led_by_what_it_said_last
         return routes
 
     async def test(store: LogStore) -> None:
-        standby = Standby(store, find_owner, clock, Keyring())
+        standby = Standby(store, find_owner, clock, Keyring(), member_key=b"members")
         assert await standby.owner() is routes
         clock.advance(2)
         try:
@@ -379,7 +380,7 @@ def test_while_the_database_does_not_answer_clients_are_led_by_what_it_said_last
         finally:
             answers.set()
         assert await standby.owner() is routes
-        never = Standby(store, find_owner, clock, Keyring())
+        never = Standby(store, find_owner, clock, Keyring(), member_key=b"members")
         with pytest.raises(SqlBusyError):
             await never.owner()
 

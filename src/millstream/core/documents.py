@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,6 +22,7 @@ from millstream.core.sql_rows import insert_new
 metadata = sa.MetaData()
 
 _WAIT_OR_STOP = "wait until that process ends, or stop it"
+_KEY_BYTES = 32
 _LONGEST_WAIT = 31_536_000  # seconds: the most that MariaDB and MySQL take
 
 _documents = sa.Table(
@@ -188,6 +190,14 @@ class DatabaseDocuments:
         query = sa.select(_documents.c.name, _documents.c.version).order_by(_documents.c.name)
         with self._engine.connect() as connection:
             return {name: version for name, version in connection.execute(query) if name.startswith(start)}
+
+
+def shared_key(document: Document) -> bytes:
+    """The key of 32 bytes in *document*, created if missing: the same for each process that asks."""
+    while (key := document.read()) is None:
+        with contextlib.suppress(DocumentBusyError):  # another process has just created one
+            document.write(secrets.token_bytes(_KEY_BYTES))
+    return key
 
 
 def copy_documents(source: Documents, target: Documents, folder: str) -> int:

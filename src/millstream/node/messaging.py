@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.core.address import Address, is_wildcard, parse_address
+from millstream.core.documents import shared_key
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
@@ -80,10 +82,17 @@ class MessagingPart:
             Listener(place, keys=read_keyring(settings.keys), tls=self._tls(tls_place), tls_place=tls_place),
             self._owner,
             clock=clock,
+            member_key=self._member_key(),
             limits=limits_of(settings),
             advertised=advertised,
             record=record,
         )
+
+    def _member_key(self) -> bytes:
+        """The secret by which members recognize calls that another one passed on; in the node's database."""
+        if not self._databases.members.is_shared:
+            return secrets.token_bytes(32)  # there is no other member
+        return shared_key(self._databases.documents.document("broker/member.key"))
 
     def ask_owner(self, call: AdminCall[Request, Result], request: Request) -> Result:
         """The result of *call* of the broker if another member owns it.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -22,7 +21,6 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
-from millstream.core.documents import Document, DocumentBusyError
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.passwords import check_hash, is_password
 from millstream.rest.principal import Principal
@@ -266,14 +264,6 @@ class _SignInLimiter:
                 self._wrong = {a: t for a, t in self._wrong.items() if t[-1] > now - BLOCK_SECONDS}
             recent = [at for at in self._wrong.get(address, ()) if at > now - BLOCK_SECONDS]
             self._wrong[address] = [*recent, now][-MAX_FAILED_SIGN_INS:]
-
-
-def shared_key(document: Document) -> bytes:
-    """The key in *document*, created if missing: the same for each process that asks."""
-    while (key := document.read()) is None:
-        with contextlib.suppress(DocumentBusyError):  # another process has just created one
-            document.write(secrets.token_bytes(_KEY_BYTES))
-    return key
 
 
 def _load_key(path: Path) -> bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from millstream.core.documents import shared_key
 from millstream.node import Node
-from millstream.rest.access_control import AccessControl, shared_key
+from millstream.rest.access_control import AccessControl
 from millstream.rest.broker_link import BrokerLink
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.rest.sign_ins import SignedOutSessions, SignInAudit

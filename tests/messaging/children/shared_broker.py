@@ -33,7 +33,9 @@ async def main(url: str, port: str, limits: str, owner: str) -> None:
     listener = Listener(Address("127.0.0.1", int(port)))
     rules = msgspec.json.decode(limits, type=prepared(Limits))
     with open_store(url) as store:
-        async with SharedBroker(store, listener, find, clock=SystemClock(), limits=rules) as broker:
+        async with SharedBroker(
+            store, listener, find, clock=SystemClock(), member_key=b"members", limits=rules
+        ) as broker:
             print(broker.places[0].port, flush=True)
             while line := await asyncio.to_thread(sys.stdin.readline):
                 try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import hashlib
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     import grpc
 
 FORWARDED = "x-millstream-forwarded"
-"""The header of a call that was passed on: it is not passed on again."""
+"""The header of a call that was passed on: it is not passed on again. Its value is that of :func:`forwarding_proof`."""
 
 _IDLE_SECONDS = 60.0
 """How long a connection is kept that no call uses."""
@@ -38,14 +40,21 @@ class _Connection:
     calls: int = 0
 
 
+def forwarding_proof(member_key: bytes, method: str, headers: Mapping[str, str | bytes]) -> str:
+    """Proves to members of the node that a process with their *member_key* passed on a call of *method* (its path) with
+    these *headers*; other callers cannot make it."""
+    signed = (method, *(str(headers.get(name, "")) for name in ("authorization", "x-mq-date-time")))
+    return hmac.new(member_key, "\n".join(signed).encode(), hashlib.sha256).hexdigest()
+
+
 class Forwarder:
     """Forwards calls to the address that *owner* returns. For one event loop. Each connection of a client gets its own
     connection to the broker, which detects by it that the client is alive. Headers (keys, signatures) and the deadline
-    of a call go with it, and its end.
+    of a call go with it, its end, and a proof by *member_key*, which all members have, that a member passed it on.
     """
 
-    def __init__(self, owner: Callable[[], Awaitable[Address]], clock: Clock) -> None:
-        self._owner, self._clock = owner, clock
+    def __init__(self, owner: Callable[[], Awaitable[Address]], clock: Clock, member_key: bytes) -> None:
+        self._owner, self._clock, self._member_key = owner, clock, member_key
         self._connections: dict[tuple[str, Address], _Connection] = {}
 
     async def pass_on(self, method: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
@@ -66,7 +75,8 @@ class Forwarder:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         with self._connection(context.peer(), place) as channel:
             calls: Any = channel.stream_stream(method)
-            call = calls(requests, timeout=context.time_remaining(), metadata=[*headers, (FORWARDED, "1")])
+            proof = FORWARDED, forwarding_proof(self._member_key, method, dict(headers))
+            call = calls(requests, timeout=context.time_remaining(), metadata=[*headers, proof])
             try:
                 async for answer in call:
                     yield answer

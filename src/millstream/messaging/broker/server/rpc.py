@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -26,7 +27,7 @@ from millstream.messaging.broker.handlers.method_table import (
 from millstream.messaging.broker.handlers.telemetry import serve
 from millstream.messaging.broker.security.access_keys import UNRESTRICTED, CallerPermissions, Keyring
 from millstream.messaging.broker.security.required_permissions import RequiredPermission, check_admin, check_call
-from millstream.messaging.broker.server.forwarder import FORWARDED
+from millstream.messaging.broker.server.forwarder import FORWARDED, forwarding_proof
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import ChangeNotRecordedError, MessagingError, StatusError
 from millstream.messaging.protocol import v2
@@ -46,11 +47,22 @@ _log = logging.getLogger(__name__)
 
 
 class CallAuthorizer:
-    """Checks who makes a call, and what they may do, before *supervisor* gets it."""
+    """Checks who makes a call, and what they may do, before *supervisor* gets it.
 
-    def __init__(self, supervisor: BrokerSupervisor, keys: Keyring) -> None:
+    *member_key* is the secret of the members of the node, if it has several; see :func:`forwarding_proof`.
+    """
+
+    def __init__(self, supervisor: BrokerSupervisor, keys: Keyring, member_key: bytes | None = None) -> None:
         self.supervisor = supervisor
         self.keys = keys
+        self._member_key = member_key
+
+    def is_forwarded(self, method: str, headers: Mapping[str, str | bytes]) -> bool:
+        """Whether a member of the node passed on this call of *method* (its path)."""
+        if self._member_key is None or FORWARDED not in headers:
+            return False
+        proof = forwarding_proof(self._member_key, method, headers)
+        return hmac.compare_digest(proof.encode(), str(headers[FORWARDED]).encode())
 
     def authorize(self, need: RequiredPermission, request: Any, context: Any) -> CallContext:
         """The caller of a method that has this *need*. Raises like :func:`check_caller`."""
@@ -202,7 +214,7 @@ def _asked(auth: CallAuthorizer, call: AdminCall[Any, Any], record: RecordChange
         try:
             access = auth.keys.access(call_headers(context))
             check_admin(access)
-            user, origin, admin = _user(access, context), _origin(context), auth.supervisor.admin
+            user, origin, admin = _user(access, context), _origin(auth, call, context), auth.supervisor.admin
         except MessagingError as error:
             return msgspec.json.encode(AdminResponse(error=str(error), exit_code=error.exit_code))
 
@@ -236,11 +248,12 @@ def _user(access: CallerPermissions, context: Any) -> str:
     return f"certificate:{names[0].decode('utf-8', 'replace')}" if names else "local"
 
 
-def _origin(context: Any) -> Mapping[str, Any]:
-    """The address from which a call came, and whether another process of the node passed it on from there."""
+def _origin(auth: CallAuthorizer, call: AdminCall[Any, Any], context: Any) -> Mapping[str, Any]:
+    """The address from which *call* came, and whether another process of the node passed it on from there."""
     peer: str = context.peer()  # ipv4:127.0.0.1:50000, or ipv6:%5B::1%5D:50000
     address = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]") or peer
-    return {"address": address} | ({"forwarded": True} if FORWARDED in call_headers(context) else {})
+    is_forwarded = auth.is_forwarded(f"/{ADMIN_SERVICE}/{call.name}", call_headers(context))
+    return {"address": address} | ({"forwarded": True} if is_forwarded else {})
 
 
 def refused_response(method: Method, error: Exception) -> Any:

@@ -31,7 +31,8 @@ class SharedBroker:
     broker of the topics in *store*.
 
     Its routes lead to *advertised*, else to where it listens. On standby they lead where *owner* says, as
-    :class:`Standby` calls it. *record* gets each change by an administrative call.
+    :class:`Standby` calls it. *member_key* is a secret that all members have and no client. *record* gets each change
+    by an administrative call.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class SharedBroker:
         owner: Callable[[], RouteEndpoints | None],
         *,
         clock: Clock,
+        member_key: bytes,
         limits: Limits | None = None,
         advertised: Address | None = None,
         record: RecordChange | None = None,
@@ -48,7 +50,10 @@ class SharedBroker:
         self._store, self._listener = store, listener
         self._clock, self._limits, self._advertised = clock, limits, advertised
         self._record = record
-        self._standby = Standby(store, owner, clock, listener.keys, encrypted=listener.is_encrypted)
+        self._member_key = member_key
+        self._standby = Standby(
+            store, owner, clock, listener.keys, member_key=member_key, encrypted=listener.is_encrypted
+        )
         self._serving = contextlib.AsyncExitStack()
         self._supervisor: BrokerSupervisor | None = None
         self._changing = asyncio.Lock()
@@ -81,7 +86,7 @@ class SharedBroker:
             supervisor = await stack.enter_async_context(running)
             await self._serving.aclose()  # not before: until then clients are led to the former one
             try:
-                auth = CallAuthorizer(supervisor, self._listener.keys)
+                auth = CallAuthorizer(supervisor, self._listener.keys, self._member_key)
                 await self._listen(stack, broker_handlers(auth, self._record))
             except BaseException:
                 await self._stand_by()

@@ -86,7 +86,8 @@ class Standby:
 
     Where the broker is *encrypted*, it takes calls of its clients alone: others end as UNAVAILABLE here.
 
-    *owner* returns where its routes lead, None while no process has it; it may wait, and is called in a thread. While
+    *member_key* is a secret of all members: by it they recognize the calls that one of them passed on. *owner* returns
+    where its routes lead, None while no process has it; it may wait, and is called in a thread. While
     the database of the node does not answer, clients are led by what it said last.
     """
 
@@ -97,6 +98,7 @@ class Standby:
         clock: Clock,
         keys: Keyring,
         *,
+        member_key: bytes,
         encrypted: bool = False,
     ) -> None:
         self._topics = _SharedReading(TopicSpecs(store).read)
@@ -104,7 +106,7 @@ class Standby:
         self._clock, self._keys = clock, keys
         self._owner_read: float | None = None
         self._encrypted = encrypted
-        self._forwarder = Forwarder(self._owner_address, clock)
+        self._forwarder = Forwarder(self._owner_address, clock, member_key)
 
     async def owner(self) -> RouteEndpoints:
         """The address of the broker. Raises :class:`NoOwnerError`, and what the database of the node does."""
