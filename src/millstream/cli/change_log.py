@@ -49,9 +49,12 @@ def _add(node: Node, user: str, action: str, target: str, facts: Mapping[str, An
 
 
 def require_audit_log(settings: Settings) -> None:
-    """Before a change that :func:`record_change_if_node` records: raise what the node's database does where it does not
-    answer. A repeated command may find nothing left to change, and would record nothing."""
-    if _is_recorded(settings):
+    """Before a change that :func:`record_change_if_node` records: raise what the server of the node's database does
+    where it does not answer. A repeated command may find nothing left to change, and would record nothing.
+
+    ``node.db`` is beside the data; on a full disk it may not open, and logs are trimmed all the same.
+    """
+    if settings.node.database and _is_recorded(settings):
         with Node.open(settings) as node:
             node.databases.prepare()
 
