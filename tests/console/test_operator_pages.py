@@ -193,6 +193,7 @@ def test_findings_have_pages_and_say_where_the_list_ends(
     monkeypatch.setattr(integrity, "MOST_FINDINGS", 3)
     assert asked.api("/integrity/findings")["total"] is None
     assert "Only the first 3 findings by store, space and item are listed" in asked.page("/integrity/findings")
+    assert "No such findings among the first 3" in asked.page("/integrity/findings?row=B9")
 
 
 def lose(asked: AskedInProcess, tmp_path: Path, count: int) -> None:

@@ -115,7 +115,7 @@ def test_p8_a_task_waits_for_policies_that_cannot_be_found(world: Any, tmp_path:
     task, policies = Duplicate("1", "2", "s", "new"), PolicyRepository.in_folder(tmp_path).load
     processor = DuplicationProcessor(world.providers, world.manifest, policies=policies)
     for act in (lambda: processor.process(task, 1), lambda: processor.process_group([task] * 2)):
-        with pytest.raises(NoAnswerError, match=r"no duplication-accounts\.json; .* space 's' 1 → 2 waits for"):
+        with pytest.raises(NoAnswerError, match=r"no duplication-accounts\.json; space 's' was not copied 1 → 2"):
             act()
     (tmp_path / "duplication-accounts.json").write_text("[]")
     assert processor.process(task, 1).summary == "nothing: no policy asks for 's' 1 → 2 any more"

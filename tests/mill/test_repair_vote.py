@@ -136,8 +136,9 @@ def test_good_bytes_beside_a_wrong_checksum_that_we_keep_ourselves_are_written_a
     plan = plan_repair([source, copy("2", "a")])
     assert (plan.actions, "its own record of the item is damaged" in plan.reasons[0]) == ((), True)
     assert plan_repair([source, copy("2", "a")], restore_source=True).actions == again
-    provider = msgspec.structs.replace(wrong, own_record=False)
-    assert plan_repair([copy("0", "a", source=True), provider]).decision == RepairDecision.HEALTHY
+    for other in ({"own_record": False}, {"recorded": A | frozenset("b")}):
+        not_alone = msgspec.structs.replace(wrong, **other)
+        assert plan_repair([copy("0", "a", source=True), not_alone]).decision == RepairDecision.HEALTHY
 
 
 def test_a_source_that_other_programs_have_changed_is_not_written() -> None:
@@ -181,7 +182,7 @@ def test_bytes_are_chosen_by_our_own_records_alone_and_never_by_what_stands_besi
 
 
 def has_damaged_record(one: CopyReading) -> bool:
-    wrong = one.own_record and one.provider not in {one.content, *SourceAnswer}
+    wrong = one.own_record and one.provider not in {one.content, *SourceAnswer} and one.recorded <= {one.content}
     return one.provider == SourceAnswer.DAMAGED_RECORD or wrong
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,11 @@ def test_a_time_in_milliseconds_that_microseconds_cannot_hold_makes_its_row_inva
 
 
 @pytest.mark.parametrize("number", [FARTHEST, 2**61 + 1])
-def test_a_time_within_a_list_that_microseconds_cannot_hold_makes_its_row_invalid(tmp_path: Path, number: int) -> None:
-    table_of(tmp_path / "x.parquet", times=pa.array([[1], [1, number], None], pa.list_(pa.timestamp("ms"))))
+@pytest.mark.parametrize("lists", [pa.list_, pa.large_list])
+def test_a_time_within_a_list_that_microseconds_cannot_hold_makes_its_row_invalid(
+    tmp_path: Path, number: int, lists: Callable[[pa.DataType], pa.DataType]
+) -> None:
+    table_of(tmp_path / "x.parquet", times=pa.array([[1], [1, number], None], lists(pa.timestamp("ms"))))
     messages, (refused,) = parsed(tmp_path, RECORDS)
     assert [json.loads(message.body)["times"] for message in messages] == [["1970-01-01T00:00:00.001000Z"], None]
     assert (refused.place, refused.reason, refused.row) == ("row 2", "row", b"")

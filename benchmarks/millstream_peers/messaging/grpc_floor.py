@@ -28,6 +28,7 @@ from millstream.messaging.client.send_batcher import MAX_CALLS_IN_FLIGHT
 from millstream_peers.durable_file import SIZE, DurableFile, join_records, split_records
 
 _SERVICE = "floor.Messages"
+_METHODS = {"send": "Send", "receive": "Receive", "acknowledge": "Ack"}
 
 Call = Callable[[bytes], Awaitable[Any]]
 
@@ -143,8 +144,10 @@ async def _serving(path: Path) -> AsyncIterator[_Floor]:
 
     with _server_process(path) as (port, process):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            calls: list[Any] = [channel.unary_unary(f"/{_SERVICE}/{name}") for name in ("Send", "Receive", "Ack")]
-            yield _Floor(*calls, process)
+            calls: dict[str, Any] = {
+                name: channel.unary_unary(f"/{_SERVICE}/{method}") for name, method in _METHODS.items()
+            }
+            yield _Floor(**calls, process=process)
 
 
 @contextlib.contextmanager
@@ -182,7 +185,7 @@ async def _serve(path: Path) -> None:
         return b""
 
     server = grpc.aio.server()
-    calls = {"Send": send, "Receive": receive, "Ack": acknowledge}
+    calls = dict(zip(_METHODS.values(), (send, receive, acknowledge), strict=True))
     handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -213,8 +213,9 @@ class BatchService:
         if kept is not None and kept.position > source.last_id:
             raise BatchServiceError(
                 f"the state {self._state} of the batch service is at message {kept.position} of log {source.name!r}, "
-                f"but this log now ends at {source.last_id}: the log was restored from an older backup, or replaced. "
-                "Restore the state from the same backup, or delete it to replay the log"
+                f"but this log now ends at {source.last_id}: the log was restored from an older backup or replaced, "
+                "or lost messages at a power loss (durability=os). Restore the state from the same backup, or delete "
+                "it to replay the log"
             )
         if kept is None and self._position and written:
             raise BatchServiceError(

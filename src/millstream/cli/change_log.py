@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from millstream.core.errors import BusyError
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -52,7 +53,7 @@ def require_audit_log(settings: Settings) -> None:
     """Before a change that :func:`record_change_if_node` records: raise what the server of the node's database does
     where it does not answer. A repeated command may find nothing left to change, and would record nothing.
 
-    ``node.db`` is beside the data; on a full disk it may not open, and logs are trimmed all the same.
+    ``node.db`` is not asked: it is beside the data, and a command that fails to record a change says so.
     """
     if settings.node.database and _is_recorded(settings):
         with Node.open(settings) as node:
@@ -66,7 +67,17 @@ def record_change_if_node(settings: Settings, action: str, target: str, **facts:
             record_change(node, action, target, **facts)
 
 
+def record_freed_space(settings: Settings, action: str, target: str, **facts: Any) -> None:
+    """:func:`record_change_if_node` of a change that frees space: it is made also while the server of the node's
+    database does not answer, which may be for want of space, and then said not to be recorded."""
+    try:
+        record_change_if_node(settings, action, target, **facts)
+    except BusyError as error:
+        click.echo(f"not recorded in the operator audit log: {error}", err=True)
+
+
 def _is_recorded(settings: Settings) -> bool:
+    from millstream.core.sql import ANSWERS
     from millstream.node.databases import has_database
 
-    return click.get_current_context().params.get("store") is None and has_database(settings)
+    return click.get_current_context().params.get("store") is None and has_database(settings, patience=ANSWERS)

@@ -109,6 +109,7 @@ class AsyncBatcher(Generic[Item, Result]):
             await asyncio.sleep(0)  # calls that are made in this moment go along
             batch = self._accumulator.take(slot, self._is_wanted)
             if not batch:
+                self._advance()  # where all were dropped, the timer ends
                 return
             self._advance()
             self._in_flight[slot] = batch

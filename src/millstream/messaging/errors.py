@@ -11,6 +11,8 @@
     │   ├── GroupNotFoundError
     │   ├── ConnectionNotFoundError
     │   ├── ClientNotRespondingError  a client does not answer
+    │   ├── ChangeNotRecordedError    a change was made, and not recorded
+    │   ├── ChangeNotMadeError        a change was not made, because it was not recorded
     │   ├── BrokerCredentialsError    keys or certificates cannot be used as they are
     │   └── UnreachableError     no broker answers there
     ├── StatusError              a call is answered with this status
@@ -65,8 +67,7 @@ class ChangeNotRecordedError(BrokerError):
 
 
 class ChangeNotMadeError(BrokerError):
-    """The change was not made, because it could not be recorded in the operator audit log; the broker's error output
-    says why. Try again."""
+    """The change was not made, because it could not be recorded in the operator audit log: see the broker's output."""
 
 
 class BrokerCredentialsError(BrokerError, InputError):

@@ -38,15 +38,15 @@ _CACHE_KIB = 16 << 10
 """Memory of a connection: batches are indexed by their hashes, so any page may be next."""
 
 
-def has_database(settings: Settings) -> bool:
-    """Whether there is a database of a node of *settings* already.
+def has_database(settings: Settings, *, patience: RetryPolicy = RetryPolicy(attempts=1)) -> bool:  # noqa: B008
+    """Whether there is a database of a node of *settings* already; its server is asked with *patience*.
 
     Raises :class:`~millstream.core.sql.SqlBusyError` or :class:`~millstream.core.sql.SqlInputError` where its server
     does not tell.
     """
     if not settings.node.database:
         return (settings.folder / DATABASE).exists()
-    engine = open_server(settings.node.database, patience=RetryPolicy(attempts=1))
+    engine = open_server(settings.node.database, patience=patience)
     try:
         return is_made(engine)
     except sa.exc.DBAPIError as error:

@@ -22,7 +22,10 @@ _known: WeakKeyDictionary[SparkSession, set[type[DataSource]]] = WeakKeyDictiona
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Register *source* with *spark*, once; where the package lies in an archive, its processes find it there."""
+    """Register *source* once with *spark*, the object of a session.
+
+    Where the package lies in an archive, the processes of Spark find it there.
+    """
     known = _known.setdefault(spark, set())
     if source not in known:
         _register(spark, source)

@@ -18,7 +18,7 @@ from millstream.anchoring.states import JournalTotals
 from millstream.batching import BatchingError
 from millstream.batching.batch_log_origin import read_origin
 from millstream.core.errors import MillstreamError
-from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo, LogNotFoundError
+from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogError, LogInfo
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.duplication.held_items import HeldCount
 from millstream.mill.manifest import ManifestRow
@@ -331,7 +331,7 @@ def _patience_of(view: NodeView, output: str, oldest_at: int | None) -> int | No
         return None
     try:
         status = batching.rules_status(output)
-    except (BatchingError, LogNotFoundError):
+    except (BatchingError, LogError):
         return None
     return None if status is None else status.rules.patience_at(oldest_at)
 

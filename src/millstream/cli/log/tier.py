@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from millstream.cli.change_log import record_change_if_node, require_audit_log
+from millstream.cli.change_log import record_freed_space
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
@@ -49,14 +49,13 @@ def tier(
     if leftovers or remove_leftovers:
         _clear_up(settings, name, remove=remove_leftovers, as_json=as_json)
         return
-    require_audit_log(settings)
     with existing_log(settings, name, create=False) as found:
         rules = {key: value for key, value in changes.items() if value is not None}
         _keep_rules(found, rules)
         done = found.move_blocks(partial=partial)
         there = found.info().tier
     url = None if there is None else mask_password(there.url)
-    record_change_if_node(settings, "tier", f"log {name}", messages=done.messages, url=url, rules=sorted(rules))
+    record_freed_space(settings, "tier", f"log {name}", messages=done.messages, url=url, rules=sorted(rules))
     if as_json:
         print_json(done)
         return
@@ -67,12 +66,10 @@ def tier(
 
 
 def _clear_up(settings: Settings, name: str, *, remove: bool, as_json: bool) -> None:
-    if remove:
-        require_audit_log(settings)
     with existing_log(settings, name, create=False, read_only=not remove) as log:
         names = log.remove_leftovers() if remove else log.leftovers()
     if remove:
-        record_change_if_node(settings, "remove leftovers", f"log {name}", objects=len(names))
+        record_freed_space(settings, "remove leftovers", f"log {name}", objects=len(names))
     if as_json:
         print_json({"log": name, "leftovers": names, "removed": remove})
         return

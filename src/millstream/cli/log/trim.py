@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from millstream.cli.change_log import record_change_if_node, require_audit_log
+from millstream.cli.change_log import record_freed_space
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
@@ -50,8 +50,6 @@ def trim(
     policy = Retention(**rules) if named else None
     if below is not None and policy is not None:
         raise click.UsageError("--below and retention rules cannot be combined: give one of them")
-    if not dry_run:
-        require_audit_log(settings)
     with existing_log(settings, name, create=False, read_only=dry_run) as found:
         if below is not None:
             before = found.first_id
@@ -64,7 +62,7 @@ def trim(
                 found.set_retention(policy)
             done = RetentionEnforcer(found, SystemClock(), policy).run_once(dry_run=dry_run, accept_clock=accept_clock)
     if not dry_run:
-        record_change_if_node(settings, "trim", f"log {name}", first_id=done.first_id, messages=done.messages)
+        record_freed_space(settings, "trim", f"log {name}", first_id=done.first_id, messages=done.messages)
     if as_json:
         print_json(done)
     else:

@@ -107,15 +107,15 @@ def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bo
     An entry does not name its space, so missing reports are found only if *places* are those of every space.
     """
     archive, entries, code = node.mill.reports.archive, node.mill.reports.ledger_entries(), 0
-    found = set[str]()
-    for store, space in places:
-        head = verify_chain(archive, store, space)
-        anchors = [report_anchor(one) for one in reports_of(archive, store, space)]
-        found.update(anchors)
-        unknown = sum(anchor not in entries for anchor in anchors)
+    heads = {place: verify_chain(archive, *place) for place in places}
+    anchors = {place: [report_anchor(one) for one in reports_of(archive, *place)] for place in places}
+    found = {anchor for some in anchors.values() for anchor in some}
+    entered = entries if found <= entries.keys() else node.mill.reports.ledger_entries()  # reports are made meanwhile
+    for (store, space), some in anchors.items():
+        unknown = sum(anchor not in entered for anchor in some)
         code = 1 if unknown else code
         note = f"; {unknown:,} of its reports are not in the ledger" if unknown else ""
-        click.echo(f"{store}/{space}: {head or 'no report yet'}{note}")
+        click.echo(f"{store}/{space}: {heads[store, space] or 'no report yet'}{note}")
     if not is_every_space:
         click.echo("not checked: whether the newest reports were removed; for this, omit STORE and SPACE", err=True)
         return code

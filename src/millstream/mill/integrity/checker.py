@@ -115,6 +115,14 @@ class BitChecker:
         """Whether other programs write *store*."""
         return self._providers.is_read_only(store)
 
+    def keeps_checksum(self, place: ItemRef) -> bool:
+        """Whether the checksum beside the item at *place* is one that we keep there; False where that is not known."""
+        try:
+            info = self._providers.find(place)
+        except (StoreError, DamagedRecordError):
+            return False
+        return info is not None and info.checksum_origin() == ChecksumOrigin.USER
+
     def pending(self, store: str, space: str, content_ids: Sequence[str]) -> set[str]:
         """Which of some items have a change that waits in the audit outbox (:meth:`AuditLookup.pending`)."""
         return set() if self._audit_lookup is None else self._audit_lookup.pending(store, space, content_ids)

@@ -93,8 +93,7 @@ class Reporter:
             results = _merged(self._bit_log.results(store, space, since=since), more)
             kind = self._kinds.get(store, "")
             lines = tsv_lines(results, account=self._account, store_type=kind, strays=strays)
-            self._archive.save(made, lines)
-            report = self._kept(store, space, since) or made
+            report = self._archive.save(made, lines)
         if self._anchor is not None:
             self._anchor(report)
         self._bit_log.purge(store, space, until=report.ended_at)

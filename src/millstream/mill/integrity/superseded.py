@@ -24,7 +24,7 @@ def recheck_superseded(
     that waits in the audit outbox is checked again too: only *checker* knows of it, and sets it aside as too recent. So
     is one that would be recorded, and that the audit log or the rows of other stores have with other bytes; and so is
     every one in a store that other programs write: only *checker* knows what was adopted there. And so is a wrong
-    checksum of a provider: only *checker* knows whether it is the provider's own.
+    checksum that is not the provider's own, but kept by us with the object.
     """
     for (store, space), some in groupby(findings, key=lambda found: (found.store, found.space)):
         for group in groups(some, _GROUP):
@@ -32,7 +32,8 @@ def recheck_superseded(
             rows, pending = manifest.get_many(store, space, names), checker.pending(store, space, names)
             again = pending | _known_otherwise(store, space, group, checker)
             adopted = checker.is_read_only(store)
-            again |= {found.content_id for found in group if found.row == CheckRow.STORE_DIFFERS}
+            differing = [found.content_id for found in group if found.row == CheckRow.STORE_DIFFERS]
+            again |= {name for name in differing if checker.keeps_checksum(ItemRef(store, space, name))}
             for found in group:
                 if adopted or found.content_id in again or is_superseded(found, rows.get(found.content_id)):
                     yield checker.check(ItemRef(store, space, found.content_id)).result

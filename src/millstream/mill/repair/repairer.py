@@ -261,6 +261,9 @@ class Repairer:
             info = self._providers.find(kept)
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
         appeared = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
+        if kept is None and seen.own_record:  # another writer's object would not have the checksum that we keep
+            info = self._providers.find(bad)
+            appeared = info is None or info.checksum() != seen.provider
         if recorded != seen.recorded or now != seen.vote or appeared:
             raise RepairError(
                 f"{bad} changed during its repair and was not overwritten: check the item again (`millstream mill "

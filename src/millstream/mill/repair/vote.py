@@ -51,10 +51,14 @@ class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_record_damaged(self) -> bool:
-        """Whether what we keep beside the bytes cannot be used, or has another sum than the bytes."""
+        """Whether what we keep beside the bytes cannot be used, or has another sum than the bytes.
+
+        A sum beside the bytes is only wrong alone if no record of ours has another one than the bytes.
+        """
         if self.provider == SourceAnswer.DAMAGED_RECORD:
             return True
-        return self.own_record and self.provider not in (self.content, None) and self.provider not in _ANSWERS
+        differs = self.provider not in (self.content, None) and self.provider not in _ANSWERS
+        return self.own_record and differs and self.recorded <= {self.content}
 
 
 class RepairDecision(enum.StrEnum):

@@ -24,8 +24,8 @@ class StoredReport(msgspec.Struct, frozen=True):
 class ReportArchive(Protocol):
     """The reports on the spaces of stores. They are only ever added."""
 
-    def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> object:
-        """Keep *report* as the next of its space, chained to the last one: its ``previous`` is set here.
+    def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> IntegrityReport:
+        """Keep *report* as the next of its space, chained to the last one: its ``previous`` is set in what is returned.
 
         *tsv* are the lines of its table, which are written as they come. Raises :class:`ReportError` where the chain is
         broken already.

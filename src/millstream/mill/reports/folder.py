@@ -26,21 +26,20 @@ class ReportFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> Path:
-        """As the archive says; where the report lies is returned."""
+    def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> IntegrityReport:
         folder = self.folder(report.store, report.space)
         folder.mkdir(parents=True, exist_ok=True)
         with file_lock(folder / ".lock"):  # two at a time would take the same number, and one report would be lost
             return self._save(report, tsv)
 
-    def _save(self, report: IntegrityReport, tsv: Iterable[str] | None) -> Path:
+    def _save(self, report: IntegrityReport, tsv: Iterable[str] | None) -> IntegrityReport:
         paths = self._paths(report.store, report.space)
         previous = decode_report(_stored(paths[-1])).sha256 if paths else None
         path = self._path(report.store, report.space, len(paths) + 1)
-        data = encode_report(msgspec.structs.replace(report, previous=previous))
+        chained = msgspec.structs.replace(report, previous=previous)
         lines = None if tsv is None else (line.encode() for line in tsv)
-        _write(path, StoredReport(len(paths) + 1, data, str(path)), lines)
-        return path
+        _write(path, StoredReport(len(paths) + 1, encode_report(chained), str(path)), lines)
+        return chained
 
     def latest(self, store: str, space: str) -> IntegrityReport | None:
         paths = self._paths(store, space)

@@ -63,15 +63,15 @@ class ReportTable:
     def _blobs(self) -> Blobs:
         return self._open_blobs()
 
-    def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> None:
+    def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> IntegrityReport:
         parts = None if tsv is None else self._put_lines(line.encode() for line in tsv)
         while True:  # until no other process has added one meanwhile
             last = self._last(report.store, report.space)
             previous = None if last is None else decode_report(self._read(*last)).sha256
-            data = encode_report(msgspec.structs.replace(report, previous=previous))
+            chained = msgspec.structs.replace(report, previous=previous)
             row = {"store": report.store, "space": report.space, "number": 1 if last is None else last[2] + 1}
-            if self._insert({**row, "cid": self._blobs.put(data), "lines": parts}):
-                return
+            if self._insert({**row, "cid": self._blobs.put(encode_report(chained)), "lines": parts}):
+                return chained
 
     def latest(self, store: str, space: str) -> IntegrityReport | None:
         last = self._last(store, space)

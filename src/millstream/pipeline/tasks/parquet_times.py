@@ -109,10 +109,16 @@ def _microseconds(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         key, item = (field.with_type(_microseconds(field.type)) for field in (kind.key_field, kind.item_field))
         return pa.map_(key, item, kind.keys_sorted)
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
-        item = kind.value_field.with_type(_microseconds(kind.value_type))
-        if pa.types.is_large_list(kind):
-            return pa.large_list(item)
-        return pa.list_(item, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
+    if (make := _list_maker(kind)) is not None:
+        return make(kind.value_field.with_type(_microseconds(kind.value_type)))
     coarser = {pa.time64("ns"): pa.time64("us"), pa.duration("ns"): pa.duration("us")}
     return coarser.get(kind, kind)
+
+
+def _list_maker(kind: pa.DataType) -> Callable[[pa.Field], pa.DataType] | None:
+    """What makes a type of lists like *kind*, of other items; None where it is no such type. PyArrow 26 casts list
+    views wrongly, so they stay as they are."""
+    if pa.types.is_fixed_size_list(kind):
+        return lambda item: pa.list_(item, kind.list_size)
+    make: Callable[[pa.Field], pa.DataType] = pa.list_ if pa.types.is_list(kind) else pa.large_list
+    return make if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None

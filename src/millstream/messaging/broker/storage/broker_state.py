@@ -139,7 +139,7 @@ class BrokerState:
         self.topics.pop(topic, None)
         self.delayed.forget_topic(topic)
         if self._recovering:  # the held messages are read after the journal
-            self._dropped_up_to[topic] = held
+            self._dropped_up_to[topic] = max(held, self._dropped_up_to.get(topic, 0))
         for key in [key for key in self.deliveries if key[1] == topic]:
             del self.deliveries[key]
         for place in [place for place in self.offsets if place[1] == topic]:
