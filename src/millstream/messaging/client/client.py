@@ -7,7 +7,6 @@ import asyncio
 import functools
 import itertools
 import logging
-import os
 import platform
 import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 from millstream import __version__
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.process_id import process_id
 from millstream.messaging.client.command_answers import stack_trace_answer, verification_answer
 from millstream.messaging.client.endpoints import Endpoints, parse_endpoints
 from millstream.messaging.client.errors import (
@@ -91,7 +91,7 @@ class Client(abc.ABC):
         """
         if self._is_running:
             return
-        self._is_running, self._process = True, os.getpid()
+        self._is_running, self._process = True, process_id()
         self._metrics_exporter = self._new_metering()
         try:
             async with asyncio.timeout(self.options.startup_timeout):
@@ -120,7 +120,7 @@ class Client(abc.ABC):
 
         A caller that is cancelled while waiting does not stop it.
         """
-        if self._process != os.getpid():
+        if self._process != process_id():
             return
         if self._closing is None and self._is_running:
             self._closing = asyncio.ensure_future(self._close())
@@ -198,7 +198,7 @@ class Client(abc.ABC):
         """Raise :class:`NotRunningError` before the start and from the end on, also in a process forked since."""
         if not self._is_running or self._closing is not None:
             raise NotRunningError
-        if self._process != os.getpid():
+        if self._process != process_id():
             raise ForkedError
 
     def resource(self, name: str) -> v2.Resource:
