@@ -18,7 +18,8 @@ EXCHANGES = DOCUMENT.with_name("explanation") / "client-faults.md"
 LINES = 6
 PROOFS = """# Faults of official clients
 
-Faults of official RocketMQ clients, in the order of the [table of tests](../messaging.md#official-clients). Each
+This page shows faults of official RocketMQ clients, in the order of the numbered list below the [table of
+tests](../messaging.md#official-clients). If a client lacks a function, the trace shows what preceded the call. Each
 heading names the language, the version and the fault of a client. The text in italics is the expected behaviour.
 
 The traces show the last messages between client and broker, with the seconds since the start of the broker. Long
