@@ -190,6 +190,21 @@ def test_files_of_elsewhere_are_fetched_where_that_is_allowed(
     assert (tmp_path / "to").exists() == (code == 0)
 
 
+def test_a_file_that_cannot_be_fetched_is_named(
+    command: Command, store: LocalStore, tmp_path: Path, elsewhere: str, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    bag, url = tmp_path / "bag", elsewhere.replace("a.txt", "absent")
+    command("export", store.url, S, "--bagit", str(bag))
+    (bag / "data" / "a.txt").unlink()
+    (bag / "fetch.txt").write_text(f"{url} 15 data/a.txt\n")
+    bagit.Bag(str(bag)).save()
+    capsysbinary.readouterr()
+    arguments = ["import", (tmp_path / "to").as_uri(), S, "--create", "--bagit", str(bag), "--fetch"]
+    assert run(["store", *arguments, "--data", str(tmp_path / "node")]) == 2
+    error = capsysbinary.readouterr().err.decode()
+    assert f"cannot download {url} to {bag}/data/a.txt: HTTP Error 404: File not found; try again" in error
+
+
 def test_an_export_resumes_and_never_mixes_with_other_files(
     command: Command, store: LocalStore, tmp_path: Path
 ) -> None:

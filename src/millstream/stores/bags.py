@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -108,7 +109,7 @@ def finish_bag(folder: Path, sums: Mapping[str, str], *, space: str, processes: 
         bag.save(processes=processes, manifests=True)
         written = {name: found["sha256"] for name, found in bagit.Bag(str(folder)).payload_entries().items()}
     except bagit.BagError as error:
-        raise BagError(f"cannot finish bag {folder}: {error}") from error
+        raise BagError(f"cannot finish bag {folder}: {error}; export into another folder") from error
     expected = {f"{PAYLOAD}/{name}": sha256 for name, sha256 in sums.items()}
     if written != expected:
         odd = sorted({*written.items()} ^ {*expected.items()})
@@ -140,8 +141,10 @@ class OpenBag:
                 self._fetch(folder, url, size, name, allowed=fetch)
             bag = bagit.Bag(str(folder))
             bag.validate(processes=processes)
-        except (bagit.BagError, UnicodeError, OSError) as error:
-            raise BagError(f"{folder} is not a valid bag: {error}") from error
+        except OSError as error:
+            raise BagError(f"cannot read bag {folder}: {error}") from error
+        except (bagit.BagError, UnicodeError) as error:
+            raise BagError(f"{folder} is not a valid bag: {error}; name the folder of an intact bag") from error
         self._folder = folder
         self._entries: Mapping[str, Mapping[str, str]] = bag.payload_entries()
 
@@ -176,7 +179,16 @@ class OpenBag:
                 f"{folder}/fetch.txt: cannot download {url}: only http and https URLs with a stated size are "
                 "supported; put the file into the bag yourself"
             )
-        left = int(size)
+        try:
+            self._download(folder, path, url, int(size))
+        except (OSError, HTTPException) as error:
+            raise BagError(
+                f"cannot download {url} to {path}: {error}; try again, or put the file into the bag yourself"
+            ) from error
+
+    @staticmethod
+    def _download(folder: Path, path: Path, url: str, size: int) -> None:
+        left = size
         path.parent.mkdir(parents=True, exist_ok=True)
         with urlopen(Request(url), timeout=_SECONDS) as source, replacing(path) as sink:  # noqa: S310 - checked above
             while chunk := source.read(_CHUNK):
@@ -186,7 +198,7 @@ class OpenBag:
                 sink.write(chunk)
             if left:
                 raise BagError(
-                    f"{url} does not have the size that {folder}/fetch.txt states, {int(size):,} bytes: try again; if "
+                    f"{url} does not have the size that {folder}/fetch.txt states, {size:,} bytes: try again; if "
                     "the error remains, the file at the URL has changed: ask the sender for a new bag"
                 )
 
