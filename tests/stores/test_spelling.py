@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.stores.names import MAX_CONTENT_ID_BYTES
+from millstream.stores.names import MAX_CONTENT_ID_BYTES, check_content_id, check_space
 from millstream.stores.path_encoding import (
     FLAT_FOLDER,
     decode_flat_name,
@@ -21,6 +21,7 @@ from millstream.stores.path_encoding import (
     item_paths,
     plain_path,
 )
+from millstream.stores.protocol import StoreInputError
 
 odd_text = st.text(
     st.one_of(st.sampled_from("./%\n\\ aé"), st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
@@ -106,3 +107,10 @@ def test_plain_ids_have_a_short_way() -> None:
     assert plain_path("%s", "a") == (("%25s",), "a")
     for odd in ("a//b", "/a", "a/", ".a", "a/.b", "a%b", "é", "a\nb", "a\n", "x" * 81):
         assert plain_path("s", odd) is None
+
+
+def test_an_error_of_invalid_text_says_whether_it_is_a_space_or_an_item() -> None:
+    with pytest.raises(StoreInputError, match=r"invalid space name .* must be valid UTF-8"):
+        check_space("\ud800")
+    with pytest.raises(StoreInputError, match=r"invalid content id .* must be valid UTF-8"):
+        check_content_id("\ud800")

@@ -32,18 +32,18 @@ def check_content_id(content_id: str) -> str:
     return content_id
 
 
-def order_key(text: str) -> bytes:
-    """The sort key of listings: the UTF-8 bytes of a content id, or of a part of one. Raises :class:`StoreInputError`
-    if *text* is not valid UTF-8.
+def order_key(text: str, what: str = "content id") -> bytes:
+    """The sort key of listings: the UTF-8 bytes of a content id, or of a part of one. Raises :class:`StoreInputError`,
+    which calls it *what*, if *text* is not valid UTF-8.
     """
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise StoreInputError(f"invalid content id {text[:100]!r}: it must be valid UTF-8") from error
+        raise StoreInputError(f"invalid {what} {text[:100]!r}: it must be valid UTF-8") from error
 
 
 def _check_length(what: str, text: str, limit: int) -> None:
-    if not 1 <= len(order_key(text)) <= limit:
+    if not 1 <= len(order_key(text, what)) <= limit:
         raise StoreInputError(_length_text(what, text, limit))
 
 

@@ -23,11 +23,11 @@ _MEANINGS: dict[int, type[StoreError]] = {
 }
 
 _ADVICE = {
-    errno.ENOSPC: "free some space on that disk",
-    errno.EDQUOT: "raise the quota or free some space",
+    errno.ENOSPC: "free space on the disk",
+    errno.EDQUOT: "raise the quota or free space",
     errno.EROFS: "mount the disk writable",
-    errno.EACCES: "give this user access to that path",
-    errno.EPERM: "give this user access to that path",
+    errno.EACCES: "give the account that runs Millstream access to the path",
+    errno.EPERM: "give the account that runs Millstream access to the path",
 }
 
 

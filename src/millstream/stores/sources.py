@@ -26,7 +26,9 @@ from millstream.stores.protocol import (
 from millstream.stores.provider_schemes import provider_scheme
 
 _REASONS = {
-    EntryKind.UNREADABLE: "this user may not read it: grant the right to read, or exclude the entry",
+    EntryKind.UNREADABLE: (
+        "the account that runs Millstream may not read it: grant the right to read, or exclude the entry"
+    ),
     EntryKind.SPECIAL: "it is a fifo, a socket or a device and has no bytes to copy: remove or exclude it",
     EntryKind.ARCHIVED: "it is in an archive storage class: restore it to a class that can be read, or exclude it",
     EntryKind.NAME_TOO_LONG: "its content id would be longer than 1,024 bytes: shorten the path, or exclude it",

@@ -79,12 +79,15 @@ class AdoptedStore:
     def _info(self, space: str, content_id: str, item: AdoptedItem | None) -> ItemInfo | StoreError:
         if item is not None and item.excluded_at is not None:
             return ItemLeftOutError(
-                f"{content_id!r} in {self.url}/{space} is excluded from protection by a pattern of --exclude"
+                f"{content_id!r} in {self.url}/{space} is excluded from protection: change the patterns with "
+                "`millstream protect --exclude`, or remove them with --no-exclude"
             )
         if item is None:
             return ItemNotFoundError(f"{content_id!r} in {self.url}/{space} was not adopted: run `millstream protect`")
         if not item.is_there:
-            return ItemNotFoundError(f"{content_id!r} in {self.url}/{space} has vanished from the source")
+            return ItemNotFoundError(
+                f"{content_id!r} in {self.url}/{space} has vanished from the source: get the item from another copy"
+            )
         sums = {"sha256": item.sha256, **item.sums}
         return ItemInfo(
             content_id,
