@@ -19,7 +19,7 @@ from millstream.core.errors import InputError
 from millstream.core.sql import SqlBusyError
 from millstream.log import Message
 from millstream.messaging.broker.address import RouteEndpoints
-from millstream.messaging.broker.admin import AdminService
+from millstream.messaging.broker.admin import TOPICS, AdminCallError, AdminService
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import StatusError
@@ -240,6 +240,16 @@ def test_a_password_goes_to_another_host_only_by_https() -> None:
         BrokerClient(url="http://node.example", user="ada", password="secret")
     for url in ("https://node.example", "http://127.0.0.1:8460", "http://localhost:8460"):
         assert BrokerClient(url=url, user="ada", password="secret").url == url
+
+
+def test_a_node_with_users_asks_for_the_options_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = (401, {"message": "wrong user name or password"})
+    monkeypatch.setattr(BrokerClient, "_send", lambda *_: answer)
+    url = "http://127.0.0.1:8460"
+    with pytest.raises(AdminCallError, match="requires a user: give --user and --password-file"):
+        BrokerClient(url=url)(TOPICS, "")
+    with pytest.raises(AdminCallError, match="wrong user name or password"):
+        BrokerClient(url=url, user="ada", password="secret")(TOPICS, "")
 
 
 @pytest.mark.parametrize(

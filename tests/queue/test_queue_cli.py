@@ -68,6 +68,7 @@ def test_a_dead_task_is_amended_redriven_at_a_rate_and_others_discarded(
     assert run(["queue", "discard", "bits", str(third), "--json", *data]) == 0
     assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"queue": "bits", "discarded": 1}
     assert run(["queue", "redrive", "bits", "--per-second", "0", *data]) == 2
+    assert "'--per-second'" in capfd.readouterr().err
     assert run(["queue", "redrive", "bits", "--per-second", "0.01", *data]) == 0
     with open_store(f"sqlite:///{tmp_path}/log.db") as store, LogWorkQueue(store.log(queue_log("bits"))) as opened:
         depth = opened.depth()

@@ -307,7 +307,9 @@ def _add_stores(path: Path, settings: Settings, added: Mapping[str, str]) -> Non
 def _replace_url(path: Path, before: str, after: str) -> None:
     text = path.read_text("utf-8")
     if text.count(_toml(before)) != 1:
-        raise SetupError(f"cannot change the exclusions of the source here: set url = {_toml(after)} in {path}")
+        raise SetupError(
+            f"--exclude and --no-exclude cannot change {path}: set the source's url = {_toml(after)} there"
+        )
     write_durably(path, text.replace(_toml(before), _toml(after)).encode())
 
 
@@ -331,5 +333,6 @@ def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> No
             record_change(node, "save policy", account, **saved.facts)
         if space in policy.ignored:
             raise SetupError(
-                f"the policy of account {account!r} ignores space {space!r}: remove the space from its ignore list"
+                f"the policy of account {account!r} ignores space {space!r}: remove the space "
+                "from spacesToIgnore, and save the policy (`millstream mill policy save`)"
             )

@@ -82,7 +82,12 @@ def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -
 @queue.command()
 @click.argument("name")
 @click.argument("task_ids", nargs=-1, type=int)
-@click.option("--per-second", type=float, metavar="RATE", help="Maximum tasks per second (default: all at once).")
+@click.option(
+    "--per-second",
+    type=click.FloatRange(0, min_open=True),
+    metavar="RATE",
+    help="Maximum tasks per second (default: all at once).",
+)
 @json_option
 @store_options
 def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second: float | None, as_json: bool) -> None:

@@ -62,7 +62,9 @@ class BrokerClient(msgspec.Struct, frozen=True, kw_only=True):
         if status == 200:
             with contextlib.suppress(msgspec.ValidationError):
                 return call.rest_result(answer)
-        if isinstance(answer, dict) and "message" in answer:
+        if status == 401 and not self.user:
+            error = AdminCallError(f"{self.url} requires a user: give --user and --password-file")
+        elif isinstance(answer, dict) and "message" in answer:
             error = AdminCallError(f"{answer['message']} ({self.url} answered {status})")
         else:
             error = AdminCallError(

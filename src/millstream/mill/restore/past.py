@@ -45,7 +45,7 @@ class PastListing:
         if first is None or first > at:
             why = "the audit log has no events of this space: omit --as-of"
             if first is not None:
-                why = f"the audit log begins at {format_timestamp(first)}: choose that time or a later one"
+                why = f"the audit log begins at {format_timestamp(first)}: give that time or a later one with --as-of"
             raise PastUnknownError(
                 f"the content of space {self._space!r} at {format_timestamp(at)} is unknown, because {why}"
             )
