@@ -86,7 +86,8 @@ def test_a_key_file_is_private_and_never_overwritten(did: Shell) -> None:
 
 def test_errors_name_the_file_and_the_rule(did: Shell) -> None:
     good, text = did.key("good"), did.file("text", "no key")
-    assert "text contains no private key" in did("create", "--update-key", text, "--recovery-key", good, code=2)
+    refused = did("create", "--update-key", text, "--recovery-key", good, code=2)
+    assert "text contains no private key" in refused and "name a file of `millstream did key`" in refused
     missing = did("create", "--update-key", did.path("absent"), "--recovery-key", good, code=2)
     assert "No such file" in missing
     assert "must differ" in did("create", "--update-key", good, "--recovery-key", good, code=2)

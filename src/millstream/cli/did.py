@@ -234,7 +234,9 @@ def read_key(file: Path) -> PrivateKey:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RequestError) as error:
         if isinstance(error, OSError):
             raise DidInputError(f"cannot read the private key in {file}: {error.strerror}") from error
-        raise DidInputError(f"{file} contains no private key (JWK): {field_reason(error, dict)}") from error
+        raise DidInputError(
+            f"{file} contains no private key (JWK): {field_reason(error, dict)}; name a file of `millstream did key`"
+        ) from error
 
 
 def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:

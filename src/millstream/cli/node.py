@@ -79,7 +79,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
 
     source_url, goal_url = settings.node.database, "" if target == FILE else target
     if goal_url == source_url:
-        raise MoveError("the node's tables are in this database already: name another database")
+        raise MoveError("the node's tables are in TARGET already: name another database")
     if (serving := find_serving_node(settings.folder)) is not None:
         raise NodeServesError(f"process {serving.pid} serves this node: stop the process first")
     if not has_database(settings):

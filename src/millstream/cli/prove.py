@@ -73,7 +73,8 @@ def prove(
         proof = node.proofs.prove(log, message_id, chain=chain, timestamps=not no_timestamps)
         missing = 0 if chain else node.proofs.missing_cosignatures(proof)
     if missing:
-        text = f"pending: it needs {counted(missing, 'more cosignature')} of witnesses; make the proof again later"
+        needed = counted(missing, "more cosignature")
+        text = f"pending: the checkpoint needs {needed} of witnesses; make the proof again later"
         if require_quorum:
             raise PendingProofError(text)
         click.echo(text, err=True)

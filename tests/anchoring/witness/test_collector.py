@@ -36,7 +36,7 @@ def test_proofs_end_with_a_checkpoint_that_the_quorum_has_cosigned(node: Cosigne
     before = node.command("prove", "readings", "1")
     assert (before.code, before.err) == (
         0,
-        "pending: it needs 2 more cosignatures of witnesses; make the proof again later\n",
+        "pending: the checkpoint needs 2 more cosignatures of witnesses; make the proof again later\n",
     )
     assert node.command("prove", "readings", "1", "--require-quorum").code == 3
     assert node.command("anchor", "checkpoint", "--cosigned").code == 3

@@ -140,7 +140,8 @@ def _checkpoint_in(path: Path) -> bytes:
         proof = decode_proof(data)
         if not isinstance(proof, Proof):
             raise click.UsageError(
-                f"{path} is a proof of version 1 and has no checkpoint: make it again without --chain"
+                f"{path} is a proof of version 1 and has no checkpoint: make it again with "
+                "`millstream prove` without --chain"
             )
         return proof.checkpoint.encode()
     return decode_tlog_proof(data).checkpoint if data.startswith(b"c2sp.org/tlog-proof@") else data

@@ -125,7 +125,7 @@ def _runs_of_lines(handle: int, file: Path) -> Iterator[list[bytes]]:
         if len(rest) > _LONGEST:
             raise InputError(
                 f"{_where(file)}, line {number}: the line is longer than {_LONGEST:,} bytes, the limit of a message; "
-                f"store its content as a content item. {_how_to_continue(number)}"
+                f"store its content with `millstream store put`. {_how_to_continue(number)}"
             )
     if rest:
         yield [rest]
