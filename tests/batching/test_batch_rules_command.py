@@ -113,7 +113,7 @@ def test_the_json_numbers_the_rules_and_says_when_others_may_begin(data):
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["other", "--change"], "'other' is not the output of a batch service"),
+        (["other", "--change"], "add LOG = 'other' to the section serve.batching"),
         (["out", "--change"], "has the rules in the settings already"),
         (["out", "--from", "2026-12-01T00:00Z"], "add --change"),
     ],

@@ -165,7 +165,7 @@ def test_an_older_file_that_was_replaced_by_another_program_is_found(
     office.process(office.happen(*[f"item {number}" for number in range(36)]))
     office.export()
     office.store.put("audits", list(office.files())[1], io.BytesIO(b"mine"))
-    with pytest.raises(AuditExportError, match="was not written by this export"):
+    with pytest.raises(AuditExportError, match="was not written by the export of the audit log"):
         office.export()
 
 
@@ -198,7 +198,7 @@ def test_a_file_of_another_program_before_the_newest_one_is_left_alone(office: O
     assert office.export() == (1, 1)
     (name,) = (name for name in office.files() if name.endswith("1.tsv"))
     office.store.put("audits", f"{FOLDER}/{'0' * 12}.tsv", io.BytesIO(b"mine"))
-    with pytest.raises(AuditExportError, match=r"000\.tsv' .* was not written by this export"):
+    with pytest.raises(AuditExportError, match=r"000\.tsv' .* was not written by the export of the audit log"):
         office.export()
     assert len(office.files()[name]) == 3
 
@@ -258,7 +258,9 @@ def test_nothing_is_added_to_a_file_that_is_damaged_or_somebody_else_s(office: O
     assert office.export() == (2, 1)
     office.store.put("audits", f"{FOLDER}/zzz.tsv", io.BytesIO(b"mine"))
     office.process(office.happen("c"))
-    with pytest.raises(AuditExportError, match=r"'acme/1/s/zzz\.tsv' .* was not written by this export"):
+    with pytest.raises(
+        AuditExportError, match=r"'acme/1/s/zzz\.tsv' .* was not written by the export of the audit log"
+    ):
         office.export()
 
 

@@ -59,4 +59,6 @@ def _field(part: bytes, number: int) -> tuple[str, str | None]:
     try:
         return shown, content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise MultipartError(f"{shown}: {'the file' if is_file else 'the field'} is not text in UTF-8") from error
+        raise MultipartError(
+            f"{shown}: {'the file' if is_file else 'the field'} is not in UTF-8: save it as UTF-8"
+        ) from error

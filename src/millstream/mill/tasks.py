@@ -133,4 +133,6 @@ def decode_task(body: bytes) -> Task:
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TaskError(f"the task cannot be decoded: {error}; it begins with {body[:80]!r}") from error
+        raise TaskError(
+            f"the task cannot be decoded: {error}; correct its body, which begins with {body[:80]!r}"
+        ) from error

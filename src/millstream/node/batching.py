@@ -95,8 +95,8 @@ class BatchingPart:
             if batches == output:
                 return log
         raise ConfigError(
-            f"{output!r} is not the output of a batch service of this node: name the log of batches, or add the pair "
-            "to the section serve.batching of the settings"
+            f"{output!r} is not the output of a batch service of this node: name a log of batches, or add LOG = "
+            f"{output!r} to the section serve.batching of the settings"
         )
 
     def rules_status(self, output: str) -> BatchedRules | None:

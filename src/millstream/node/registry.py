@@ -117,6 +117,7 @@ class RegistryPart:
         status = self.instance.status(operation)
         if status is None:
             raise UnknownOperationError(
-                f"unknown operation {operation[:100]!r}: it was not submitted here, or its record has expired"
+                f"unknown operation {operation[:100]!r}: it was not submitted to this node, or its record has expired; "
+                "check the id"
             )
         return status

@@ -168,7 +168,8 @@ class _RegistryHandlers:
         status = await run_in_threadpool(self._registry.status, name)
         if status is None:
             raise UnknownOperationError(
-                f"unknown operation {name[:100]!r}: it was not submitted here, or its record has expired"
+                f"unknown operation {name[:100]!r}: it was not submitted to this node, or its record has expired; "
+                "check the id"
             )
         return answer(status)
 

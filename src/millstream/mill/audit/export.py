@@ -140,8 +140,8 @@ class AuditExport:
         info = self._providers.call(lambda: store.info(self._space, name))
         if not all(info.properties.get(key, "").isdecimal() for key in (_FIRST, _LAST)):
             raise AuditExportError(
-                f"{self._where(name)} was not written by this export: move the file to a name that does not begin with "
-                f"{prefix!r}"
+                f"{self._where(name)} was not written by the export of the audit log: move the file to a name that "
+                f"does not begin with {prefix!r}"
             )
         return info
 

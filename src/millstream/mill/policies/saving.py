@@ -101,7 +101,8 @@ def withdraw_policy(place: PolicyLocation, account: str, *, if_match: str | None
         accounts = _listed(place)
         if account not in accounts:
             raise PolicyError(
-                f"no policy of account {account!r} is in force: {ACCOUNTS_FILE} in {place.where} does not list it"
+                f"no policy of account {account!r} is in force: {ACCOUNTS_FILE} in {place.where} does not list it; "
+                "check the account"
             )
         _write_accounts(place, [one for one in accounts if one != account])
 

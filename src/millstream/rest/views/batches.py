@@ -198,7 +198,7 @@ def batch(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> BatchDetail:
     row, found = app.batches.batch(log, name), _places(app, log, name)
     if row is None and not found:
         raise UnknownBatchError(
-            f"unknown batch {name[:100]!r} of log {log!r}: this node's batch writer never received it"
+            f"unknown batch {name[:100]!r} of log {log!r}: `/batches?log={log}` lists the batches of the log"
         )
     header = _stored(app, found[0]).header if found else None
     return BatchDetail(log, name, row, found, header)

@@ -313,7 +313,8 @@ def _task(app: AppContext, query: TaskQuery) -> DeadTask:
     found = app.queues.dead(query.queue, limit=1, after=query.task_id - 1)
     if not found or found[0].task_id != query.task_id:
         raise NoTaskError(
-            f"queue {query.queue} has no dead task {query.task_id}: it may have been redriven or discarded"
+            f"queue {query.queue} has no dead task {query.task_id}: it may have been redriven or discarded; "
+            f"`/queues/{query.queue}/dead` lists the dead tasks"
         )
     return found[0]
 
