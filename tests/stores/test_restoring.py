@@ -81,6 +81,11 @@ def test_what_is_there_is_replaced_only_where_that_is_asked_for(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
+def test_an_item_of_an_unknown_kind_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreInputError, match="item 'one' has the invalid property kind='photo'"):
+        restore_item(tmp_path, item("one", kind="photo"), io.BytesIO(b"new"))
+
+
 def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
     target = tmp_path / "target"
     (tmp_path / "outside").mkdir()

@@ -195,7 +195,9 @@ class _Import(NamedTuple):
             found = hash_stream(file, {"sha256", *self.sums})
         for algorithm, value in self.sums.items():
             if found.sums[algorithm] != value.lower():
-                raise ChecksumMismatchError(f"{self.path} has changed since the bag was validated: validate it again")
+                raise ChecksumMismatchError(
+                    f"{self.path} has changed since the bag was validated: import the bag again"
+                )
         return found.sha256, found.size
 
 
@@ -209,7 +211,7 @@ def _described(providers: ConfiguredStores, first: ItemRef, *, is_read: bool) ->
                 continue  # deleted since it was listed
             place = ItemRef(store, space, info.content_id)
             sha256 = None if is_read else info.checksum()
-            yield _Export(info, place, sha256 or providers.hash(place).sha256, read_kind(info.properties))
+            yield _Export(info, place, sha256 or providers.hash(place).sha256, read_kind(info))
 
 
 def _write_sums(items: Iterable[_Export], path: Path) -> ExportReport:
@@ -301,7 +303,7 @@ def _imports(bag: OpenBag) -> Iterator[_Import]:
         yield _Import(name, described.pop(name, BagItem(name, guess_type(name))), path, sums)
     for name, item in described.items():
         if item.text is None:
-            raise BagError(f"{ITEMS} describes {name!r}, but the bag has no such file: export the bag again")
+            raise BagError(f"{ITEMS} describes {name!r}, but the bag has no such file: ask the sender for a new bag")
         yield _Import(name, item, None, {})
 
 

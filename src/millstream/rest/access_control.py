@@ -40,7 +40,7 @@ _KEY_BYTES = 32
 
 
 class AuthenticationError(MillstreamError):
-    """Sign in first."""
+    """Sign in first, or send a user name and a password (HTTP Basic)."""
 
 
 class PermissionDeniedError(MillstreamError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from millstream.stores.protocol import DEFAULT_MIMETYPE, Entry, EntryKind, ItemInfo, StoreInputError
 
 KIND = "kind"
@@ -31,13 +29,13 @@ def describe_entry(entry: Entry) -> ItemInfo:
     )
 
 
-def read_kind(properties: Mapping[str, str]) -> EntryKind:
-    """The kind of entry as which an item with *properties* is restored. Raises :class:`StoreInputError`."""
-    name = properties.get(KIND, EntryKind.FILE)
+def read_kind(info: ItemInfo) -> EntryKind:
+    """The kind of entry as which the item *info* is restored. Raises :class:`StoreInputError`."""
+    name = info.properties.get(KIND, EntryKind.FILE)
     if name not in (EntryKind.FILE, EntryKind.SYMLINK, EntryKind.FOLDER):
         raise StoreInputError(
-            f"cannot restore an entry whose property {KIND!r} is {name!r}: the property must be "
-            f"{EntryKind.FILE}, {EntryKind.SYMLINK} or {EntryKind.FOLDER}"
+            f"item {info.content_id!r} has the invalid property {KIND}={name[:100]!r}: set it to {EntryKind.FILE}, "
+            f"{EntryKind.SYMLINK} or {EntryKind.FOLDER} (`millstream store props --set`)"
         )
     return EntryKind(name)
 

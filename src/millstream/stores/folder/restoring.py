@@ -96,7 +96,7 @@ _IS_KIND = {EntryKind.FILE: stat.S_ISREG, EntryKind.SYMLINK: stat.S_ISLNK, Entry
 def _path_of(info: ItemInfo) -> tuple[list[str], str, EntryKind]:
     """The folders above an item, its name, and what it was. Raises :class:`StoreInputError` where it has no path."""
     path = decode_path(info.content_id)
-    kind = read_kind(info.properties)
+    kind = read_kind(info)
     if path is None or path.endswith(b"/") != (kind == EntryKind.FOLDER):
         raise StoreInputError(
             f"cannot restore a {kind} with id {info.content_id!r} into a folder: restore the item to a store instead"
