@@ -171,6 +171,8 @@ def test_a_consumer_goes_to_an_id_or_a_time(shell: Shell) -> None:
     assert json.loads(shell.run("describe", "weather", "--json"))["consumers"] == {"job": 10}
     shell.run("seek", "weather", "--consumer", "job", code=2)
     shell.run("seek", "weather", "--consumer", "job", "--time", "noon", code=2)
+    shell.run("seek", "weather", "--consumer", "job", "--to", "13", code=2)
+    assert "consumer 'job' cannot continue with id 13 of log 'weather': choose 1 to 11" in shell.errors
 
 
 def test_a_log_is_copied_from_store_to_store_and_back(shell: Shell, tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ class Log:
         if policy is not None and policy.keep_all:
             raise LogInputError(
                 f"cannot trim log {self.name!r}, because its retention policy keeps everything "
-                "(keep_all): change the policy first"
+                f"(keep_all): replace the policy first (`millstream log trim {self.name} --keep-policy --max-age 30d`)"
             )
         if not 1 <= first_id <= last_id + 1:
             raise LogInputError(f"cannot trim log {self.name!r} to begin at id {first_id}: choose 1 to {last_id + 1}")
@@ -350,7 +350,7 @@ class Log:
         """Keep a small *value* with the log, durably, whatever was there."""
         if key == KIND:
             raise LogInputError(
-                f"cannot change the kind of log {self.name!r}: its store recorded the kind when the log was created"
+                f"cannot change the kind of log {self.name!r}, which was set at its creation: use another metadata key"
             )
         self._refuse_users("given metadata")
         self._put_state(key, value)
@@ -401,7 +401,10 @@ class Log:
     def set_pointer(self, consumer: str, last_id: int) -> None:
         """Let *consumer* have acknowledged exactly the ids up to *last_id*, durably; an open reader is fenced."""
         if not 0 <= last_id <= self.last_id:
-            raise LogInputError(f"a pointer of log {self.name!r} must be 0 to {self.last_id}, not {last_id}")
+            raise LogInputError(
+                f"consumer {consumer!r} cannot continue with id {last_id + 1} of log {self.name!r}: choose 1 to "
+                f"{self.last_id + 1}"
+            )
         self._refuse_users(_BY_CONSUMERS)
         self._put_state(consumer_key(consumer), encode_position(ConsumerPosition(last_id)))
 
@@ -458,6 +461,6 @@ class Log:
 
 def _ids(head: Head, first_id: int | None, last_id: int | None) -> IdRange:
     if first_id is not None and first_id < 1:
-        raise LogInputError(f"ids must be at least 1, not {first_id}")
+        raise LogInputError(f"cannot read from id {first_id}: ids begin at 1")
     first_id = head.first_id if first_id is None else first_id
     return IdRange(first_id, head.last_id if last_id is None else min(last_id, head.last_id))

@@ -118,7 +118,7 @@ class LogStore(ClosesOnExit):
         written by those who name its kind; for all others it is there to be read: :class:`SystemLogError`.
         """
         if first_id < 1:
-            raise LogInputError(f"ids must be at least 1, not {first_id}")
+            raise LogInputError(f"log {spec.name!r} cannot begin at id {first_id}: set first_id to 1 or more")
         self._names.refresh(spec.name)
         if create:
             require_owner(spec, "made or written")
@@ -271,6 +271,6 @@ def open_store(
 
 def _refuse_objects(url: str) -> TierObjects:
     raise LogInputError(
-        f"older messages of this log are in the tier {url}, which open_store() cannot read: open the store with "
+        f"open_store() cannot read the tier {url}, to which older messages of the log were moved: open the store with "
         "millstream.stores.tiers.open_log_store()"
     )

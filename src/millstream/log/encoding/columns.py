@@ -232,7 +232,7 @@ def _text_fault(text: Any) -> str:
 def _only(kind: type, values: list[Any]) -> list[Any]:
     """*values*, all of which must be of *kind*: Arrow alone would take text for bytes and bytes for text."""
     if set(map(type, values)) != {kind}:
-        raise TypeError(f"all values must be of type {kind.__name__}")
+        raise TypeError(f"a body, source or key is of a subclass of {kind.__name__}: convert it")
     return values
 
 

@@ -42,8 +42,8 @@ class ObjectWriter:
             if (row.first_id, row.last_id) != (ids.first, ids.last):
                 raise DamagedLogError(
                     f"ids {ids.first} to {ids.last} of log {self._log!r} were to be moved to the tier, "
-                    f"but {row.first_id} to {row.last_id} were found; `millstream log verify "
-                    f"{self._log}` lists all damage"
+                    f"but {row.first_id} to {row.last_id} were found. Restore the log from a backup; `millstream log "
+                    f"verify {self._log}` lists all damage"
                 )
             self._store(row.name, row.sha256, file, lambda: find_fault(self._objects, self._log, row))
             copy = self._write_parquet(row, file) if self._parquet else None

@@ -38,7 +38,10 @@ class ObjectPlaces:
         if not row.in_store:
             return self.tier
         if self.own is None:
-            raise LogInputError(f"log {self.log!r} has objects in its bucket, but {self.backend.url} is not a bucket")
+            raise LogInputError(
+                f"log {self.log!r} has objects in its bucket, but {self.backend.url} is not a bucket: open the store "
+                "by the URL of that bucket"
+            )
         return self.own
 
     def url(self, rows: list[SealedObject]) -> str:

@@ -60,7 +60,10 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO,
         write(stored.data)
         offset += len(stored.data)
     if not entries:
-        raise DamagedLogError(f"blocks of log {log!r} are missing; `millstream log verify {log}` lists all damage")
+        raise DamagedLogError(
+            f"blocks of log {log!r} are missing. Restore them from a backup; `millstream log verify {log}` lists all "
+            "damage"
+        )
     index = encode_index(entries)
     write(index)
     sums = summarize(decode_index(index))

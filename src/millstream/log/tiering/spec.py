@@ -48,9 +48,7 @@ class Compaction(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.commits < MIN_COMMITS:
-            raise LogInputError(
-                f"the number of commits before a compaction must be at least {MIN_COMMITS}, not {self.commits}"
-            )
+            raise LogInputError(f"commits of a Compaction must be at least {MIN_COMMITS}, not {self.commits}")
 
 
 class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):

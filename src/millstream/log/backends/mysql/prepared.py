@@ -51,7 +51,7 @@ class PreparedStatements:
                 self._wire.receive()
         self._numbers[statement] = number
         if expected != parameters:
-            raise ValueError(f"{parameters} values for {expected} places in {statement!r}")
+            raise ValueError(f"{parameters} values for {expected} placeholders in {statement!r}")
         if len(self._numbers) > MAX_PREPARED:
             _, oldest = self._numbers.popitem(last=False)
             self._wire.send(COMMAND.COM_STMT_CLOSE, struct.pack("<I", oldest))  # has no answer

@@ -73,7 +73,7 @@ def fill_placeholders(statement: str, values: Sequence[Value]) -> bytes:
     """*statement* with *values* in place of its ``?``, of which there are as many."""
     parts = statement.encode().split(b"?")
     if len(parts) != len(values) + 1:
-        raise ValueError(f"{len(values)} values for {len(parts) - 1} places in {statement!r}")
+        raise ValueError(f"{len(values)} values for {len(parts) - 1} placeholders in {statement!r}")
     pairs = zip(parts, map(literal, values), strict=False)
     return b"".join([*itertools.chain.from_iterable(pairs), parts[-1]])
 

@@ -234,7 +234,7 @@ class SegmentsBackend:
     @retry_with_reserve
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
         if key.startswith(_PRODUCER):
-            raise LogInputError(f"state {key!r} is reserved for commits: use another key")
+            raise LogInputError(f"the metadata key {key!r} is reserved for commits: use another key")
         found = self._writable(log)
         with translated(self._folder):
             found.stream.settle_announced()  # the ids that the value may name must be there
