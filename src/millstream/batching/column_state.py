@@ -62,10 +62,10 @@ def read_rows(data: bytes) -> pa.Table:
         rows = pa.ipc.open_stream(data).read_all()
         rows.validate(full=True)
     except (pa.ArrowException, OSError) as error:
-        raise SnapshotError(f"cannot read the open records of the snapshot: {error}") from error
+        raise SnapshotError(f"cannot read the open records of the snapshot: {error}; use an older snapshot") from error
     if rows.schema != EVENT_SCHEMA or any(column.null_count for column in rows.columns):
         raise SnapshotError(
             f"the open records of the snapshot have the columns {', '.join(rows.schema.names)}, expected "
-            f"{', '.join(EVENT_SCHEMA.names)} without nulls"
+            f"{', '.join(EVENT_SCHEMA.names)} without nulls: use an older snapshot"
         )
     return rows

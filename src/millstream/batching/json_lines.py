@@ -111,7 +111,7 @@ def _decode(line: bytes, number: int, *, sized: bool) -> Event:
         why = str(error).removeprefix("invalid message: ") if is_message else field_reason(error, _MessageLine)
         raise EventLineError(f"line {number}: invalid event: {why}") from error
     if sized and fields.size is None:
-        raise EventLineError(f"line {number}: size is missing, but a limit on bytes requires the size of every record")
+        raise EventLineError(f"line {number}: size is missing: add the size of the record in bytes, or omit max_bytes")
     return Event(
         fields.id, fields.source, fields.key, fields.event_time, fields.received_at, fields.digest, fields.size or 0
     )

@@ -60,7 +60,10 @@ def encode_snapshot(rules: Rulebook, state: EngineState) -> bytes:
     try:
         return _seal(_CHANGED if rules.later else _ROWS, _Snapshot(rules, state))
     except OverflowError as error:
-        raise SnapshotError("an id or a time of an open record does not fit a signed 64-bit integer") from error
+        raise SnapshotError(
+            "cannot take a snapshot: an id or a time of an open record does not fit into a signed 64-bit integer; use "
+            "smaller ids and larger ticks"
+        ) from error
 
 
 def encode_columns(rules: Rulebook, clock: int | None, flushed: bool, rows: pa.Table) -> bytes:
@@ -128,7 +131,9 @@ def _seal(version: int, content: _Snapshot | _ColumnSnapshot) -> bytes:
 
 def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
-        raise SnapshotError("not a snapshot of a batcher: the data does not begin with MSBT")
+        raise SnapshotError(
+            "not a snapshot of a batcher: the data does not begin with MSBT; give the bytes that snapshot() returned"
+        )
     _, version, checksum = _HEAD.unpack_from(data)
     if version not in _decoders:
         remedy = (
@@ -149,4 +154,4 @@ def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
     try:
         return _decoders[version].decode(body)  # type: ignore[attr-defined, no-any-return]
     except (msgspec.DecodeError, ConfigError) as error:
-        raise SnapshotError(f"cannot read the snapshot of the batcher: {error}") from error
+        raise SnapshotError(f"cannot read the snapshot of the batcher: {error}; use an older snapshot") from error
