@@ -79,7 +79,10 @@ def pack_batches(parts: Iterable[BatchFilePart], limit: int = MAX_FILE_BYTES) ->
 def check_size(size: int, limit: int) -> None:
     """Raise :class:`BatchFormatError` where a batch of *size* bytes fits in no file of *limit* bytes."""
     if size > limit:
-        raise BatchFormatError(f"the batch has {size:,} bytes; the limit of a batch file is {limit:,} bytes")
+        raise BatchFormatError(
+            f"the batch has {size:,} bytes; the limit of a batch file is {limit:,} bytes: set a lower max_bytes in the "
+            "batching rules"
+        )
 
 
 def pack_rejects(rejects: Iterable[tuple[int, str]], limit: int = MAX_FILE_BYTES) -> Iterator[PackedFile]:

@@ -162,7 +162,8 @@ class WebLedger(_LineLedger):
             file.write(chunk)
             if file.tell() > MAX_BYTES:
                 raise LedgerFormatError(
-                    f"the ledger {self.name} has more than {MAX_BYTES:,} bytes, the limit for a ledger in a file"
+                    f"the ledger {self.name} has more than {MAX_BYTES:,} bytes, the limit for a ledger in a file: read "
+                    "the ledger from its node"
                 )
         file.seek(0)
 
@@ -266,7 +267,8 @@ def _parsed(lines: Iterator[bytes], name: str) -> Iterator[LedgerEntry | PlainAn
                 return
             reason = printable(str(error), MAX_SHOWN)
             raise LedgerFormatError(
-                f"{name}:{number}: expected a ledger entry or a line of a plain list of anchors ({reason})"
+                f"{name}:{number}: expected a ledger entry or a line of a plain list of anchors ({reason}): check the "
+                "location of the ledger, or get the ledger again from its operator"
             ) from error
 
 
@@ -322,7 +324,8 @@ def _sealed(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterator
 def _check_status(answer: HttpResponse) -> None:
     if answer.status != 200:
         raise LedgerUnavailableError(
-            f"cannot read the ledger: {redacted_url(answer.url)} answered with status {answer.status}"
+            f"cannot read the ledger: {redacted_url(answer.url)} answered with status {answer.status}; check the URL "
+            "and the server"
         )
 
 

@@ -236,7 +236,7 @@ def verify_proof(data: bytes, cas: Cas, trust: Trust = NOBODY) -> VerifiedProof:
     try:
         _check_files(proof, entry, cas)
     except (CasError, BatchFormatError) as error:
-        raise ProofError(f"a file of the proof is invalid: {error}") from error
+        raise ProofError(f"cannot verify the files that the proof names: {error}") from error
     return VerifiedProof(
         version=proof.version,
         log=proof.log,

@@ -208,7 +208,8 @@ def _missing(cid: str, refusals: Sequence[CasFailure]) -> CasError:
     reasons = "; ".join(f"{refusal.place}: {reason_of(refusal.error)}" for refusal in refusals)
     answered = not any(isinstance(refusal.error, CasUnavailableError) for refusal in refusals)
     kind = CasNotFoundError if answered else CasUnavailableError
-    return kind(f"file {cid} cannot be read from any location ({reasons})")
+    advice = ": restore the file in one of them, or add a location that has it" if answered else ""
+    return kind(f"file {cid} cannot be read from any location ({reasons}){advice}")
 
 
 def reason_of(error: CasError) -> str:

@@ -37,7 +37,10 @@ def check_key(jwk: object, profile: Profile) -> Mapping[str, Any]:
         raise RequestError("key_invalid", "a public key must be an object (JWK)")
     curve = jwk.get("crv")
     if not isinstance(curve, str) or curve not in _CURVES or _CURVES[curve][1] not in profile.algorithms:
-        raise RequestError("key_not_allowed", f"keys on curve {str(curve)[:20]!r} are not allowed in this network")
+        allowed = ", ".join(name for name, (_, algorithm) in _CURVES.items() if algorithm in profile.algorithms)
+        raise RequestError(
+            "key_not_allowed", f"keys on curve {str(curve)[:20]!r} are not allowed in this network; allowed: {allowed}"
+        )
     kind = _CURVES[curve][0]
     if jwk.keys() != _MEMBERS[kind]:
         _check_members(jwk, _MEMBERS[kind], profile)

@@ -158,7 +158,7 @@ def with_ledgers(policy: TrustPolicy, keys: Sequence[VerifierKey]) -> TrustPolic
 def parse_policy(data: bytes, what: str = "the trust policy") -> TrustPolicy:
     """The policy in *data*, which errors call *what*. Raises :class:`TrustPolicyError` with the line that is wrong."""
     if len(data) > MAX_POLICY_BYTES:
-        raise TrustPolicyError(f"{what} has more than {MAX_POLICY_BYTES:,} bytes, the limit")
+        raise TrustPolicyError(f"{what} has more than {MAX_POLICY_BYTES:,} bytes, the limit: shorten the policy")
     if _FORBIDDEN.search(data):
         raise TrustPolicyError(f"{what} contains a control character other than tab and newline: remove the character")
     reader = _PolicyReader()

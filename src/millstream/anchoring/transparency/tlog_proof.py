@@ -45,7 +45,7 @@ def encode_tlog_proof(proof: TlogProof) -> bytes:
 def decode_tlog_proof(data: bytes) -> TlogProof:
     """The proof in *data*, its form checked and nothing else. Raises :class:`ProofError`."""
     if len(data) > MAX_TLOG_PROOF_BYTES:
-        raise ProofError(f"the proof file has more than {MAX_TLOG_PROOF_BYTES:,} bytes, the limit")
+        raise ProofError(f"the proof file has more than {MAX_TLOG_PROOF_BYTES:,} bytes, the limit: give one proof")
     head, blank, checkpoint = data.partition(b"\n\n")
     try:
         first, *lines = head.decode().split("\n")
@@ -61,9 +61,11 @@ def decode_tlog_proof(data: bytes) -> TlogProof:
         path = tuple(decode_base64(line, "a hash of the proof file") for line in lines[1:])
         parse_note(checkpoint)
     except (NoteError, UnicodeDecodeError) as error:
-        raise ProofError(f"the proof file is damaged: {error}") from error
+        raise ProofError(f"the proof file is damaged: {error}; get the proof again") from error
     if len(path) > MAX_PATH or any(len(step) != 32 for step in path):
-        raise ProofError(f"the proof file is damaged: expected at most {MAX_PATH} hashes of 32 bytes each")
+        raise ProofError(
+            f"the proof file is damaged: expected at most {MAX_PATH} hashes of 32 bytes each; get the proof again"
+        )
     return TlogProof(int(index[1]), path, checkpoint, extra)
 
 

@@ -77,7 +77,8 @@ class WitnessClient:
                 )
         raise WitnessRefusalError(
             f"the witness {self._key.name} has cosigned a tree of {self.known_size:,} entries, but the checkpoint has "
-            f"only {size:,}: the node was restored from an older backup, or another node signs with the same key",
+            f"only {size:,}: the node was restored from an older backup, or another node signs with the same key; "
+            "restore the newest state, or stop the other node",
             known_size=self.known_size,
         )
 
