@@ -29,7 +29,9 @@ from millstream.messaging.broker.storage.wire_codec import DEAD_ID, DEAD_TOPIC, 
 from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError
 from millstream.messaging.protocol import v2
 
-_EXPIRED = "the handle has expired, or its message is done; drop the result"
+_EXPIRED = (
+    "the receipt handle has expired, or its message is done: acknowledge sooner, or set a longer invisible duration"
+)
 
 _log = logging.getLogger(__name__)
 

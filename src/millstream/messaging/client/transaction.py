@@ -44,6 +44,6 @@ class Transaction:
 
     async def _end(self, resolution: int) -> None:
         if self._ended:
-            raise BadRequestError("the transaction has already ended")
+            raise BadRequestError("the transaction has already ended: begin a new one")
         await self._end_call(self._topic, self.receipt, resolution)
         self._ended = True

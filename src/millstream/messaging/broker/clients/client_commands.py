@@ -48,7 +48,8 @@ class ClientCommands:
     async def _ask(self, session: ClientSession, nonce: str, command: v2.TelemetryCommand) -> v2.TelemetryCommand:
         if not session.streams:
             raise ClientNotRespondingError(
-                f"client {session.client_id} has no open telemetry stream, so the broker cannot send it commands"
+                f"client {session.client_id} has no open telemetry stream, so the broker cannot send it commands: try "
+                "again when the client has reconnected"
             )
         answer: asyncio.Future[v2.TelemetryCommand] = asyncio.get_running_loop().create_future()
         self._open[nonce] = session, answer

@@ -17,7 +17,10 @@ from millstream.messaging.errors import BrokerCredentialsError, StatusError
 from millstream.messaging.protocol import v2
 
 _HEADER: Final = re.compile(r"MQv2-HMAC-SHA1\s+Credential=([^,\s]*),\s*SignedHeaders=x-mq-date-time,\s*Signature=(\S+)")
-_NO_KEY: Final = "the call is not signed with a key that this broker knows, or its signature or session token is wrong"
+_NO_KEY: Final = (
+    "the call is not signed with a key that this broker knows, or its signature or session token is wrong: check the "
+    "access key and the secret of the client"
+)
 _MOST_SECRET_BYTES: Final = 4096
 
 
