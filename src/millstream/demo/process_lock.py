@@ -26,7 +26,7 @@ def locked_folder(folder: Path) -> Iterator[Path]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise DemoBusyError(
-                f"process {holder} is running a demo in {folder.parent}: wait until the demo ends, or stop this process"
+                f"process {holder} is running a demo in {folder.parent}: wait until the demo ends, or stop that process"
             ) from error
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -172,7 +172,7 @@ class MqttConnection:
         if code is not None and code.value == _TAKEN_OVER:
             raise SessionTakenError(
                 f"another client took over this session at {self._place.url}: give each client a unique "
-                "id, and check whether this ingest also runs elsewhere"
+                "--client-id, and check whether this ingest also runs elsewhere"
             )
 
     def _await(self, packet: str, arrived: Callable[[], bool]) -> None:

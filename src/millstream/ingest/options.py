@@ -41,7 +41,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise IngestInputError("no topic to subscribe to: give at least one topic filter, such as plant/+/#")
         if not 1 <= self.in_flight <= MOST_IN_FLIGHT:
             raise IngestInputError(
-                f"invalid number of messages in flight, {self.in_flight}: choose 1 to {MOST_IN_FLIGHT:,}"
+                f"invalid number of messages in flight, {self.in_flight} (--in-flight): choose 1 to {MOST_IN_FLIGHT:,}"
             )
 
     @property

@@ -206,7 +206,7 @@ class VersityGateway(Swift):
 
     def prepare(self, folder: Path) -> None:
         if shutil.which(self.name) is None:
-            raise LocalServerMissingError(f"{self.name} is not installed: {self.package} builds it, with Go")
+            raise LocalServerMissingError(f"{self.name} is not installed: build it with {self.package}, which needs Go")
         (folder / "data").mkdir()
 
     def command(self, folder: Path, port: int) -> Sequence[str]:

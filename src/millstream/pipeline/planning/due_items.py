@@ -45,7 +45,7 @@ class DueRule(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.older_than < 0:
-            raise PipelineInputError(f"invalid age {self.older_than} (older than): use at least 0 microseconds")
+            raise PipelineInputError(f"invalid older_than {self.older_than}: use at least 0 microseconds")
         if self.budget is not None and self.budget < 1:
             raise PipelineInputError(f"invalid budget {self.budget}: use at least 1 byte")
 

@@ -57,7 +57,8 @@ def find_files(paths: Sequence[Path], wanted: Format | None = None) -> list[Sour
     found = [file for path in paths for file in _find(path, wanted)]
     if not found:
         raise PipelineInputError(
-            f"no {' or '.join(_ENDINGS)} file found in {', '.join(map(str, paths)) or 'the empty list of paths'}"
+            f"no {' or '.join(_ENDINGS)} file found in {', '.join(map(str, paths)) or 'the empty list of paths'}: give "
+            "other paths"
         )
     return sorted(found, key=lambda file: (file.topic, file.path))
 
