@@ -16,6 +16,7 @@ from millstream.core.clock import SystemClock
 from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import Batch, Log, LogSpec, open_store
+from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.planning.batch_log_range import find_batch_log_range, last_received
 from millstream.pipeline.planning.log_range import LogRange, plan_range
 
@@ -70,6 +71,12 @@ def test_an_empty_log_of_batches_has_no_part(log_url: str, untidy: Untidy, write
     with open_store(log_url) as store:
         first_id, last_id = find_batch_log_range(store.log(LogSpec("out")), wanted)
     assert last_id < first_id
+
+
+def test_a_range_without_messages_is_refused_with_the_ids_that_can_be_chosen(log_url: str, write_log: WriteLog) -> None:
+    write_log(log_url, "in", [Message(b"x", received_at=1)] * 3)
+    with pytest.raises(PipelineInputError, match="'in' has no messages from 5 to 3: choose ids of 1 to 3"):
+        plan_range(log_url, "in", 5, None, SystemClock())
 
 
 def test_the_receive_times_of_a_part_of_a_log_are_found_by_reading_two_blocks(

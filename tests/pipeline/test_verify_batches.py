@@ -142,6 +142,8 @@ def test_p5_what_history_gave_before_it_handed_over_is_told_from_what_is_missing
     assert 0 < across.of_history < found.of_history
     with pytest.raises(PipelineInputError, match="'batches' has the batches of 'untidy' only after message 600"):
         verify(spark, log_url, last_id=600)
+    with pytest.raises(PipelineInputError, match=r"only up to message \d+: choose an earlier first message"):
+        verify(spark, log_url, first_id=10**6)
     _check_that_a_lost_batch_and_one_of_history_are_named(spark, log_url, given, next(iter(job.batches())))
 
 

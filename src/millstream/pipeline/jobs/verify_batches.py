@@ -102,13 +102,13 @@ def verify_batches(
     """
     clock = clock or SystemClock()
     began = clock.monotonic()
-    known, origin = _standing(store_url, log, output, clock)
+    known, origin = _standing(store_url, log, output, first_id, clock)
     wanted = plan_range(store_url, log, first_id, known if last_id is None else min(last_id, known), clock)
     if origin is not None and wanted.last_id <= origin.position:
         raise PipelineInputError(
             f"log {output!r} has the batches of {log!r} only after message {origin.position}, because a job over "
-            "history handed over there: choose a last message after that one; the files of that job have the earlier "
-            "batches"
+            "history handed over there: choose a last message after that one (--last); the files of that job have the "
+            "earlier batches"
         )
     whole = wanted.first_id == 1 and wanted.last_id == known
     part = None if whole else _part(store_url, output, wanted, known, rules, clock=clock)
@@ -189,16 +189,25 @@ class _JudgedRange(msgspec.Struct, frozen=True):
     copies_to: int
 
 
-def _standing(store_url: str, log: str, output: str, clock: Clock) -> tuple[int, BatchLogOrigin | None]:
+def _standing(
+    store_url: str, log: str, output: str, first_id: int | None, clock: Clock
+) -> tuple[int, BatchLogOrigin | None]:
     """The last message of *log* that *output* knows of, and where it began if that was not with the log."""
     with open_log_store(store_url, clock=clock) as store:
         batches = store.log(LogSpec(output), create=False)
         known, origin = batches.sequence("batching"), read_origin(batches)
     if not known:
-        raise PipelineInputError(f"log {output!r} contains no batches: name the --output of a batch service or stream")
+        raise PipelineInputError(
+            f"log {output!r} contains no batches: name the output log of a batch service or stream"
+        )
     if origin is not None and origin.log != log:
         raise PipelineInputError(
             f"log {output!r} contains the batches of {origin.log!r}, not of {log!r}: name log {origin.log!r} instead"
+        )
+    if first_id is not None and first_id > known:
+        raise PipelineInputError(
+            f"log {output!r} has the batches of {log!r} only up to message {known}: choose an earlier first message "
+            "(--first)"
         )
     return known, origin
 

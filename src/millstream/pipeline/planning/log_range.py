@@ -56,7 +56,9 @@ def plan_range(store_url: str, log: str, first_id: int | None, last_id: int | No
             )
         if last_id < begin:
             what = f"up to {last_id}" if first_id is None else f"from {begin} to {last_id}"
-            raise PipelineInputError(f"log {log!r} has no messages {what}: append some first")
+            is_empty = info.last_id < info.first_id
+            remedy = "append some first" if is_empty else f"choose ids of {info.first_id} to {info.last_id}"
+            raise PipelineInputError(f"log {log!r} has no messages {what}: {remedy}")
         times = _receive_times(opened, info, begin, last_id)
         received_from, received_to = (max(min(time, MAX_SAFE_INTEGER), -MAX_SAFE_INTEGER) for time in times)
         return LogRange(log, begin, last_id, received_from, received_to)
