@@ -96,8 +96,8 @@ class JobClaim:
             raise PipelineInputError(f"{_taken(log, write)} belongs to the stream with {known.named}: {_ADVICE}")
         if known is not None and known != self._owner:
             raise PipelineInputError(
-                f"{_taken(log, write)} was used for {known.rows:,} rows that are in the log. These "
-                f"{self._owner.rows:,} rows differ, and none of them was appended: {_ADVICE}"
+                f"{_taken(log, write)} was used for {known.rows:,} rows that are in the log. The "
+                f"{self._owner.rows:,} rows given now differ, and none of them was appended: {_ADVICE}"
             )
 
 

@@ -236,7 +236,7 @@ def _refuse_reuse(operation: Operation) -> None:
     next_update = (operation.delta or {}).get("updateCommitment")
     next_recovery = operation.payload.get("recoveryCommitment")
     if commitment_of(operation.reveal_value) in (next_update, next_recovery):
-        raise RequestError("key_reuse", "the next commitment must be to a new key, not to the one revealed here")
+        raise RequestError("key_reuse", "the next commitment must be to a new key, not to the key of revealValue")
     if operation.type == OperationType.RECOVER:
         _require_two_keys(next_update, next_recovery)
 

@@ -84,7 +84,7 @@ def require_bodies_only(columns: Sequence[str]) -> None:
     """For a store that keeps nothing else. Raises :class:`LogInputError` where messages have *columns* besides."""
     if columns:
         raise LogInputError(
-            f"this store keeps only message bodies, but these messages also have {', '.join(columns)}: "
+            f"a store with layout=nerve keeps only message bodies, but the messages also have {', '.join(columns)}: "
             "put the data into the body, or append only bodies"
         )
 

@@ -102,5 +102,5 @@ def _plain(url: str) -> str:
 
 def _exists(what: str) -> LogInputError:
     return LogInputError(
-        f"{what} already exists, and the test uses no existing store: remove the store, or use another seed"
+        f"{what} already exists, and the test uses no existing store: remove the store, or use another --seed"
     )
