@@ -350,7 +350,7 @@ class Log:
         """Keep a small *value* with the log, durably, whatever was there."""
         if key == KIND:
             raise LogInputError(
-                f"cannot change the kind of log {self.name!r}, which was set at its creation: use another metadata key"
+                f"cannot change the kind of log {self.name!r}: its store recorded the kind at creation; use another key"
             )
         self._refuse_users("given metadata")
         self._put_state(key, value)
