@@ -30,7 +30,7 @@ def test_a_bounded_answer_is_read_whole_or_refused_without_the_secrets_of_its_ur
         assert answer.read(300_000) == b"x" * 300_000
     with (
         HttpReader().open(f"{web.url}/one?token=secret") as answer,
-        pytest.raises(HttpError, match="the answer has more than 299,999 bytes") as refused,
+        pytest.raises(HttpError, match="the response has more than 299,999 bytes") as refused,
     ):
         answer.read(299_999)
     assert "secret" not in str(refused.value) and f"{web.url}/one" in str(refused.value)

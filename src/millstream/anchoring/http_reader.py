@@ -133,7 +133,7 @@ class HttpResponse:
         for chunk in self.chunks():
             data += chunk
             if len(data) > most_bytes:
-                raise HttpError(redacted_url(self.url), f"the answer has more than {most_bytes:,} bytes, the limit")
+                raise HttpError(redacted_url(self.url), f"the response has more than {most_bytes:,} bytes, the limit")
         return bytes(data)
 
 

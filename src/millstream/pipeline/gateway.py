@@ -211,7 +211,9 @@ def _await_address(process: subprocess.Popen[bytes], address: Path, output: Path
     deadline = clock.monotonic() + START_TIMEOUT
     while not address.exists():
         if process.poll() is not None:
-            raise SessionStartError(f"Java ended with code {process.returncode}: {_tail(output)} (see {output})")
+            raise SessionStartError(
+                f"Java ended with exit code {process.returncode} while Spark started: {_tail(output)} (see {output})"
+            )
         if clock.monotonic() > deadline:
             raise SessionStartError(f"Java did not open its port within {START_TIMEOUT:.0f} s (see {output})")
         clock.sleep(0.02)

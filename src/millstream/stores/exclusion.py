@@ -52,7 +52,9 @@ def _compiled(globs: Iterable[str]) -> re.Pattern[str] | None:
         try:
             re.compile(_translated(body))
         except re.error as error:
-            raise StoreInputError(f"invalid exclusion pattern {glob!r}: {error}") from error
+            raise StoreInputError(
+                f"invalid exclusion pattern {glob!r}: {error.msg}; correct the characters in [ ]"
+            ) from error
         alternatives.append(start + _translated(body))
     return re.compile("|".join(f"(?:{one})" for one in alternatives), re.DOTALL) if alternatives else None
 

@@ -335,7 +335,7 @@ def _await(process: subprocess.Popen[bytes], service: ServerDefinition, port: in
                 return
         clock.sleep(0.05)
     text = log.read_text("utf-8", "replace")[-2000:]
-    raise LocalServerError(f"the server did not answer on port {port}; the end of its log:\n{text}")
+    raise LocalServerError(f"{service.name} did not start on port {port}; the end of its log:\n{text}")
 
 
 def _children(pid: int) -> list[int]:

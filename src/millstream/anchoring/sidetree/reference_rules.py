@@ -91,7 +91,7 @@ def check_multihash(value: object, what: str) -> str:
     if isinstance(value, str) and is_multihash(value):
         return value
     if not isinstance(value, str) or not value or not is_base64url(value) or not _is_sha256(decode_base64(value)):
-        shown = "missing" if value is None else f"{value[:60]!r}" if isinstance(value, str) else "no text"
+        shown = "missing" if value is None else f"{value[:60]!r}" if isinstance(value, str) else "not a string"
         raise RequestError("not_multihash", f"{what} must be a SHA-256 multihash in base64url, but is {shown}")
     return value
 
@@ -278,7 +278,9 @@ def _check_services(services: object) -> None:
         if isinstance(endpoint, str):
             check_uri(endpoint)
         elif not isinstance(endpoint, dict | None):
-            raise _wrong("a serviceEndpoint must be a URI (a string) or an object")
+            raise _wrong(
+                f"the serviceEndpoint of service {str(service.get('id'))[:60]!r} must be a URI (a string) or an object"
+            )
 
 
 def _add_id(name: object, ids: set[str]) -> None:

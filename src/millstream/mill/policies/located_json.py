@@ -117,7 +117,9 @@ class _LocatedJsonParser:
             return node
         scalar = _SCALAR.match(self._text, self._at)
         if scalar is None:
-            raise self._error("expected a value")
+            raise self._error(
+                "expected a value: a string in double quotes, a number, true, false, null, an object or an array"
+            )
         self._at = scalar.end()
         return JsonScalar(scalar.group(), position)
 

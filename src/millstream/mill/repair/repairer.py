@@ -142,7 +142,8 @@ class Repairer:
         """
         if place.store in (self._sources(place.space) if self._sources else ()):
             raise RepairError(
-                f"{place} is the source, and Millstream never writes there: replace the hard link with a separate file"
+                f"{place} is a source, where Millstream does not replace hard links: replace the hard link with a "
+                "separate file"
             )
         row = self._manifest.get(place.store, place.space, place.content_id)
         if row is None or row.deleted or row.sha256 is None:

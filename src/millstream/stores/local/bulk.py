@@ -332,9 +332,10 @@ class LocalBulk:
         for path, name in free:
             with contextlib.suppress(NotADirectoryError):
                 return _Target(folders.make(path, existing=1), name)
+        paths = ", ".join("/".join((*path, name)) for path, name in _places(space, content_id))
         raise StoreError(
-            f"cannot write {content_id!r} to the space {space!r} of {self._root}: the file at its path is not a "
-            "content item; move that file away"
+            f"cannot write {content_id!r} to the space {space!r} of {self._root}: files that are not content items "
+            f"block its paths ({paths}); move these files away"
         )
 
     def _obstructed(self, space: str, content_id: str, where: _Target, error: OSError) -> StoreError:
