@@ -216,7 +216,7 @@ def test_a_proof_is_verified_from_its_file_and_what_was_filled_in_stays(
     empty = node.send_files("/proof", {"proof": ""}, {"proof_file": b""})[1]
     assert "The proof is missing: choose a proof file" in empty
     status, page = node.send_files("/proof", {}, {"proof_file": b"\xff\xfe"})
-    assert status == 400 and "not text in UTF-8" in page
+    assert status == 400 and "is not in UTF-8" in page
 
 
 def test_the_page_of_a_proof_lists_logs_writes_times_and_gives_both_files(node: AskedInProcess) -> None:

@@ -107,7 +107,7 @@ def test_a_statement_that_fails_says_why_and_the_connection_goes_on(table: Pymys
     assert duplicate.value.code == 1062
     with pytest.raises(ServerError, match="no_such_table"):
         table.execute("INSERT INTO no_such_table VALUES (?)", LARGE)
-    with pytest.raises(ValueError, match="2 values for 1 places"):
+    with pytest.raises(ValueError, match="2 values for 1 placeholders"):
         table.execute("UPDATE kept SET data = ?", LARGE, 1)
     assert insert(table, (2, 1, "x", LARGE)) == 1
 

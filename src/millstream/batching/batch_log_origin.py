@@ -36,4 +36,6 @@ def read_origin(output: Log) -> BatchLogOrigin | None:
     try:
         return msgspec.json.decode(note, type=prepared(BatchLogOrigin)) if note else None
     except msgspec.DecodeError as error:
-        raise SnapshotError(f"cannot read the metadata {ORIGIN_METADATA} of log {output.name!r}: {error}") from error
+        raise SnapshotError(
+            f"cannot read the metadata {ORIGIN_METADATA} of log {output.name!r}: {error}; restore the log from a backup"
+        ) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millstream.core.errors import BusyError
+from millstream.core.errors import MillstreamError
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -68,12 +68,18 @@ def record_change_if_node(settings: Settings, action: str, target: str, **facts:
 
 
 def record_freed_space(settings: Settings, action: str, target: str, **facts: Any) -> None:
-    """:func:`record_change_if_node` of a change that frees space: it is made also while the server of the node's
-    database does not answer, which may be for want of space, and then said not to be recorded."""
+    """:func:`record_change_if_node` of a change that frees space: it is made also where the node's database has no
+    space or does not answer, and then said not to be recorded."""
+    import sqlalchemy as sa
+
+    from millstream.core.sql_failures import describe_sql_failure
+
     try:
         record_change_if_node(settings, action, target, **facts)
-    except BusyError as error:
+    except MillstreamError as error:
         click.echo(f"not recorded in the operator audit log: {error}", err=True)
+    except sa.exc.DBAPIError as error:
+        click.echo(f"not recorded in the operator audit log: its database {describe_sql_failure(error)}", err=True)
 
 
 def _is_recorded(settings: Settings) -> bool:

@@ -271,7 +271,7 @@ class Log:
         if policy is not None and policy.keep_all:
             raise LogInputError(
                 f"cannot trim log {self.name!r}, because its retention policy keeps everything "
-                f"(keep_all): replace the policy first (`millstream log trim {self.name} --keep-policy --max-age 30d`)"
+                "(keep_all): change the policy first"
             )
         if not 1 <= first_id <= last_id + 1:
             raise LogInputError(f"cannot trim log {self.name!r} to begin at id {first_id}: choose 1 to {last_id + 1}")

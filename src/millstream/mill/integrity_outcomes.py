@@ -67,6 +67,8 @@ _REPAIR = (
 )
 _DECIDE = "compare the copies, then restore the right content (`millstream mill repair`) or record the present "
 _DECIDE += "content (`millstream mill accept`)"
+_PUT_AGAIN = "compare the copies, then restore the right content (`millstream mill repair`) or put the item again "
+_PUT_AGAIN += "(`millstream store put`)"
 _RUN = "nothing: the next check corrects the records; if it does not, read the log of the process"
 
 ROWS: Mapping[str, RowText] = {
@@ -106,7 +108,7 @@ ROWS: Mapping[str, RowText] = {
     CheckRow.UNRECORDED_DIFFERS: RowText(
         "neither",
         "the manifest does not list this object, and its bytes do not match the provider's checksum",
-        todo=_DECIDE,
+        todo=_PUT_AGAIN,
     ),
     CheckRow.MISSING_AT_FIRST: RowText("missing", "listed in the manifest but missing from the store", 8),
     CheckRow.MISSING: RowText("missing", "listed in the manifest but missing from the store", 8, todo=_REPAIR),

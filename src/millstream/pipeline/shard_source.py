@@ -159,7 +159,7 @@ class ShardStreamReader(TriggerLimitedReader):
         if state.position != first_id - 1:
             raise PipelineInputError(
                 f"the state file {request.state} ends at message {state.position}, but the stream begins at message "
-                f"{first_id}: give the state file that ends at message {first_id - 1}"
+                f"{first_id}: give the state file that ends at message {first_id - 1}, or none"
             )
         return split_snapshot(state.snapshot, lambda source: shard_of(source, request.shards), request.shards)
 

@@ -228,7 +228,7 @@ class _ReferenceParser:
         if isinstance(value, _Fault):
             raise ReferenceJsonError(f"not JSON: {value.message.lower()}")
         if any(isinstance(level, _FaultObject) for level in _prototype_chain(value)):
-            raise ReferenceJsonError("not JSON: the value inherits from a fault")
+            raise ReferenceJsonError('not JSON: the value of a member "__proto__" is not valid JSON')
         rest = self._text[self._base :]
         if rest[:1] in ("}", "]"):
             rest = rest[1:]
