@@ -27,7 +27,9 @@ def start(java: JavaCandidate, work: Path, clock: VirtualClock, confs: Mapping[s
 
 def test_a_java_that_ends_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     java = java_that(tmp_path, "echo 'Unrecognized option: -Xmx64m' >&2; exit 3")
-    with pytest.raises(SessionStartError, match=r"code 3: Unrecognized option: -Xmx64m \(see .*spark-console.log\)"):
+    with pytest.raises(
+        SessionStartError, match=r"code 3 while Spark started: Unrecognized option: -Xmx64m \(see .*spark-console.log\)"
+    ):
         start(java, tmp_path, VirtualClock())
 
 
@@ -36,7 +38,9 @@ def test_of_a_stack_of_java_the_cause_is_told_and_not_the_places(tmp_path: Path)
         "Exception in thread main: Could not parse Master URL: bogus\\n\\tat a.B.c(B.scala:1)\\n\\tat a.B.d(B.scala:2)"
     )
     java = java_that(tmp_path, f"printf '{stack}\\n' >&2; exit 1")
-    with pytest.raises(SessionStartError, match=r"code 1: Exception in thread main: .*Master URL: bogus \(see "):
+    with pytest.raises(
+        SessionStartError, match=r"code 1 while Spark started: Exception in thread main: .*Master URL: bogus \(see "
+    ):
         start(java, tmp_path, VirtualClock())
 
 
@@ -54,7 +58,7 @@ def test_java_begins_with_a_small_heap_and_few_arenas_of_the_c_library(
 ) -> None:
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     java = java_that(tmp_path, "shift 2; echo arenas $MALLOC_ARENA_MAX $* >&2; exit 1")
-    with pytest.raises(SessionStartError, match=r"code 1: arenas 2 .*-Xms64m -Xmx64m "):
+    with pytest.raises(SessionStartError, match=r"code 1 while Spark started: arenas 2 .*-Xms64m -Xmx64m "):
         start(java, tmp_path, VirtualClock())
 
 
