@@ -197,7 +197,7 @@ def test_a_topic_is_deleted_only_once_that_is_recorded(asked: AskedInProcess, mo
 
 
 def _raise_busy(*_: object, **_facts: object) -> None:
-    raise SqlBusyError("the database is away")
+    raise SqlBusyError("the database does not answer")
 
 
 def test_a_node_without_a_broker_has_no_topics_and_says_so_to_changes(node: Node) -> None:

@@ -21,8 +21,10 @@ from millstream.core.sql_rows import insert_new
 
 metadata = sa.MetaData()
 
+KEY_BYTES = 32
+"""The length of a secret key that processes share."""
+
 _WAIT_OR_STOP = "wait until that process ends, or stop it"
-_KEY_BYTES = 32
 _LONGEST_WAIT = 31_536_000  # seconds: the most that MariaDB and MySQL take
 
 _documents = sa.Table(
@@ -196,7 +198,7 @@ def shared_key(document: Document) -> bytes:
     """The key of 32 bytes in *document*, created if missing: the same for each process that asks."""
     while (key := document.read()) is None:
         with contextlib.suppress(DocumentBusyError):  # another process has just created one
-            document.write(secrets.token_bytes(_KEY_BYTES))
+            document.write(secrets.token_bytes(KEY_BYTES))
     return key
 
 

@@ -1,4 +1,4 @@
-"""The id of this process without a system call, which takes longer than all else that a look needs."""
+"""The id of this process without a system call, which takes a tenth of the time that our client needs for a send."""
 
 from __future__ import annotations
 

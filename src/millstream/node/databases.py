@@ -37,8 +37,10 @@ _IDLE_LEASES = 2
 _CACHE_KIB = 16 << 10
 """Memory of a connection: batches are indexed by their hashes, so any page may be next."""
 
+_ONCE = RetryPolicy(attempts=1)
 
-def has_database(settings: Settings, *, patience: RetryPolicy = RetryPolicy(attempts=1)) -> bool:  # noqa: B008
+
+def has_database(settings: Settings, *, patience: RetryPolicy = _ONCE) -> bool:
     """Whether there is a database of a node of *settings* already; its server is asked with *patience*.
 
     Raises :class:`~millstream.core.sql.SqlBusyError` or :class:`~millstream.core.sql.SqlInputError` where its server

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.core.address import Address, is_wildcard, parse_address
-from millstream.core.documents import shared_key
+from millstream.core.documents import KEY_BYTES, shared_key
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
@@ -91,7 +91,7 @@ class MessagingPart:
     def _member_key(self) -> bytes:
         """The secret by which members recognize calls that another one passed on; in the node's database."""
         if not self._databases.members.is_shared:
-            return secrets.token_bytes(32)  # there is no other member
+            return secrets.token_bytes(KEY_BYTES)  # there is no other member
         return shared_key(self._databases.documents.document("broker/member.key"))
 
     def ask_owner(self, call: AdminCall[Request, Result], request: Request) -> Result:

@@ -21,6 +21,7 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
+from millstream.core.documents import KEY_BYTES
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.passwords import check_hash, is_password
 from millstream.rest.principal import Principal
@@ -36,7 +37,6 @@ BLOCK_SECONDS = 60.0
 _REMEMBERED_GUESSES = 10_000
 _BASIC_SECONDS = 300.0
 _NOTICE_SECONDS = 60
-_KEY_BYTES = 32
 
 
 class AuthenticationError(MillstreamError):
@@ -272,14 +272,14 @@ def _load_key(path: Path) -> bytes:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         key = path.read_bytes()
-        if len(key) != _KEY_BYTES:
+        if len(key) != KEY_BYTES:
             raise AuthenticationError(
-                f"{path} does not contain a key of {_KEY_BYTES} bytes: delete the file, and start the node again; "
+                f"{path} does not contain a key of {KEY_BYTES} bytes: delete the file, and start the node again; "
                 "all users must then sign in again"
             ) from None
         return key
     with os.fdopen(handle, "wb") as file:
-        key = secrets.token_bytes(_KEY_BYTES)
+        key = secrets.token_bytes(KEY_BYTES)
         file.write(key)
         file.flush()
         os.fsync(file.fileno())

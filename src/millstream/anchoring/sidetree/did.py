@@ -35,6 +35,8 @@ from millstream.anchoring.sidetree.resolver import AnchoredOperation, DidState, 
 RESOLUTION_CONTEXT = "https://w3id.org/did-resolution/v1"
 DOCUMENT_CONTEXT = "https://www.w3.org/ns/did/v1"
 
+_NOT_CANONICAL = "the long form of the DID must be a JSON object in canonical form (RFC 8785), in base64url"
+
 
 class Did(msgspec.Struct, frozen=True):
     """A DID; ``create`` is the operation that a long form carries, ``text`` the DID as it was written."""
@@ -105,9 +107,7 @@ def _initial_state(text: str, suffix: str, profile: Profile) -> Operation | None
     if not isinstance(value, dict) or set(value) != {"suffixData", "delta"}:
         raise RequestError("did", "the long form of a DID must contain exactly 'suffixData' and 'delta'")
     if encode(canonical(value)) != text:
-        raise RequestError(
-            "did", "the long form of the DID must be a JSON object in canonical form (RFC 8785), in base64url"
-        )
+        raise RequestError("did", _NOT_CANONICAL)
     suffix_data, delta = check_suffix_data(value["suffixData"], profile), check_delta(value["delta"], profile)
     if hash_of(suffix_data) != suffix:
         raise RequestError("did", "the hash of the suffixData in the long form does not match the suffix of this DID")
@@ -123,9 +123,7 @@ def _as_reference(text: str, suffix: str, profile: Profile) -> Operation | None:
     except ReferenceJsonError as error:
         raise RequestError("did", f"cannot read the long form of the DID: {error}") from error
     if not isinstance(value, dict) or encode(canonical(value)) != text:
-        raise RequestError(
-            "did", "the long form of the DID must be a JSON object in canonical form (RFC 8785), in base64url"
-        )
+        raise RequestError("did", _NOT_CANONICAL)
     delta = value.get("delta")
     reference_rules.check_delta(delta, profile)
     suffix_data = reference_rules.check_suffix_data(value.get("suffixData"))

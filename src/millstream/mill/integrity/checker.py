@@ -119,7 +119,7 @@ class BitChecker:
         """Whether the checksum beside the item at *place* is one that we keep there; False where that is not known."""
         try:
             info = self._providers.find(place)
-        except (StoreError, DamagedRecordError):
+        except StoreError:
             return False
         return info is not None and info.checksum_origin() == ChecksumOrigin.USER
 

@@ -261,11 +261,11 @@ class Repairer:
         if kept is not None and seen.provider != SourceAnswer.DAMAGED_RECORD:
             info = self._providers.find(kept)
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
-        appeared = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
+        was_written = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
         if kept is None and seen.own_record:  # another writer's object would not have the checksum that we keep
             info = self._providers.find(bad)
-            appeared = info is None or info.checksum() != seen.provider
-        if recorded != seen.recorded or now != seen.vote or appeared:
+            was_written = info is None or info.checksum() != seen.provider
+        if recorded != seen.recorded or now != seen.vote or was_written:
             raise RepairError(
                 f"{bad} changed during its repair and was not overwritten: check the item again (`millstream mill "
                 "check`)"
