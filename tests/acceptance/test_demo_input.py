@@ -15,7 +15,7 @@ pytestmark = pytest.mark.acceptance
 HOUR = 3_600_000_000
 
 
-def test_own_records_walk_the_whole_road_and_bad_rows_are_put_aside(tmp_path: Path) -> None:
+def test_own_records_pass_every_step_and_bad_rows_are_put_aside(tmp_path: Path) -> None:
     rows = [
         json.dumps({"source": f"pump{n % 3}", "key": f"k{n % 5}", "event_time": 10**15 + n * HOUR // 10, "value": n})
         for n in range(500)

@@ -16,7 +16,7 @@ from millstream.settings import load_settings
 from support.server_databases import new_database
 
 POLICY = {"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": "second"}]}
-ROAD = [
+STEPS = [
     "batch serve --log readings --output readings.batches --anchor --once",
     "store put primary letters LETTERS --create",
     "mill duplicate",
@@ -27,7 +27,7 @@ ROAD = [
 
 
 def make_node(folder: Path, files: Path, database: str = "") -> dict[str, int]:
-    """Make a node in *folder* with its tables in *database*, and let it walk the whole road with messages and *files*;
+    """Make a node in *folder* with its tables in *database*, and let it do every step with messages and *files*;
     the exit code of each command."""
     (folder / "policies").mkdir(parents=True)
     stores = [f'[stores.{name}]\nurl = "file://{{data}}/{name}"\n' for name in ("primary", "second")]
@@ -37,21 +37,21 @@ def make_node(folder: Path, files: Path, database: str = "") -> dict[str, int]:
     (folder / "policies" / "local-duplication-policy.json").write_text(json.dumps(POLICY))
     _send(folder)
     codes = {}
-    for line in ROAD:
+    for line in STEPS:
         words = [str(files / word.lower()) if word.isupper() else word for word in line.split()]
         codes[line] = run([*words, "--data", str(folder)])
     return codes
 
 
 def write_letters(files: Path, count: int) -> None:
-    """Write *count* small files for the road into a new folder *files*."""
+    """Write *count* small files for the steps into a new folder *files*."""
     (files / "letters").mkdir(parents=True)
     for number in range(count):
         (files / "letters" / f"letter {number}.txt").write_text(f"letter {number}")
 
 
 def _walked(folder: Path, files: Path, database: str) -> dict[str, object]:
-    """What a node in *folder* has after the whole road, with its tables in *database*."""
+    """What a node in *folder* has after every step, with its tables in *database*."""
     codes = make_node(folder, files, database)
     with Node.open(load_settings({"data": str(folder)})[0]) as node:
         journal = node.anchoring.journal
@@ -93,6 +93,6 @@ def test_a_node_on_a_server_makes_the_batches_anchors_and_copies_of_one_with_a_f
     write_letters(files, 5)
     expected = _walked(tmp_path / "file", files, "")
     assert len(expected["batches"]) > 3 and set(expected["codes"].values()) == {0}  # type: ignore[arg-type, attr-defined]
-    with new_database(str(request.getfixturevalue(server)), "road") as url:
+    with new_database(str(request.getfixturevalue(server)), "steps") as url:
         assert _walked(tmp_path / "server", files, url) == expected
     assert not (tmp_path / "server" / "node.db").exists()

@@ -1,4 +1,4 @@
-"""An anchoring road in memory or in a folder, wired as the node wires it."""
+"""The parts of anchoring in memory or in a folder, wired as the node wires them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.signed_ledger import MemorySignedLedger
 
 
 @dataclass
-class Road:
+class AnchoringParts:
     folder: Path
     engine: sa.Engine
     cas: LocalCas
@@ -46,8 +46,8 @@ class Road:
 
     def prove_signed(self, message_id: int, signed: MemorySignedLedger, log: str = "weather") -> bytes:
         """The proof with the signed tree of the ledger (version 2)."""
-        parts = {"index": self.index, "cas": self.cas, "ledger": self.ledger, "journal": self.journal}
-        return prove(log, message_id, **parts, prove_entry=signed.prove_entry)
+        members = {"index": self.index, "cas": self.cas, "ledger": self.ledger, "journal": self.journal}
+        return prove(log, message_id, **members, prove_entry=signed.prove_entry)
 
     def replay(self) -> ReplayReport:
         return replay(self.cas, self.ledger, self.index)
@@ -56,7 +56,7 @@ class Road:
         return [entry.anchor_string for entry in self.ledger.entries()]
 
 
-MakeRoad = Callable[..., Road]
+MakeParts = Callable[..., AnchoringParts]
 
 
 class Web:
@@ -125,15 +125,15 @@ def other_web() -> Iterator[Web]:
 
 
 @pytest.fixture
-def make_road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeRoad]:
-    """Builds a road on a folder under the test's own; the same name is the same database and the same files.
+def make_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeParts]:
+    """Builds the parts on a folder under the test's own; the same name is the same database and the same files.
 
     Nothing waits for the disk: these tests end processes, if at all, not machines.
     """
     monkeypatch.setattr("os.fsync", lambda _: None)
-    roads: list[Road] = []
+    made: list[AnchoringParts] = []
 
-    def make(name: str = "node", ledger: MemoryLedger | None = None, limits: CutLimits | None = None) -> Road:
+    def make(name: str = "node", ledger: MemoryLedger | None = None, limits: CutLimits | None = None) -> AnchoringParts:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         engine = sa.create_engine(f"sqlite:///{folder / 'node.db'}")
@@ -142,17 +142,17 @@ def make_road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeR
         faults, index, journal = FaultyCas(cas), AnchorIndex(engine), BatchJournal(engine)
         observer = Observer(index, faults, ledger)
         writer = BatchWriter(journal, faults, ledger, observer, limits=limits)
-        roads.append(Road(folder, engine, cas, faults, ledger, index, journal, observer, writer))
-        return roads[-1]
+        made.append(AnchoringParts(folder, engine, cas, faults, ledger, index, journal, observer, writer))
+        return made[-1]
 
     yield make
-    for road in roads:
-        road.engine.dispose()
+    for parts in made:
+        parts.engine.dispose()
 
 
 @pytest.fixture
-def road(make_road: MakeRoad) -> Road:
-    return make_road()
+def parts(make_parts: MakeParts) -> AnchoringParts:
+    return make_parts()
 
 
 def _hurry(connection: Any, _: object) -> None:

@@ -78,30 +78,30 @@ def test_why_batches_ended_and_messages_are_in_none_is_counted_and_listed(reader
     assert [row.id for row in reader.rejected("weather", reason="late", after=101)] == [103, 105]
 
 
-def test_batches_of_packed_cuts_are_looked_at_as_those_with_rows_are(make_road: Any) -> None:
+def test_batches_of_packed_cuts_are_looked_at_as_those_with_rows_are(make_parts: Any) -> None:
     ends: list[CutReason] = ["window", "conflict", "flush"]
     batches = [make_batch([number], "ABC"[number % 3], number, cut=ends[number % 7 % 3]) for number in range(1, 31)]
     refused = {batches[21].batch: "refused by the test", batches[23].batch: "and this"}
     readers, journals = list[JournalReader](), list[BatchJournal]()
     for packed in (False, True):
-        road = make_road(str(packed))
+        parts = make_parts(str(packed))
         for first in range(0, 30, 10):
             some = batches[first : first + 10]
             with pytest.MonkeyPatch.context() as patched:
                 if first == 20:  # written down, and then found to be partly invalid
-                    patched.setattr(road.ledger, "append", lambda *_, **__: (_ for _ in ()).throw(JournalBusyError()))
+                    patched.setattr(parts.ledger, "append", lambda *_, **__: (_ for _ in ()).throw(JournalBusyError()))
                 with contextlib.suppress(JournalBusyError):
                     if packed:
-                        road.writer.take("weather", pack_cut(road.cas, some, 9000), config=CONFIG)
+                        parts.writer.take("weather", pack_cut(parts.cas, some, 9000), config=CONFIG)
                     else:
-                        road.writer.add("weather", some, config=CONFIG)
-                        road.writer.cut(force=True)
-        (cut,) = road.journal.open_cuts()
-        assert sorted(road.journal.members(cut)) == sorted(batch.batch for batch in batches[20:])
-        road.journal.observed(cut, refused)
-        road.journal.add("weather", CONFIG, [make_batch([99], "A", 99)], [])
-        readers.append(JournalReader(road.engine))
-        journals.append(road.journal)
+                        parts.writer.add("weather", some, config=CONFIG)
+                        parts.writer.cut(force=True)
+        (cut,) = parts.journal.open_cuts()
+        assert sorted(parts.journal.members(cut)) == sorted(batch.batch for batch in batches[20:])
+        parts.journal.observed(cut, refused)
+        parts.journal.add("weather", CONFIG, [make_batch([99], "A", 99)], [])
+        readers.append(JournalReader(parts.engine))
+        journals.append(parts.journal)
     rows, packs = readers
     assert len(packs.batches()) == 31
     for chosen in (

@@ -27,30 +27,30 @@ from millstream.testing.batches import CONFIG, make_batch, make_batches, make_me
 
 
 @pytest.fixture
-def anchored(make_road: Any) -> Any:
-    """A road with five anchors; anchor 3 is of another log."""
-    road = make_road(limits=CutLimits(batches=12, file_bytes=3000))
+def anchored(make_parts: Any) -> Any:
+    """Anchoring with five anchors; anchor 3 is of another log."""
+    parts = make_parts(limits=CutLimits(batches=12, file_bytes=3000))
     batches = list(make_batches(40))
     for start in (0, 12):
-        road.writer.add("weather", batches[start : start + 12], config=CONFIG)
-        road.writer.cut(force=True)
-    road.writer.add("flights", [make_batch([1, 2])], config=CONFIG)
-    road.writer.cut(force=True)
-    road.writer.add("weather", batches[24:], [Reject(900, "late")], config=CONFIG)
-    road.writer.cut(force=True)
-    road.ids = [number for batch in batches for number in batch.ids]
-    return road
+        parts.writer.add("weather", batches[start : start + 12], config=CONFIG)
+        parts.writer.cut(force=True)
+    parts.writer.add("flights", [make_batch([1, 2])], config=CONFIG)
+    parts.writer.cut(force=True)
+    parts.writer.add("weather", batches[24:], [Reject(900, "late")], config=CONFIG)
+    parts.writer.cut(force=True)
+    parts.ids = [number for batch in batches for number in batch.ids]
+    return parts
 
 
-def test_each_of_a_thousand_random_messages_has_a_proof_that_verifies(make_road: Any) -> None:
-    road, draw = make_road(limits=CutLimits(batches=100, file_bytes=20_000)), random.Random(11)
+def test_each_of_a_thousand_random_messages_has_a_proof_that_verifies(make_parts: Any) -> None:
+    parts, draw = make_parts(limits=CutLimits(batches=100, file_bytes=20_000)), random.Random(11)
     batches = list(make_batches(600, seed=2))
-    road.writer.add("weather", batches, config=CONFIG)
-    road.writer.cut(force=True)
-    head = road.ledger.head().hash
+    parts.writer.add("weather", batches, config=CONFIG)
+    parts.writer.cut(force=True)
+    head = parts.ledger.head().hash
     places = {number: (batch, at) for batch in batches for at, number in enumerate(batch.ids)}
     for number in draw.sample(sorted(places), 1000):
-        verified = verify_proof(road.prove(number) + b"\n", road.cas, Trust(ledger_head=head))
+        verified = verify_proof(parts.prove(number) + b"\n", parts.cas, Trust(ledger_head=head))
         batch, at = places[number]
         assert (verified.log, verified.id, verified.batch, verified.pinned) == ("weather", number, batch.batch, True)
         hour = (batch.header.start - batches[0].header.start) // 3_600_000_000

@@ -16,17 +16,17 @@ from millstream.testing.batches import CONFIG, make_batches, make_rejects
 
 
 @pytest.fixture
-def anchored(make_road: Any) -> Any:
-    """A road with three anchors of several batch files each, and with rejects."""
-    road = make_road(limits=CutLimits(batches=8, file_bytes=4000))
-    road.writer.add("weather", list(make_batches(20)), make_rejects(range(900, 960)), config=CONFIG)
-    road.writer.cut(force=True)
-    assert len(road.anchor_strings()) == 3
-    return road
+def anchored(make_parts: Any) -> Any:
+    """Anchoring with three anchors of several batch files each, and with rejects."""
+    parts = make_parts(limits=CutLimits(batches=8, file_bytes=4000))
+    parts.writer.add("weather", list(make_batches(20)), make_rejects(range(900, 960)), config=CONFIG)
+    parts.writer.cut(force=True)
+    assert len(parts.anchor_strings()) == 3
+    return parts
 
 
-def files_of(road: Any, number: int, kind: str) -> list[str]:
-    cid, manifest = read_manifest(road.cas, road.anchor_strings()[number - 1])
+def files_of(parts: Any, number: int, kind: str) -> list[str]:
+    cid, manifest = read_manifest(parts.cas, parts.anchor_strings()[number - 1])
     kinds = {"manifest": [cid], "batches": manifest.files, "rejects": manifest.rejects.files}
     return [getattr(file, "uri", file) for file in kinds[kind]]
 
@@ -145,8 +145,8 @@ def test_an_anchor_nobody_observed_is_found(anchored: Any) -> None:
     assert [(finding.what, finding.number, finding.cid) for finding in findings] == [("file", 4, cid_of(b"nothing"))]
 
 
-def test_p7_a_reader_that_replays_the_anchors_gets_the_same_index(anchored: Any, make_road: Any) -> None:
-    reader = make_road("reader", ledger=anchored.ledger)
+def test_p7_a_reader_that_replays_the_anchors_gets_the_same_index(anchored: Any, make_parts: Any) -> None:
+    reader = make_parts("reader", ledger=anchored.ledger)
     reader.cas.put_many((anchored.cas.root / uri).read_bytes() for uri in anchored.cas.cids())
     reader.observer.observe()
     assert [reader.index.rows(number) for number in (1, 2, 3)] == [anchored.index.rows(number) for number in (1, 2, 3)]

@@ -34,16 +34,16 @@ TRUST = Trust(policy=trusting([KEY.verifier_key]))
 
 
 @pytest.fixture
-def two_anchors(make_road: Any) -> Any:
-    """A road with two anchors, whose ledger is signed."""
-    road = make_road(limits=CutLimits(batches=12, file_bytes=3000))
-    road.signed = MemorySignedLedger(road.ledger, KEY)
+def two_anchors(make_parts: Any) -> Any:
+    """Anchoring with two anchors, whose ledger is signed."""
+    parts = make_parts(limits=CutLimits(batches=12, file_bytes=3000))
+    parts.signed = MemorySignedLedger(parts.ledger, KEY)
     batches = list(make_batches(24))
     for start in (0, 12):
-        road.writer.add("weather", batches[start : start + 12], config=CONFIG)
-        road.writer.cut(force=True)
-    road.ids = [number for batch in batches for number in batch.ids]
-    return road
+        parts.writer.add("weather", batches[start : start + 12], config=CONFIG)
+        parts.writer.cut(force=True)
+    parts.ids = [number for batch in batches for number in batch.ids]
+    return parts
 
 
 @pytest.fixture

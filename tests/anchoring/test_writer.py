@@ -23,20 +23,20 @@ from millstream.core.clock import VirtualClock
 from millstream.testing.batches import CONFIG, make_batch, make_batches, make_rejects
 
 
-def add(road: Any, batches: list[EncodedBatch], rejects: Any = (), log: str = "weather", config: Any = CONFIG) -> Any:
-    return road.writer.add(log, batches, rejects, config=config)
+def add(parts: Any, batches: list[EncodedBatch], rejects: Any = (), log: str = "weather", config: Any = CONFIG) -> Any:
+    return parts.writer.add(log, batches, rejects, config=config)
 
 
-def test_batches_travel_from_accepted_to_observed(road: Any) -> None:
+def test_batches_travel_from_accepted_to_observed(parts: Any) -> None:
     batches = list(make_batches(5))
-    assert add(road, batches).batches == 5
-    assert road.journal.status("weather", batches[0].batch) == BatchStatus(BatchState.ACCEPTED)
-    assert road.writer.cut() == []
-    (entry,) = road.writer.cut(force=True)
+    assert add(parts, batches).batches == 5
+    assert parts.journal.status("weather", batches[0].batch) == BatchStatus(BatchState.ACCEPTED)
+    assert parts.writer.cut() == []
+    (entry,) = parts.writer.cut(force=True)
     assert entry.anchor_string.startswith("5.")
-    assert road.journal.status("weather", batches[0].batch) == BatchStatus(BatchState.OBSERVED, 1)
-    assert road.journal.status("weather", "unknown") is None
-    content = read_anchor(road.cas, entry.anchor_string)
+    assert parts.journal.status("weather", batches[0].batch) == BatchStatus(BatchState.OBSERVED, 1)
+    assert parts.journal.status("weather", "unknown") is None
+    content = read_anchor(parts.cas, entry.anchor_string)
     assert {batch: tuple(ids) for batch, ids in content.batches.members.each()} == {
         each.batch: each.ids for each in batches
     }
@@ -44,26 +44,26 @@ def test_batches_travel_from_accepted_to_observed(road: Any) -> None:
     assert content.manifest.config == CONFIG
 
 
-def test_nothing_to_cut_makes_no_anchor(road: Any) -> None:
-    assert road.writer.cut(force=True) == []
-    add(road, [], make_rejects([1, 2]))
-    assert road.writer.cut(force=True) == []
-    assert road.journal.totals().waiting_rejects == 2
+def test_nothing_to_cut_makes_no_anchor(parts: Any) -> None:
+    assert parts.writer.cut(force=True) == []
+    add(parts, [], make_rejects([1, 2]))
+    assert parts.writer.cut(force=True) == []
+    assert parts.journal.totals().waiting_rejects == 2
 
 
-def test_cuts_are_full_at_the_limit_of_batches(make_road: Any) -> None:
-    road = make_road(limits=CutLimits(batches=4))
-    add(road, list(make_batches(10)))
-    assert [entry.anchor_string.split(".")[0] for entry in road.writer.cut()] == ["4", "4"]
-    assert road.journal.totals().accepted == 2
-    assert [entry.anchor_string.split(".")[0] for entry in road.writer.cut(force=True)] == ["2"]
+def test_cuts_are_full_at_the_limit_of_batches(make_parts: Any) -> None:
+    parts = make_parts(limits=CutLimits(batches=4))
+    add(parts, list(make_batches(10)))
+    assert [entry.anchor_string.split(".")[0] for entry in parts.writer.cut()] == ["4", "4"]
+    assert parts.journal.totals().accepted == 2
+    assert [entry.anchor_string.split(".")[0] for entry in parts.writer.cut(force=True)] == ["2"]
 
 
-def test_cuts_are_full_at_the_limit_of_bytes_and_files_stay_below_theirs(make_road: Any) -> None:
-    road = make_road(limits=CutLimits(file_bytes=2500, cut_bytes=6000))
-    add(road, list(make_batches(30)))
-    entries = road.writer.cut(force=True)
-    contents = [read_anchor(road.cas, entry.anchor_string).manifest for entry in entries]
+def test_cuts_are_full_at_the_limit_of_bytes_and_files_stay_below_theirs(make_parts: Any) -> None:
+    parts = make_parts(limits=CutLimits(file_bytes=2500, cut_bytes=6000))
+    add(parts, list(make_batches(30)))
+    entries = parts.writer.cut(force=True)
+    contents = [read_anchor(parts.cas, entry.anchor_string).manifest for entry in entries]
     assert len(entries) > 2
     assert sum(manifest.count for manifest in contents) == 30
     for manifest in contents:
@@ -71,48 +71,48 @@ def test_cuts_are_full_at_the_limit_of_bytes_and_files_stay_below_theirs(make_ro
         assert all(file.bytes <= 2500 for file in manifest.files)
 
 
-def test_a_batch_known_in_any_state_is_not_added_again(road: Any) -> None:
+def test_a_batch_known_in_any_state_is_not_added_again(parts: Any) -> None:
     batches = list(make_batches(4))
-    add(road, batches[:2])
-    assert (add(road, batches[:3]).batches, add(road, batches).known) == (1, 3)
-    road.writer.cut(force=True)
-    again = add(road, [*batches, batches[0]])
+    add(parts, batches[:2])
+    assert (add(parts, batches[:3]).batches, add(parts, batches).known) == (1, 3)
+    parts.writer.cut(force=True)
+    again = add(parts, [*batches, batches[0]])
     assert (again.batches, again.known) == (0, 5)
-    assert road.writer.cut(force=True) == []
-    assert len(road.anchor_strings()) == 1
+    assert parts.writer.cut(force=True) == []
+    assert len(parts.anchor_strings()) == 1
 
 
-def test_the_same_batch_id_with_other_messages_is_named_and_the_first_one_holds(road: Any) -> None:
+def test_the_same_batch_id_with_other_messages_is_named_and_the_first_one_holds(parts: Any) -> None:
     first, other = make_batch([1, 2], name="same"), make_batch([3, 4], name="same")
-    assert add(road, [first]).conflicting == ()
-    added = add(road, [other, make_batch([9])])
+    assert add(parts, [first]).conflicting == ()
+    added = add(parts, [other, make_batch([9])])
     assert (added.conflicting, added.batches, added.known) == (("same",), 1, 0)
-    assert add(road, [make_batch([20], name="twin"), make_batch([21], name="twin")]).conflicting == ("twin",)
-    road.writer.cut(force=True)
-    assert road.index.locate("weather", 1) is not None
-    assert road.index.locate("weather", 20) is not None
-    assert road.index.locate("weather", 3) is None
+    assert add(parts, [make_batch([20], name="twin"), make_batch([21], name="twin")]).conflicting == ("twin",)
+    parts.writer.cut(force=True)
+    assert parts.index.locate("weather", 1) is not None
+    assert parts.index.locate("weather", 20) is not None
+    assert parts.index.locate("weather", 3) is None
 
 
-def test_rejects_travel_with_the_next_batch_of_their_log(road: Any) -> None:
-    add(road, [], [Reject(7, "late")])
-    add(road, [make_batch([1])], log="other")
-    road.writer.cut(force=True)
-    assert road.index.reject_reason("weather", 7) is None
-    add(road, [make_batch([2])], [Reject(5, "duplicate"), Reject(7, "late")])
-    road.writer.cut(force=True)
-    assert road.index.reject_reason("weather", 7) == (2, "late")
-    assert road.index.reject_reason("weather", 5) == (2, "duplicate")
-    assert road.index.reject_reason("weather", 6) is None
-    assert add(road, [], [Reject(7, "late")]).rejects == 0
-    assert road.journal.totals().waiting_rejects == 0
+def test_rejects_travel_with_the_next_batch_of_their_log(parts: Any) -> None:
+    add(parts, [], [Reject(7, "late")])
+    add(parts, [make_batch([1])], log="other")
+    parts.writer.cut(force=True)
+    assert parts.index.reject_reason("weather", 7) is None
+    add(parts, [make_batch([2])], [Reject(5, "duplicate"), Reject(7, "late")])
+    parts.writer.cut(force=True)
+    assert parts.index.reject_reason("weather", 7) == (2, "late")
+    assert parts.index.reject_reason("weather", 5) == (2, "duplicate")
+    assert parts.index.reject_reason("weather", 6) is None
+    assert add(parts, [], [Reject(7, "late")]).rejects == 0
+    assert parts.journal.totals().waiting_rejects == 0
 
 
-def test_logs_and_configurations_do_not_share_a_manifest(road: Any) -> None:
-    add(road, [make_batch([1])])
-    add(road, [make_batch([1])], log="flights")
-    add(road, [make_batch([2])], config={"window": 1})
-    manifests = [read_anchor(road.cas, entry.anchor_string).manifest for entry in road.writer.cut(force=True)]
+def test_logs_and_configurations_do_not_share_a_manifest(parts: Any) -> None:
+    add(parts, [make_batch([1])])
+    add(parts, [make_batch([1])], log="flights")
+    add(parts, [make_batch([2])], config={"window": 1})
+    manifests = [read_anchor(parts.cas, entry.anchor_string).manifest for entry in parts.writer.cut(force=True)]
     assert sorted((each.log, each.config["window"]) for each in manifests) == [
         ("flights", 60),
         ("weather", 1),
@@ -120,9 +120,9 @@ def test_logs_and_configurations_do_not_share_a_manifest(road: Any) -> None:
     ]
 
 
-def test_p5_the_same_batches_give_the_same_anchors_in_whatever_order_they_are_added(make_road: Any) -> None:
+def test_p5_the_same_batches_give_the_same_anchors_in_whatever_order_they_are_added(make_parts: Any) -> None:
     batches, rejects = list(make_batches(40)), make_rejects(range(900, 950))
-    one, other = make_road("one"), make_road("other")
+    one, other = make_parts("one"), make_parts("other")
     add(one, batches, rejects)
     mixed = random.Random(3).sample(batches, 40)
     add(other, mixed[:10], rejects[40:])
@@ -133,62 +133,62 @@ def test_p5_the_same_batches_give_the_same_anchors_in_whatever_order_they_are_ad
     assert list(one.cas.cids()) == list(other.cas.cids())
 
 
-def test_p5_full_cuts_do_not_depend_on_when_they_are_asked_for(make_road: Any) -> None:
+def test_p5_full_cuts_do_not_depend_on_when_they_are_asked_for(make_parts: Any) -> None:
     batches = list(make_batches(40))
     strings = []
     for name, step in (("often", 4), ("some", 7), ("once", 40)):
-        road = make_road(name, limits=CutLimits(batches=9))
+        parts = make_parts(name, limits=CutLimits(batches=9))
         for start in range(0, 40, step):
             for number in range(start, min(40, start + step)):
-                add(road, [batches[number]], make_rejects([900 + number]))
-            road.writer.cut()
-        road.writer.cut(force=True)
-        strings.append(road.anchor_strings())
+                add(parts, [batches[number]], make_rejects([900 + number]))
+            parts.writer.cut()
+        parts.writer.cut(force=True)
+        strings.append(parts.anchor_strings())
     assert strings[0] == strings[1] == strings[2]
     assert len(strings[0]) == 5
 
 
-def test_p6_a_batch_too_large_for_a_file_is_rejected_and_the_others_go_on(make_road: Any) -> None:
-    road = make_road(limits=CutLimits(file_bytes=1000))
+def test_p6_a_batch_too_large_for_a_file_is_rejected_and_the_others_go_on(make_parts: Any) -> None:
+    parts = make_parts(limits=CutLimits(file_bytes=1000))
     large = make_batch(list(range(1, 12)))
-    add(road, [make_batch([20]), large, make_batch([21])])
-    (entry,) = road.writer.cut(force=True)
+    add(parts, [make_batch([20]), large, make_batch([21])])
+    (entry,) = parts.writer.cut(force=True)
     assert entry.anchor_string.startswith("2.")
-    status = road.journal.status("weather", large.batch)
+    status = parts.journal.status("weather", large.batch)
     assert status.state == BatchState.REJECTED
     assert "the limit of a batch file is 1,000" in status.reason
-    assert road.journal.rejected() == [("weather", large.batch, status.reason)]
+    assert parts.journal.rejected() == [("weather", large.batch, status.reason)]
 
 
-def test_p6_a_batch_with_a_message_anchored_before_is_rejected_with_that_reason(road: Any) -> None:
-    add(road, [make_batch([1, 2])])
-    road.writer.cut(force=True)
+def test_p6_a_batch_with_a_message_anchored_before_is_rejected_with_that_reason(parts: Any) -> None:
+    add(parts, [make_batch([1, 2])])
+    parts.writer.cut(force=True)
     grown, fresh = make_batch([2, 3, 4]), make_batch([5, 6])
-    add(road, [grown, fresh, make_batch([6, 7])])
-    road.writer.cut(force=True)
+    add(parts, [grown, fresh, make_batch([6, 7])])
+    parts.writer.cut(force=True)
     reason = "message 2 is already in a batch of anchor 1"
-    assert road.journal.status("weather", grown.batch) == BatchStatus(BatchState.REJECTED, None, reason)
-    totals = road.journal.totals()
+    assert parts.journal.status("weather", grown.batch) == BatchStatus(BatchState.REJECTED, None, reason)
+    totals = parts.journal.totals()
     assert (totals.observed, totals.rejected) == (2, 2)
-    assert road.replay().findings == ()
+    assert parts.replay().findings == ()
 
 
-def test_p6_every_batch_ends_in_a_state_that_adds_up(make_road: Any) -> None:
-    road, draw = make_road(limits=CutLimits(batches=6, file_bytes=3000)), random.Random(5)
+def test_p6_every_batch_ends_in_a_state_that_adds_up(make_parts: Any) -> None:
+    parts, draw = make_parts(limits=CutLimits(batches=6, file_bytes=3000)), random.Random(5)
     batches = [make_batch(draw.sample(range(1, 400), draw.randint(1, 11)), hour=hour) for hour in range(60)]
     for start in range(0, 60, 5):
-        add(road, batches[start : start + 5])
-        road.writer.cut(force=draw.random() < 0.3)
-    road.writer.cut(force=True)
-    totals, observed = road.journal.totals(), road.index.totals()
+        add(parts, batches[start : start + 5])
+        parts.writer.cut(force=draw.random() < 0.3)
+    parts.writer.cut(force=True)
+    totals, observed = parts.journal.totals(), parts.index.totals()
     assert totals.observed + totals.rejected == 60
     assert (observed.batches, observed.invalid_batches) == (totals.observed, 0)
-    assert totals.rejected == len(road.journal.rejected()) > 0
-    assert road.replay().findings == ()
+    assert totals.rejected == len(parts.journal.rejected()) > 0
+    assert parts.replay().findings == ()
 
 
 @pytest.mark.parametrize("change", ["lines", "ids", "count", "root", "short"])
-def test_a_batch_that_does_not_hold_what_it_says_is_refused_before_anything_is_added(road: Any, change: str) -> None:
+def test_a_batch_that_does_not_hold_what_it_says_is_refused_before_anything_is_added(parts: Any, change: str) -> None:
     good = make_batch([1, 2, 3])
     lines = good.lines.split(b"\n")
     bad = {
@@ -199,85 +199,85 @@ def test_a_batch_that_does_not_hold_what_it_says_is_refused_before_anything_is_a
         "short": msgspec.structs.replace(good, lines=b"\n".join(lines[:-1])),
     }[change]
     with pytest.raises(BatchFormatError):
-        add(road, [make_batch([9]), bad])
-    assert road.journal.totals().accepted == 0
+        add(parts, [make_batch([9]), bad])
+    assert parts.journal.totals().accepted == 0
 
 
-def test_a_reason_that_no_reject_file_may_hold_is_refused(road: Any) -> None:
+def test_a_reason_that_no_reject_file_may_hold_is_refused(parts: Any) -> None:
     with pytest.raises(BatchFormatError, match="invalid reject reason"):
-        add(road, [make_batch([1])], [Reject(5, "Too late!")])  # type: ignore[arg-type]
-    assert road.journal.totals().accepted == 0
+        add(parts, [make_batch([1])], [Reject(5, "Too late!")])  # type: ignore[arg-type]
+    assert parts.journal.totals().accepted == 0
 
 
-def test_a_configuration_too_long_for_a_manifest_is_refused(road: Any) -> None:
+def test_a_configuration_too_long_for_a_manifest_is_refused(parts: Any) -> None:
     with pytest.raises(BatchFormatError, match="200,008 characters; the limit is"):
-        add(road, [make_batch([1])], config={"x": "y" * 200_000})
-    assert road.journal.totals().accepted == 0
+        add(parts, [make_batch([1])], config={"x": "y" * 200_000})
+    assert parts.journal.totals().accepted == 0
 
 
-def test_p6_a_batch_is_not_rejected_for_a_message_of_one_that_is_too_large_itself(make_road: Any) -> None:
-    road = make_road(limits=CutLimits(file_bytes=1000))
+def test_p6_a_batch_is_not_rejected_for_a_message_of_one_that_is_too_large_itself(make_parts: Any) -> None:
+    parts = make_parts(limits=CutLimits(file_bytes=1000))
     large, small = make_batch(list(range(1, 12))), make_batch([1, 2])
-    add(road, [large, small])
-    road.writer.cut(force=True)
-    assert road.journal.status("weather", small.batch).state == BatchState.OBSERVED
-    assert road.journal.status("weather", large.batch).state == BatchState.REJECTED
+    add(parts, [large, small])
+    parts.writer.cut(force=True)
+    assert parts.journal.status("weather", small.batch).state == BatchState.OBSERVED
+    assert parts.journal.status("weather", large.batch).state == BatchState.REJECTED
 
 
-def test_p7_a_storage_that_fails_once_costs_nothing(road: Any) -> None:
-    add(road, list(make_batches(3)))
-    road.faults.fail_next()
+def test_p7_a_storage_that_fails_once_costs_nothing(parts: Any) -> None:
+    add(parts, list(make_batches(3)))
+    parts.faults.fail_next()
     with pytest.raises(CasUnavailableError):
-        road.writer.cut(force=True)
-    assert road.journal.totals().cut == 3
-    assert road.anchor_strings() == []
-    assert len(road.writer.cut()) == 1
-    assert road.journal.totals().observed == 3
+        parts.writer.cut(force=True)
+    assert parts.journal.totals().cut == 3
+    assert parts.anchor_strings() == []
+    assert len(parts.writer.cut()) == 1
+    assert parts.journal.totals().observed == 3
 
 
-def test_p7_a_cut_whose_anchor_is_in_the_ledger_is_not_anchored_again(make_road: Any) -> None:
+def test_p7_a_cut_whose_anchor_is_in_the_ledger_is_not_anchored_again(make_parts: Any) -> None:
     ledger = MemoryLedger(VirtualClock())
-    road = make_road(ledger=ledger)
-    add(road, list(make_batches(3)))
-    road.faults.fail_next()
+    parts = make_parts(ledger=ledger)
+    add(parts, list(make_batches(3)))
+    parts.faults.fail_next()
     with pytest.raises(CasUnavailableError):
-        road.writer.cut(force=True)
-    (cut,) = road.journal.open_cuts()
+        parts.writer.cut(force=True)
+    (cut,) = parts.journal.open_cuts()
     anchored = ledger.append(cut.anchor_string)  # as if the writer had died right after it
-    again = make_road(ledger=ledger)
+    again = make_parts(ledger=ledger)
     assert again.writer.recover() == [anchored]
     assert len(again.anchor_strings()) == 1
     assert again.journal.totals().observed == 3
 
 
-def test_p7_a_lost_journal_leads_to_no_second_anchor(make_road: Any) -> None:
+def test_p7_a_lost_journal_leads_to_no_second_anchor(make_parts: Any) -> None:
     ledger, batches = MemoryLedger(VirtualClock()), list(make_batches(6))
-    road = make_road("node", ledger)
-    add(road, batches)
-    road.writer.cut(force=True)
-    (road.folder / "node.db").unlink()
-    again = make_road("node", ledger)
+    parts = make_parts("node", ledger)
+    add(parts, batches)
+    parts.writer.cut(force=True)
+    (parts.folder / "node.db").unlink()
+    again = make_parts("node", ledger)
     add(again, batches)
     assert again.writer.cut(force=True) == []
     assert "already" in again.journal.status("weather", batches[0].batch).reason
     assert len(again.anchor_strings()) == 1
 
 
-def test_a_file_that_was_never_written_is_written_again_before_the_batch_is_forgotten(road: Any) -> None:
-    add(road, list(make_batches(3)))
-    road.faults.lose_writes = True
+def test_a_file_that_was_never_written_is_written_again_before_the_batch_is_forgotten(parts: Any) -> None:
+    add(parts, list(make_batches(3)))
+    parts.faults.lose_writes = True
     with pytest.raises(ObservationBlockedError, match="no file bafkrei"):
-        road.writer.cut(force=True)
-    assert road.journal.totals().anchored == 3
-    road.faults.lose_writes = False
-    assert len(road.writer.recover()) == 1
-    assert len(road.anchor_strings()) == 1
-    assert road.replay().findings == ()
+        parts.writer.cut(force=True)
+    assert parts.journal.totals().anchored == 3
+    parts.faults.lose_writes = False
+    assert len(parts.writer.recover()) == 1
+    assert len(parts.anchor_strings()) == 1
+    assert parts.replay().findings == ()
 
 
-def test_two_writers_on_one_journal_never_share_a_batch(make_road: Any) -> None:
+def test_two_writers_on_one_journal_never_share_a_batch(make_parts: Any) -> None:
     ledger = MemoryLedger(VirtualClock())
-    one, other = make_road("node", ledger), make_road("node", ledger)
+    one, other = make_parts("node", ledger), make_parts("node", ledger)
     add(one, list(make_batches(4)))
     (stream,) = one.journal.streams()
     plan = one.writer._plan(stream, True)
@@ -288,25 +288,25 @@ def test_two_writers_on_one_journal_never_share_a_batch(make_road: Any) -> None:
     assert one.index.totals().batches == 4
 
 
-def test_an_anchor_is_read_later_where_storage_does_not_answer(road: Any) -> None:
-    add(road, list(make_batches(3)))
-    road.writer.cut(force=True)
-    (entry,) = road.ledger.entries()
-    road.faults.fail_next()
+def test_an_anchor_is_read_later_where_storage_does_not_answer(parts: Any) -> None:
+    add(parts, list(make_batches(3)))
+    parts.writer.cut(force=True)
+    (entry,) = parts.ledger.entries()
+    parts.faults.fail_next()
     with pytest.raises(ObservationDelayedError, match="cannot read the files of anchor 1"):
-        observe_entry(road.index, road.faults, entry)
+        observe_entry(parts.index, parts.faults, entry)
 
 
-def test_a_journal_changed_from_outside_is_noticed_before_anything_is_anchored(road: Any) -> None:
-    add(road, list(make_batches(3)))
-    road.faults.fail_next()
+def test_a_journal_changed_from_outside_is_noticed_before_anything_is_anchored(parts: Any) -> None:
+    add(parts, list(make_batches(3)))
+    parts.faults.fail_next()
     with pytest.raises(CasUnavailableError):
-        road.writer.cut(force=True)
-    with road.engine.begin() as connection:
+        parts.writer.cut(force=True)
+    with parts.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE anchor_payloads SET lines = CAST(replace(lines, 'value', 'walue') AS BLOB)")
     with pytest.raises(AnchoringError, match="another program changed"):
-        road.writer.recover()
-    assert road.anchor_strings() == []
+        parts.writer.recover()
+    assert parts.anchor_strings() == []
 
 
 @pytest.mark.parametrize(
@@ -317,20 +317,20 @@ def test_limits_beyond_the_format_are_refused(limits: dict[str, int]) -> None:
         CutLimits(**limits)
 
 
-def test_more_rejects_than_an_anchor_takes_travel_with_later_ones(make_road: Any) -> None:
-    road = make_road(limits=CutLimits(rejects=3))
-    add(road, [make_batch([1])], make_rejects(range(900, 908)))
+def test_more_rejects_than_an_anchor_takes_travel_with_later_ones(make_parts: Any) -> None:
+    parts = make_parts(limits=CutLimits(rejects=3))
+    add(parts, [make_batch([1])], make_rejects(range(900, 908)))
     for number in (2, 3, 4):
-        road.writer.cut(force=True)
-        add(road, [make_batch([number])])
-    road.writer.cut(force=True)
-    assert [road.index.anchor(number).rejects for number in (1, 2, 3, 4)] == [3, 3, 2, 0]
-    assert road.index.reject_reason("weather", 907) == (3, "late")
+        parts.writer.cut(force=True)
+        add(parts, [make_batch([number])])
+    parts.writer.cut(force=True)
+    assert [parts.index.anchor(number).rejects for number in (1, 2, 3, 4)] == [3, 3, 2, 0]
+    assert parts.index.reject_reason("weather", 907) == (3, "late")
 
 
-def test_two_processes_that_race_to_one_cut_finish_it_once(make_road: Any) -> None:
+def test_two_processes_that_race_to_one_cut_finish_it_once(make_parts: Any) -> None:
     ledger = MemoryLedger(VirtualClock())
-    one, other = make_road("node", ledger), make_road("node", ledger)
+    one, other = make_parts("node", ledger), make_parts("node", ledger)
     add(one, list(make_batches(4)))
     one.faults.fail_next()
     with pytest.raises(CasUnavailableError):

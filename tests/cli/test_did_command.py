@@ -66,9 +66,9 @@ def test_a_did_is_created_updated_recovered_and_ended_with_files(did: Shell) -> 
         "recover", names["did"], "--key", recovery, "--next-recovery-key", again, "--next-update-key", newer
     )
     ended = did("deactivate", names["did"], "--key", again)
-    road = [created, changed, recovered, ended]
+    requests = [created, changed, recovered, ended]
     answers = [
-        did("resolve", names["did"], "--operations", did.file("road.jsonl", "".join(road[:steps])))
+        did("resolve", names["did"], "--operations", did.file("requests.jsonl", "".join(requests[:steps])))
         for steps in range(1, 5)
     ]
     assert [services(answer) for answer in answers] == [["#a"], ["#a", "#b"], [], []]

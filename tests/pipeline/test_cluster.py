@@ -41,7 +41,7 @@ at_the_long_size = pytest.mark.skipif(
     SIZE != "long", reason="many clusters, one after the other; at the size long only"
 )
 
-PROGRAM = Path(__file__).with_name("cluster_road.py")
+PROGRAM = Path(__file__).with_name("cluster_jobs.py")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def database(mariadb: str) -> str:
 
 def new_database(mariadb: str) -> str:
     """The URL of a database that nobody has used."""
-    name = f"cluster_road_{secrets.token_hex(4)}"
+    name = f"cluster_jobs_{secrets.token_hex(4)}"
     engine = sa.create_engine(mariadb.replace("mysql:", "mysql+pymysql:"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(sa.text(f"create database {name}"))
@@ -82,13 +82,13 @@ def test_a_cluster_that_loses_a_worker_in_mid_job_gives_the_same(
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
     assert bool(list((tmp_path / "jobs").rglob("part-*.parquet"))) is not apart
-    road = load_program()
-    batches = by_the_plain_rule(road)
+    program = load_program()
+    batches = by_the_plain_rule(program)
     assert found["batches"] == sorted(batches)
     assert found["anchored"] == len(batches)
     assert found["audit"] == [sum(batches.values()), 0]
-    assert (found["copied"], found["messages"]) == (road.ITEMS, 3000)
-    assert found["reports"] == [["a", "SUCCESS", road.ITEMS], ["b", "SUCCESS", road.ITEMS]]
+    assert (found["copied"], found["messages"]) == (program.ITEMS, 3000)
+    assert found["reports"] == [["a", "SUCCESS", program.ITEMS], ["b", "SUCCESS", program.ITEMS]]
 
 
 def test_hosts_that_share_only_the_network_lose_a_worker_and_their_driver_and_give_the_same_anchors(
@@ -173,18 +173,18 @@ def urls(database: str, swift: S3Server) -> dict[str, str]:
 def prepared(folder: Path, database: str, swift: S3Server) -> dict[str, str]:
     """The log ``in`` at *database*, items in a store, and files in a folder that all hosts see; URLs by name."""
     urls = {name: swift.new_url() for name in ("cas", "a", "b", "staging", "results")} | {"log": database}
-    road = load_program()
+    program = load_program()
     with open_store(database) as store, store.log(LogSpec("in", block_messages=200)).writer() as writer:
-        writer.append(road.messages(3000))
+        writer.append(program.messages(3000))
     source = open_provider(urls["a"])
     draw = random.Random(6)
     source.create_space("docs")
-    for number in range(road.ITEMS):
+    for number in range(program.ITEMS):
         source.put("docs", f"item-{number}", io.BytesIO(draw.randbytes(draw.randrange(100_000))))
     files = folder / "files"
     files.mkdir()
     for number in range(6):
-        lines = (encode_line(message) + b"\n" for message in road.messages(1000)[number * 100 :])
+        lines = (encode_line(message) + b"\n" for message in program.messages(1000)[number * 100 :])
         (files / f"{number}.jsonl").write_bytes(b"".join(lines))
     return urls | {"files": str(files)}
 
@@ -192,7 +192,7 @@ def prepared(folder: Path, database: str, swift: S3Server) -> dict[str, str]:
 def load_program() -> ModuleType:
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location("cluster_road", PROGRAM)
+    spec = importlib.util.spec_from_file_location("cluster_jobs", PROGRAM)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -200,7 +200,7 @@ def load_program() -> ModuleType:
     return module
 
 
-def by_the_plain_rule(road: ModuleType) -> dict[str, int]:
+def by_the_plain_rule(program: ModuleType) -> dict[str, int]:
     """The batches of the same messages by the plain rule: how many messages each has."""
-    sent = [msgspec.structs.replace(message, id=number) for number, message in enumerate(road.messages(3000), 1)]
-    return {batch.batch: len(batch.events) for batch in plain_batches(map(event_from_message, sent), road.RULES)[0]}
+    sent = [msgspec.structs.replace(message, id=number) for number, message in enumerate(program.messages(3000), 1)]
+    return {batch.batch: len(batch.events) for batch in plain_batches(map(event_from_message, sent), program.RULES)[0]}

@@ -343,7 +343,7 @@ def test_overview_metrics_and_alarms_say_the_same(desk: FaultyNode) -> None:
         kinds = [one["kind"] for one in asked.api("/overview/verdict")["issues"]]
         assert kinds == ["store-unreachable", "dead-letters"]
         page = asked.page("/")
-        assert page.index("The store two cannot be used") < page.index('class="road"')
+        assert page.index("The store two cannot be used") < page.index('class="steps"')
         assert f'action="/queues/{queue}/redrive"' in page and "No problem is known" not in page
         assert "up to date" not in page and "no fault at the last check" not in page
         metrics = asked.ask("GET", "/metrics")[1].splitlines()

@@ -1,6 +1,6 @@
 """Event batches in content-addressed files, anchored in a hash-chained ledger, with a proof for every message.
 
-The road of a batch: :func:`encode_batch` → :class:`BatchWriter` (prepare, write, anchor, observe, forget) →
+The way of a batch: :func:`encode_batch` → :class:`BatchWriter` (prepare, write, anchor, observe, forget) →
 :class:`Observer` → :func:`prove` → :func:`verify_proof`. Names are loaded when they are first used, so that checking a
 proof does not load a database driver.
 """

@@ -26,7 +26,7 @@ from millstream.node import Node
 from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, StoreSettings
 from millstream.stores import hash_stream
 
-ROAD = "demo"
+DEMO_FOLDER = "demo"
 """The folder, in the data folder, of the demo's own records."""
 
 
@@ -74,7 +74,7 @@ def demo(
         settings.batching.window, settings.batching.conflict_cut, delivery, limit, _hash(path), flights=path is None
     )
     settings = _with_stores(settings)
-    with Node.open(settings, create=True) as node, locked_folder(settings.folder / ROAD) as folder:
+    with Node.open(settings, create=True) as node, locked_folder(settings.folder / DEMO_FOLDER) as folder:
         plan = plan.keep(folder)
         _keep_settings(settings)
         if records is not None:

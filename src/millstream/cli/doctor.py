@@ -44,7 +44,7 @@ def doctor(settings: Settings, as_json: bool) -> int:
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:
-    """Every check, in the order of the road."""
+    """Every check, in the order in which a message passes the parts."""
     yield from check_machine(settings)
     yield from check_node(settings)
     yield from check_database(settings)

@@ -37,14 +37,14 @@ class Events:
         self._ended.set()
 
     async def serve(self, request: Request) -> Response:
-        """A stream of samples, of the road where the page asks for it, and of the news that something changed."""
+        """A stream of samples, of the steps where the page asks for them, and of the news that something changed."""
         try:
             principal = await run_in_threadpool(require_role, request, self._app.access, Role.VIEWER)
         except MillstreamError as error:
             return error_answer(error)
         if self._open >= MOST_STREAMS or self._ended.is_set():
             return Response("too many open pages\n", 503, {"retry-after": "10"})
-        fragments = self._fragments(request, principal) if request.query_params.get("road") else None
+        fragments = self._fragments(request, principal) if request.query_params.get("steps") else None
         return StreamingResponse(
             self._stream(fragments), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
         )
@@ -85,7 +85,7 @@ class Events:
             is_operator = bool(token) and principal.role.covers(Role.OPERATOR)
             return {
                 "verdict": self._pages.fragment("verdict.html", o=overview, token=token, is_operator=is_operator),
-                "road": self._pages.fragment("road.html", o=overview),
+                "steps": self._pages.fragment("steps.html", o=overview),
             }
 
         return render

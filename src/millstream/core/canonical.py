@@ -1,7 +1,8 @@
 """Canonical JSON (RFC 8785, JCS): one byte string for one value, so that it can be hashed and compared.
 
 ``msgspec`` writes strings exactly as JCS asks for and is far faster than the reference library, but differs on
-floats, on integers beyond 2^53 and on the order of keys outside ASCII. Values with any of those take the slow road.
+floats, on integers beyond 2^53 and on the order of keys outside ASCII. Values with any of those are encoded by the
+slower library.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def parse_canonical(data: bytes) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the fast road gives the same bytes. Level by level: this is most of what hashing a small value costs.
+    """Whether msgspec gives the same bytes. Level by level: this is most of what hashing a small value costs.
 
     Raises :class:`CanonicalError` for what is nested more than :data:`MAX_DEPTH` deep.
     """

@@ -1,4 +1,4 @@
-"""The message: the one record type that travels the whole road.
+"""The message: the one type of record, from the log to the batch.
 
 It has three equal forms: :class:`Message` in Python, :data:`MESSAGE_SCHEMA` in Arrow and Spark, and a JSON line
 (canonical, so that the line's hash is the message's hash).

@@ -39,8 +39,8 @@ def draw_page(
 ) -> str:
     """The whole page. *sweeps*, *findings* and *proof* are shown as tables, with their members as columns."""
     parts = [
-        f"<h1>The whole road</h1><p class=lead>{escape(lead)}</p>",
-        "<h2>Stages</h2>" + _stage_table(stages),
+        f"<h1>Results of the demo</h1><p class=lead>{escape(lead)}</p>",
+        "<h2>Steps</h2>" + _stage_table(stages),
         "<h2>Charts</h2>" + "".join(charts),
         "<h2>Integrity sweeps</h2>" + _table(sweeps),
         "<h2>What was broken, found and repaired</h2>" + _table(findings),
@@ -48,7 +48,7 @@ def draw_page(
         "<h2>Next</h2>" + "".join(f"<p><code>{escape(step)}</code></p>" for step in next_steps),
     ]
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Millstream: the whole road</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Millstream: results of the demo</title>'
         '<meta name="viewport" content="width=device-width"><meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
@@ -61,7 +61,9 @@ def _stage_table(stages: Sequence[StageMetrics]) -> str:
         f"<td class=n>{stage.seconds:,.1f}</td><td class=n>{stage.rate:,.0f}</td></tr>"
         for stage in stages
     )
-    head = "<tr><th>stage</th><th>what</th><th class=n>MB</th><th class=n>seconds</th><th class=n>a second</th></tr>"
+    head = (
+        "<tr><th>step</th><th>results</th><th class=n>MB</th><th class=n>seconds</th><th class=n>per second</th></tr>"
+    )
     return f"<table>{head}{rows}</table>"
 
 

@@ -58,7 +58,7 @@ class DemoRun(ClosesOnExit):
 
 
 class Stage(NamedTuple):
-    """A piece of the road. ``run`` may be cut short at any point and run again: it adds nothing twice.
+    """A step of the demo. ``run`` may be cut short at any point and run again: it adds nothing twice.
 
     With ``spark`` a session is started before the stage's own time begins; one that is ``fresh`` is run each time, also
     where an earlier run has recorded it.

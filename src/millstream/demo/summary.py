@@ -88,9 +88,9 @@ def shown(path: str) -> str:
 
 def print_summary(summary: Summary, console: Console) -> None:
     """The table of stages, the sweeps' words, the proof, and what to try next."""
-    table = Table(title="The whole road", caption=summary.lead(), box=None, pad_edge=False)
-    for name in ("stage", "what", "MB", "seconds", "a second"):
-        table.add_column(name, justify="left" if name in ("stage", "what") else "right")
+    table = Table(title="Steps of the demo", caption=summary.lead(), box=None, pad_edge=False)
+    for name in ("step", "results", "MB", "seconds", "per second"):
+        table.add_column(name, justify="left" if name in ("step", "results") else "right")
     for stage in summary.stages:
         counts = ", ".join(f"{count:,} {name}" for name, count in stage.counts.items())
         table.add_row(stage.title, counts, f"{stage.bytes / 1e6:,.1f}", f"{stage.seconds:,.1f}", f"{stage.rate:,.0f}")

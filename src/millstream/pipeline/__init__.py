@@ -1,4 +1,4 @@
-"""The same road on Spark: whatever walks over all records or all content runs as a Spark job.
+"""Spark jobs: whatever reads all records or all content runs as one.
 
 This is the only package that imports PySpark. Names are loaded when they are first used; :mod:`.java` works without it.
 """

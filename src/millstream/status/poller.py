@@ -273,7 +273,7 @@ class StatusPoller:
         return states
 
     def overview(self) -> Overview:
-        """The whole road."""
+        """The state of each step, from logs to checks."""
         verdict = self.verdict()
         snapshot, queues = self._snapshot or self.snapshot, self.queues()
         with self._changed:

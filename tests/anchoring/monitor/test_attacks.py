@@ -82,26 +82,26 @@ FOUND_BY: Mapping[str, Mapping[str, str]] = {
 class History:
     """What a ledger says: batches with files, the entries that anchor them, and what the key signs over these."""
 
-    def __init__(self, road: Any, key: SigningKey, clock: VirtualClock) -> None:
-        self.road, self.key, self.clock = road, key, clock
-        self.signed = MemorySignedLedger(road.ledger, key)
+    def __init__(self, parts: Any, key: SigningKey, clock: VirtualClock) -> None:
+        self.parts, self.key, self.clock = parts, key, clock
+        self.signed = MemorySignedLedger(parts.ledger, key)
 
     def anchor(self, number: int, at: int, source: str = "JFK") -> None:
         """Anchor the messages 2·*number* and 2·*number* + 1 of *source* at the time *at*."""
         self.clock.jump((at - self.clock.now()) / MICROSECONDS)
-        self.road.writer.add("weather", [make_batch([2 * number, 2 * number + 1], source)], config=CONFIG)
-        self.road.writer.cut(force=True)
+        self.parts.writer.add("weather", [make_batch([2 * number, 2 * number + 1], source)], config=CONFIG)
+        self.parts.writer.cut(force=True)
 
     @property
     def entries(self) -> list[LedgerEntry]:
-        return list(self.road.ledger.entries())
+        return list(self.parts.ledger.entries())
 
     def proof(self, message: int, head: Head) -> bytes:
         """The proof of *message* that ends with *head*."""
 
         def prove_with_head(number: int) -> EntryProof:
             self.signed.checkpoint()
-            return prove_entry(number, self.road.ledger, self.signed, self.signed, cosigned=head)
+            return prove_entry(number, self.parts.ledger, self.signed, self.signed, cosigned=head)
 
         return prove("weather", message, **self._parts, prove_entry=prove_with_head)
 
@@ -111,17 +111,17 @@ class History:
 
     @property
     def _parts(self) -> dict[str, Any]:
-        road = self.road
-        return {"index": road.index, "cas": road.cas, "ledger": road.ledger, "journal": road.journal}
+        parts = self.parts
+        return {"index": parts.index, "cas": parts.cas, "ledger": parts.ledger, "journal": parts.journal}
 
 
 class Scene:
     """A ledger of three anchors that a witness has cosigned, a monitor has followed, and a reader knows the head of."""
 
     def __init__(
-        self, folder: Path, make_road: Callable[..., Any], url: str, witness: WitnessProcess, name: str
+        self, folder: Path, make_parts: Callable[..., Any], url: str, witness: WitnessProcess, name: str
     ) -> None:
-        self.folder, self._make_road = folder, make_road
+        self.folder, self._make_parts = folder, make_parts
         self.ledger = PublishedLedger(folder / "web" / "anchors", origin_of(name))
         self.key, self.clock = self.ledger.key, VirtualClock(START)
         self._witness = witness
@@ -144,7 +144,7 @@ class Scene:
     def history(self, name: str, size: int) -> History:
         """A history that begins with the first *size* entries of the honest one, made again with the same key."""
         clock = VirtualClock(START)
-        made = History(self._make_road(name, ledger=MemoryLedger(clock)), self.key, clock)
+        made = History(self._make_parts(name, ledger=MemoryLedger(clock)), self.key, clock)
         for entry in self.honest.entries[:size] if size else ():
             made.anchor(entry.number, entry.time)
         assert made.entries == (self.honest.entries[:size] if size else [])
@@ -185,7 +185,7 @@ class Scene:
         """What a reader is told who verifies *proof* with the files of *history*; empty where the proof is fine."""
         path = self.folder / "proof.json"
         path.write_bytes(proof)
-        done = run_command("verify", str(path), "--cas", str(history.road.folder / "cas"), *trust)
+        done = run_command("verify", str(path), "--cas", str(history.parts.folder / "cas"), *trust)
         assert done.code in (0, 1), done
         return done.err
 
@@ -290,11 +290,11 @@ ATTACKS: Mapping[str, Callable[[Scene], Attack]] = {
 
 @pytest.mark.parametrize("name", FOUND_BY)
 def test_the_attack_is_found_by_whom_the_table_names_and_by_nobody_else(
-    name: str, tmp_path: Path, make_road: Callable[..., Any], witness: WitnessProcess
+    name: str, tmp_path: Path, make_parts: Callable[..., Any], witness: WitnessProcess
 ) -> None:
     (tmp_path / "web").mkdir()
     with served(tmp_path / "web") as url:
-        scene = Scene(tmp_path, make_road, url, witness, name)
+        scene = Scene(tmp_path, make_parts, url, witness, name)
         attack = ATTACKS[name](scene)
         history, message = attack.history, attack.message
         proof = history.proof(message, attack.head)
@@ -316,11 +316,11 @@ def test_the_attack_is_found_by_whom_the_table_names_and_by_nobody_else(
 
 
 def test_nothing_is_found_where_nothing_is_wrong(
-    tmp_path: Path, make_road: Callable[..., Any], witness: WitnessProcess
+    tmp_path: Path, make_parts: Callable[..., Any], witness: WitnessProcess
 ) -> None:
     (tmp_path / "web").mkdir()
     with served(tmp_path / "web") as url:
-        scene = Scene(tmp_path, make_road, url, witness, "nothing")
+        scene = Scene(tmp_path, make_parts, url, witness, "nothing")
         scene.honest.anchor(4, START + 4 * HOUR)
         scene.show(scene.honest)
         proof = scene.honest.proof(8, scene.heads[4])

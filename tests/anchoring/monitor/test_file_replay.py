@@ -32,10 +32,10 @@ from support.published_ledger import PublishedLedger
 class ReplayWatch:
     """A published ledger whose anchors have files, and a monitor that reads them."""
 
-    def __init__(self, folder: Path, road: Any) -> None:
-        self.road, self.folder = road, folder
+    def __init__(self, folder: Path, parts: Any) -> None:
+        self.parts, self.folder = parts, folder
         self.ledger = PublishedLedger(folder / "anchors")
-        self.cas = road.cas
+        self.cas = parts.cas
         self.index = folder / "anchors.index"
         self._next = 1
 
@@ -43,9 +43,9 @@ class ReplayWatch:
         """Anchor so many batches, one each; the anchor strings."""
         strings = []
         for _ in range(count):
-            self.road.writer.add("weather", [make_batch([self._next, self._next + 1])], config=CONFIG)
+            self.parts.writer.add("weather", [make_batch([self._next, self._next + 1])], config=CONFIG)
             self._next += 2
-            strings += [entry.anchor_string for entry in self.road.writer.cut(force=True)]
+            strings += [entry.anchor_string for entry in self.parts.writer.cut(force=True)]
         return strings
 
     def publish(self, *anchors: str) -> None:
@@ -67,8 +67,8 @@ class ReplayWatch:
 
 
 @pytest.fixture
-def watch(tmp_path: Path, make_road: Any) -> Iterator[ReplayWatch]:
-    yield ReplayWatch(tmp_path, make_road())
+def watch(tmp_path: Path, make_parts: Any) -> Iterator[ReplayWatch]:
+    yield ReplayWatch(tmp_path, make_parts())
 
 
 def test_the_files_of_each_anchor_are_read_once(watch: ReplayWatch) -> None:
@@ -90,7 +90,7 @@ def test_the_files_of_each_anchor_are_read_once(watch: ReplayWatch) -> None:
 def test_a_missing_file_is_named_and_the_replay_continues_when_it_is_back(watch: ReplayWatch) -> None:
     anchors = watch.anchor(3)
     watch.publish(*anchors)
-    manifest = watch.road.folder / "cas" / parse_anchor_string(anchors[1])[1]
+    manifest = watch.parts.folder / "cas" / parse_anchor_string(anchors[1])[1]
     data = manifest.read_bytes()
     manifest.unlink()
     report = watch.look()

@@ -123,8 +123,8 @@ def test_p7_every_accepted_operation_is_anchored_once_whoever_is_killed(place: P
         sender = Client(instances, seed=number)
         for n in range(number, suffixes, 4):
             person = DidOwner(f"crash-{n}")
-            road = [person.create, *(person.update() for _ in range(each - 2)), person.recover()]
-            taken[person.suffix] = [sender.submit(operation) for operation in road]
+            history = [person.create, *(person.update() for _ in range(each - 2)), person.recover()]
+            taken[person.suffix] = [sender.submit(operation) for operation in history]
             progress.release(each)
 
     def havoc() -> None:
@@ -155,7 +155,7 @@ def test_p7_every_accepted_operation_is_anchored_once_whoever_is_killed(place: P
 
 
 def check_the_end(place: Place, taken: dict[str, list[str]]) -> None:
-    operations = [name for road in taken.values() for name in road]
+    operations = [name for history in taken.values() for name in history]
     with open_node(place) as node:
         registry = node.registry.instance
         deadline = CLOCK.monotonic() + 240
@@ -166,15 +166,15 @@ def check_the_end(place: Place, taken: dict[str, list[str]]) -> None:
             "observed": len(operations),
         }
         anchored: Counter[str] = Counter()
-        for suffix, road in taken.items():
+        for suffix, history in taken.items():
             found = registry.history.operations(suffix)
-            assert [entry.operation.type for entry in found] == ["create", *["update"] * (len(road) - 2), "recover"]
+            assert [entry.operation.type for entry in found] == ["create", *["update"] * (len(history) - 2), "recover"]
             places = [(entry.number, entry.index) for entry in found]
             assert places == sorted(set(places)), "in the order of the DID"
             anchored[suffix] += len(found)
             state = registry.history.state(suffix)
             assert state is not None
-            assert [service["id"] for service in state.document["services"]] == [f"r{len(road) + 2}"]
+            assert [service["id"] for service in state.document["services"]] == [f"r{len(history) + 2}"]
         assert sum(anchored.values()) == len(operations)
         assert registry.observer.observe() == 0
         check_the_ledger(node, len(operations))

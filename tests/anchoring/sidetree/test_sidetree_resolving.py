@@ -41,11 +41,11 @@ def services(state: DidState | None) -> list[str]:
 
 def test_a_did_follows_its_updates_and_recoveries_to_its_end() -> None:
     person = DidOwner("life")
-    road = anchored(person.create, person.update([add_service("a")]), person.recover([add_service("b")]))
-    assert services(resolve(road[:1])) == ["home"]
-    assert services(resolve(road[:2])) == ["home", "a"]
-    assert services(resolve(road)) == ["b"]
-    end = resolve([*road, AnchoredOperation(9, 0, person.deactivate()), AnchoredOperation(10, 0, person.update())])
+    history = anchored(person.create, person.update([add_service("a")]), person.recover([add_service("b")]))
+    assert services(resolve(history[:1])) == ["home"]
+    assert services(resolve(history[:2])) == ["home", "a"]
+    assert services(resolve(history)) == ["b"]
+    end = resolve([*history, AnchoredOperation(9, 0, person.deactivate()), AnchoredOperation(10, 0, person.update())])
     assert end is not None
     assert end.deactivated
     assert end.number == 9
@@ -58,11 +58,11 @@ def test_p5_the_order_in_which_operations_are_handed_in_changes_nothing(data: st
     operations = [person.create, *(getattr(person, kind)() for kind in kinds)]
     if data.draw(st.booleans()):
         operations.append(person.deactivate())
-    road = anchored(*operations)
+    history = anchored(*operations)
     state = None
-    for step in road:
+    for step in history:
         state = apply(state, step)
-    assert resolve(data.draw(st.permutations(road))) == state
+    assert resolve(data.draw(st.permutations(history))) == state
 
 
 def test_without_a_create_there_is_no_did() -> None:
@@ -87,8 +87,8 @@ def test_of_two_operations_for_one_commitment_the_earliest_valid_one_wins() -> N
 def test_within_a_batch_the_index_decides() -> None:
     person, rival = DidOwner("fork"), DidOwner("fork")
     first, second = person.update([add_service("first")]), rival.update([add_service("second")])
-    road = [AnchoredOperation(0, 0, person.create), AnchoredOperation(1, 8, first), AnchoredOperation(1, 7, second)]
-    assert services(resolve(road)) == ["home", "second"]
+    history = [AnchoredOperation(0, 0, person.create), AnchoredOperation(1, 8, first), AnchoredOperation(1, 7, second)]
+    assert services(resolve(history)) == ["home", "second"]
 
 
 def test_an_update_before_a_recovery_in_the_ledger_is_still_undone_by_it() -> None:

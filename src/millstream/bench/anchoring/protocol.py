@@ -93,13 +93,17 @@ def _read(operations: Sequence[Operation]) -> Measurement:
 
 
 def _resolve(operations: Sequence[Operation], before: Sequence[Sequence[Operation]]) -> Measurement:
-    roads = [
+    histories = [
         [AnchoredOperation(number, 0, each) for number, each in enumerate([*earlier, operation])]
         for earlier, operation in zip(before, operations, strict=True)
     ]
 
     def run() -> None:
-        assert all(state is not None and state.number == len(road) - 1 for road in roads for state in [resolve(road)])
+        assert all(
+            state is not None and state.number == len(history) - 1
+            for history in histories
+            for state in [resolve(history)]
+        )
 
     return timed(len(operations), run)
 

@@ -28,7 +28,7 @@ def routes(pages: PageRenderer) -> list[BaseRoute]:
 
 
 def overview(call: PageRequest) -> Mapping[str, Any]:
-    """The whole road at a glance."""
+    """The state of each step at a glance."""
     coarse = call.query.get("past") == "day"
     samples = call.app.poller.history(coarse=coarse)
     return {

@@ -115,19 +115,19 @@
   });
 
   // The server tells of what changed; it is asked again by itself after a break.
-  const road = document.querySelector("[data-live=road]");
+  const steps = document.querySelector("[data-live=steps]");
   const verdict = document.querySelector("[data-live=verdict]");
   const live = document.getElementById("live");
-  if ((road || live || charts.length) && window.EventSource) {
-    const events = new EventSource(road ? "/events?road=1" : "/events");
+  if ((steps || live || charts.length) && window.EventSource) {
+    const events = new EventSource(steps ? "/events?steps=1" : "/events");
     events.onopen = () => { state.hidden = false; state.classList.remove("lost"); state.textContent = "live"; };
     events.onerror = () => { state.hidden = false; state.classList.add("lost"); state.textContent = "the server does not answer; retrying"; };
     events.addEventListener("sample", (event) => add(JSON.parse(event.data)));
     events.addEventListener("changed", () => {
       if (!document.hidden && live && !live.contains(document.activeElement)) htmx.trigger(document.body, "changed");
     });
-    events.addEventListener("road", (event) => {
-      if (!document.hidden && !road.contains(document.activeElement)) road.innerHTML = event.data;
+    events.addEventListener("steps", (event) => {
+      if (!document.hidden && !steps.contains(document.activeElement)) steps.innerHTML = event.data;
     });
     events.addEventListener("verdict", (event) => {
       if (verdict.dataset.shown !== event.data && !verdict.contains(document.activeElement)) {

@@ -1,4 +1,4 @@
-"""The stages of the road, in order."""
+"""The stages of the demo, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.demo.stages.publish import publish
 
 
 def stages_of(arrivals: Sequence[Arrivals]) -> list[Stage]:
-    """The whole road for *arrivals*, the first of which are batched in the stage ``batch``."""
+    """All stages for *arrivals*, the first of which are batched in the stage ``batch``."""
     first, *others = [each.log for each in arrivals]
     return [
         *(Stage(f"publish-{each.log}", f"publish to the log {each.log}", publish(each)) for each in arrivals),

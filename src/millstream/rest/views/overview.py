@@ -1,4 +1,4 @@
-"""The whole road, and its last minutes."""
+"""The state of each step, from logs to checks, and its last minutes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The road on a standalone cluster, as a program of its own: a process has one Spark session.
+"""Every job on a standalone cluster, as a program of its own: a process has one Spark session.
 
-``python cluster_road.py FOLDER MASTER LOG_STORE S3_STORE WORKER JOB [RESULTS]`` prints what came of it as JSON; the
+``python cluster_jobs.py FOLDER MASTER LOG_STORE S3_STORE WORKER JOB [RESULTS]`` prints what came of it as JSON; the
 process WORKER is killed in the middle of JOB. Results go to the URL RESULTS, or to the folder ``jobs`` of FOLDER.
 """
 

@@ -1,4 +1,4 @@
-"""Every job over stored data, one after the other, as a program to be killed: ``python killed_road.py FOLDER SEED``.
+"""Every job over stored data, one after the other, as a program to be killed: ``python killed_jobs.py FOLDER SEED``.
 
 Run again it goes on where it was. Its tasks die the first time they are tried, a quarter of them; SEED decides how many
 cores there are, and into how many parts data is dealt. What the jobs say that write nothing ends in ``told.json``.
@@ -51,13 +51,13 @@ def settings_of(folder: Path) -> Settings:
 
 
 def main(folder: Path, seed: int) -> None:
-    """Take the road of messages, then that of content, with both audits at the end of them."""
+    """Run the jobs for messages, then those for content, with both audits at the end of them."""
     draw = random.Random(seed)
     options = SparkOptions(f"local[{draw.randint(1, 3)},3]", shuffle_partitions=draw.randint(1, 6), confs=MORTAL)
     with (
         spark_session(folder / "work", options) as spark,
         Node.open(settings_of(folder)) as node,
-        spark_errors_explained("road"),
+        spark_errors_explained("jobs"),
         job_log_file(folder / "jobs.jsonl"),
     ):
         told = take_messages(spark, node, folder) | take_content(spark, folder)

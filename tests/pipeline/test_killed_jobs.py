@@ -39,7 +39,7 @@ from suite.engines import open_engine
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
-PROGRAM = Path(__file__).with_name("killed_road.py")
+PROGRAM = Path(__file__).with_name("killed_jobs.py")
 
 MARKS: Sequence[Callable[[Path, int], bool]] = [
     lambda folder, _: has(folder, "node/*.staging/**/part-*"),
@@ -61,7 +61,7 @@ JOBS = {
     "batch", "anchor", "verify-batches", "inventory", "duplication", "copies", "changes", "statistics", "integrity",
     "report", "audit", "audit-identifiers",
 }  # fmt: skip
-"""The jobs of the road, by the names in their lines."""
+"""The jobs, by the names in their lines."""
 
 CI_MARKS = MARKS[2:3]
 """Each takes a Java machine of its own, and an early one the least beside; other tests kill drivers of other jobs."""
@@ -189,7 +189,7 @@ def check_growth(
 
 def load_program() -> Any:
     """The program's module."""
-    spec = importlib.util.spec_from_file_location("killed_road", PROGRAM)
+    spec = importlib.util.spec_from_file_location("killed_jobs", PROGRAM)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
