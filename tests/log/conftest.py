@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,10 @@ from millstream.log import Log, LogSpec, open_store
 from millstream.log.backends.database.driver import DatabaseConnection
 from millstream.testing import databases
 from millstream.testing.databases import connected
+from millstream.testing.disk import build_shim
+from millstream.testing.services import LocalServerMissingError
 from millstream.testing.waiting import until
+from suite.missing import end_without
 
 
 class Databases:
@@ -40,6 +44,15 @@ class Databases:
         url = f"{self.server}test_{secrets.token_hex(6)}"
         open_store(url).close()
         return url
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that stands between a process and its disk."""
+    try:
+        return build_shim(tmp_path_factory.mktemp("shim"))
+    except LocalServerMissingError as error:
+        end_without(error)
 
 
 @pytest.fixture(scope="session")

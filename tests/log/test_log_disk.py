@@ -16,13 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.log import LogSpec, open_store
-from millstream.testing.disk import DiskFaults, Recording, build_shim
+from millstream.testing.disk import DiskFaults, Recording
 from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.services import LocalServerMissingError
 from millstream.testing.torture import LOG, WatchedProcess
 from millstream.testing.torture.checks import check_confirmed, read_confirmed
 from millstream.testing.torture.writer import FAILED
-from suite.missing import end_without
 from suite.sizes import examples
 
 HERE = Path(__file__).parent
@@ -30,15 +29,6 @@ WRITER = "millstream.testing.torture.writer"
 PACKS, PACK = 16, 20
 
 Scenario = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture(scope="session")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that stands between a process and its disk."""
-    try:
-        return build_shim(tmp_path_factory.mktemp("shim"))
-    except LocalServerMissingError as error:
-        end_without(error)
 
 
 # The power is lost

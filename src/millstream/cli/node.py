@@ -1,4 +1,4 @@
-"""``millstream node``: move the tables of a node, and list and drain its processes."""
+"""``millstream node``: move and compact the tables of a node, and list and drain its processes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.change_log import record_change
+from millstream.cli.change_log import record_change, record_freed_space
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.amounts import counted, format_duration
 from millstream.core.errors import BusyError
 from millstream.core.timestamps import format_timestamp
+from millstream.node.context import DATABASE
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -110,6 +111,30 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
     echo_line(f"integrity reports  {reports:,}")
     setting = "remove node.database from the settings" if target == FILE else "set node.database to the new URL"
     echo_line(f"{sum(table.rows for table in moved):,} rows moved and verified; now {setting}")
+
+
+@example("millstream node compact")
+@node.command()
+@json_option
+@data_options
+def compact(settings: Settings, as_json: bool) -> None:
+    """Give the free space in node.db back to the file system.
+
+    The file keeps the space of rows that were removed for new rows. Stop all processes of the node first. A crash or a
+    power loss loses nothing. The disk must have room for two copies of what remains; if SQLITE_TMPDIR names a folder on
+    another disk, for one copy on each.
+    """
+    from millstream.node.compaction import compact_database
+    from millstream.status.serving_node import find_serving_node
+
+    if (serving := find_serving_node(settings.folder)) is not None:
+        raise NodeServesError(f"process {serving.pid} serves this node: stop the process first")
+    sizes = compact_database(settings)
+    record_freed_space(settings, "compact", DATABASE, bytes_before=sizes.before, bytes_after=sizes.after)
+    if as_json:
+        print_json({"bytes_before": sizes.before, "bytes_after": sizes.after})
+    else:
+        echo_line(f"{DATABASE}: {sizes}")
 
 
 @example("millstream node ls")

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from millstream.log.upkeep.copying import LogCopyResult, copy_consumers, copy_log
     from millstream.log.upkeep.retention import Retention, RetentionPlan
     from millstream.log.upkeep.retention_enforcer import RetentionEnforcer
+    from millstream.log.upkeep.vacuuming import VacuumResult
     from millstream.log.upkeep.verification import Verification
     from millstream.log.writing.writer import Writer
 
@@ -102,6 +103,7 @@ __all__ = [
     "TieringResult",
     "TrimmedError",
     "UnreadableIds",
+    "VacuumResult",
     "Verification",
     "Writer",
     "WriterBusyError",

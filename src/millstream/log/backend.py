@@ -7,13 +7,16 @@ A backend knows nothing of messages. Every implementation passes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
 from millstream.log.block_header import EncodedBlock
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.watermarks import decode_watermarks
+
+if TYPE_CHECKING:
+    from millstream.core.sqlite_vacuum import FileSizes
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +250,28 @@ class LooksCheaply(Protocol):
 
     def is_at_end(self, log: str, last_id: int) -> bool:
         """Whether *last_id* seems to be the last one still, by one request. It may be True too long, for some calls."""
+        ...
+
+
+@runtime_checkable
+class Vacuums(Protocol):
+    """A backend in one file, which keeps the space of freed blocks for new ones."""
+
+    def vacuum(self) -> FileSizes:
+        """Give the space that no log uses back to the file system. A crash leaves every log as it was.
+
+        Raises :class:`~millstream.log.errors.StorageFullError` where the disk has no room to do that, and
+        :class:`~millstream.log.errors.StorageBusyError` where another process is reading or writing.
+        """
+        ...
+
+
+@runtime_checkable
+class VacuumedByServer(Protocol):
+    """A backend in a database of a server, which keeps the space of freed blocks in the tables."""
+
+    def vacuum_statements(self, log: str) -> Sequence[str]:
+        """What an administrator executes to give the free space in the tables of *log* back to the server's disk."""
         ...
 
 

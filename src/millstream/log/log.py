@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from millstream.log.reading.reader import Reader
     from millstream.log.sourced import Sourced
     from millstream.log.tiering.block_mover import BlockMover
+    from millstream.log.upkeep.vacuuming import VacuumResult
     from millstream.log.upkeep.verification import Verification
     from millstream.log.writing.writer import Writer
 
@@ -317,6 +318,18 @@ class Log:
         from millstream.log.tiering.compactor import Compactor
 
         return Compactor(hot, self.name, self._backend.places(self.name), rules).run_once(stopped=stopped)
+
+    def vacuum(self) -> VacuumResult:
+        """Give the space of trimmed and moved messages back to the disk; for a log in an SQLite file, whose other logs
+        are vacuumed with it.
+
+        Readers go on; a writer that begins meanwhile waits up to a minute. A crash loses nothing. Raises
+        :class:`WriterBusyError` where a log of the file has a writer, :class:`StorageFullError` where the disk has too
+        little room for copies, and :class:`StorageBusyError`.
+        """
+        from millstream.log.upkeep.vacuuming import vacuum_log
+
+        return vacuum_log(self._backend.hot, self.name)
 
     def leftovers(self) -> Sequence[str]:
         """The names of objects that runs which were killed have left; nothing needs them, and nothing deletes them.

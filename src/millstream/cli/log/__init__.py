@@ -46,6 +46,10 @@ TABLES = {
             "millstream.cli.log.trim:trim",
             "Trim the oldest messages of the log NAME: below an id, by rules, or by the log's own policy.",
         ),
+        "compact": (
+            "millstream.cli.log.compact:compact",
+            "Give the space of trimmed messages of the log NAME back to the file system.",
+        ),
         "tier": (
             "millstream.cli.log.tier:tier",
             "Move older messages of the log NAME to an object store; readers still find them.",

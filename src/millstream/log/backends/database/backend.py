@@ -196,6 +196,9 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
             self._execute(self.sql.DELETE_BLOCKS.format(table), last_id)
         return freed
 
+    def vacuum_statements(self, log: str) -> Sequence[str]:
+        return [self.sql.VACUUM.format(self._table(log))]
+
     def get_state(self, log: str, key: str) -> VersionedValue:
         self._table(log)
         rows = self._rows(self.sql.GET_STATE, log, key.encode())

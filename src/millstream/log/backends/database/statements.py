@@ -82,6 +82,10 @@ class Statements:
     DELETE_BLOCKS = "DELETE FROM {} WHERE first_id <= ?"
     """Blocks do not overlap, so all up to a block that ends below an id do."""
 
+    VACUUM: ClassVar[str]
+    """Gives the free space in the table back to the disk: for administrators, since it needs room for a copy of the
+    table on a disk that only the server sees, and may lock the table meanwhile."""
+
     GET_STATE = "SELECT version, value FROM millstream_states WHERE log = ? AND name = ?"
     INSERT_STATE = "INSERT INTO millstream_states VALUES (?, ?, 1, ?)"
     UPDATE_STATE = (

@@ -72,6 +72,8 @@ class MysqlStatements(Statements):
     )
     OLD_BLOCKS = "SELECT first_id, bytes FROM {} WHERE part = 0 AND last_id < ? ORDER BY first_id LIMIT ?"
 
+    VACUUM = "OPTIMIZE TABLE {}"
+
     SET_STATE = """
         INSERT INTO millstream_states VALUES (?, ?, 1, ?)
         ON DUPLICATE KEY UPDATE version = version + 1, value = VALUES(value)

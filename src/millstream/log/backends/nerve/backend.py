@@ -208,6 +208,10 @@ class NerveBackend:
         )
         return deleted * row_bytes
 
+    def vacuum_statements(self, log: str) -> Sequence[str]:
+        tables = self._queue(log).tables
+        return [mysql.VACUUM.format(tables.rows(shard)) for shard in range(tables.shards)]
+
     def get_state(self, log: str, key: str) -> VersionedValue:
         queue = self._queue(log)
         if key.startswith(PREFIX):

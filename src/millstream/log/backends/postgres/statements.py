@@ -90,6 +90,8 @@ class PostgresStatements(Statements):
     )
     OLD_BLOCKS = "SELECT first_id, bytes FROM {} WHERE last_id < ? ORDER BY first_id LIMIT ?"
 
+    VACUUM = "VACUUM FULL {}"
+
     STATES = """
         SELECT name, version, value FROM millstream_states
         WHERE log = ? AND substring(name FROM 1 FOR ?::int) = ? ORDER BY name

@@ -13,6 +13,7 @@ from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.durable import is_on_read_only_disk, sync_folder
 from millstream.core.lock_holders import describe_lock_holders
 from millstream.core.private_files import make_private_file, make_private_folder
+from millstream.core.sqlite_vacuum import FileInUseError, FileSizes, NoSpaceError, vacuum
 from millstream.log.backend import (
     MAX_RECLAIMED_BLOCKS,
     BlockStatistics,
@@ -229,6 +230,15 @@ class SqliteBackend:
             with contextlib.suppress(StorageFullError):  # what was freed is freed
                 self._checkpoint()
         return freed
+
+    def vacuum(self) -> FileSizes:
+        with self._writing, self._translated():
+            try:
+                return vacuum(self._writer, self._path)
+            except NoSpaceError as error:
+                raise StorageFullError(str(error)) from error
+            except FileInUseError as error:
+                raise StorageBusyError(str(error)) from error
 
     def get_state(self, log: str, key: str) -> VersionedValue:
         with self._reading() as db:
