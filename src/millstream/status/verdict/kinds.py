@@ -299,14 +299,15 @@ KINDS: Mapping[str, IssueKind] = {
         "node",
         BAD,
         "Without free space nothing can be appended.",
-        "free disk space, or move older blocks to a tier (`millstream log tier`)",
+        "free disk space, or move older blocks to a tier (`millstream log tier`); then a log in an SQLite file needs "
+        "`millstream log compact`",
     ),
     "disk-filling": IssueKind(
         "node",
         BAD,
         "At the rate of the last day the disk is soon full, and nothing can be written there.",
         "free disk space, or stop what fills it; logs can be trimmed (`millstream log trim`), or their older blocks "
-        "moved to a tier (`millstream log tier`)",
+        "moved to a tier (`millstream log tier`); then a log in an SQLite file needs `millstream log compact`",
     ),
     "clock": IssueKind(
         "node",
