@@ -15,7 +15,7 @@ from support.commands import run_command
 
 
 def opened(folder: Path) -> Node:
-    return Node.open(load_settings({"data": str(folder)}, environment={})[0])
+    return Node.open(load_settings({"data": str(folder)}, environment={})[0], create=True)
 
 
 def with_free_space(folder: Path) -> Path:

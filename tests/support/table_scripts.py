@@ -23,6 +23,7 @@ from millstream.core.clock import VirtualClock
 from millstream.core.sql import writing
 from millstream.mill.adoption.catalog import AdoptedFiles, AdoptionCatalog, AdoptionFinding
 from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import ComparedItem, ItemDifference
 from millstream.mill.duplication.held_items import HeldItems
 from millstream.mill.integrity.bit_log import BitLog
@@ -30,9 +31,11 @@ from millstream.mill.integrity_decision import BitCheckOutcome, CheckVerdict, Ma
 from millstream.mill.manifest import CheckResult, Manifest, ManifestEvent
 from millstream.mill.manifest_table import AddedItems, IntactItems
 from millstream.mill.policies.policy import Pair
+from millstream.mill.policies.repository import Policies
 from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.reports.coverage import coverage_of, findings_of
 from millstream.mill.reports.statistics import SpaceSize, SpaceStatisticsTable, StatisticsPeriod
+from millstream.mill.retirement import StoreRetirement
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.status.history import MinuteSample, StatusHistory
 from millstream.status.models import Sample
@@ -181,6 +184,35 @@ def held_items(engine: sa.Engine) -> Iterator[Any]:
         yield held.page(pair, "s"), held.counts(), held.vanished(), held.of_item("s", "z")
 
 
+def retirement(engine: sa.Engine) -> Iterator[Any]:
+    manifest, statistics = Manifest(engine), SpaceStatisticsTable(engine)
+    guard = ChangeGuard(engine, VirtualClock(), manifest.count)
+    for store, at in (("here", 100), ("gone", 90)):
+        manifest.writer.record_added(AddedItems(store, "s", at, IDS, [SUM] * 10, list(range(10)), ["text/plain"] * 10))
+    manifest.writer.record(
+        [
+            ManifestEvent("here", "s", "z", 101, deleted=True),
+            ManifestEvent("gone", "s", "A", 102, OTHER),
+            ManifestEvent("here", "s", "a ", 103, OTHER),
+            ManifestEvent("gone", "s", "a/b", 104, deleted=True),
+            ManifestEvent("gone", "t", "é", 104, None),
+            ManifestEvent("gone", "x-quarantine", "é", 104, None),
+        ]
+    )
+    bad = CheckResult("here", "s", "é", CheckVerdict.FAILURE, "B3", "corrupt", "x", 201, 5, SUM, OTHER, None)
+    manifest.writer.apply([bad])
+    statistics.add(SpaceSize("gone", "s", 1, 9, 45))
+    vanished = ComparedItem("a", ItemDifference.HELD, 1, replaces=False)
+    guard.items.record(Pair("gone", "here"), "s", [vanished], is_held=False)
+    retiring = StoreRetirement(manifest, statistics, guard, ["here"], Policies())
+    found = retiring.find("gone")
+    yield found
+    retiring.retire(found, VirtualClock(5))
+    yield manifest.rows().to_pylist()
+    yield statistics.latest()
+    yield guard.items.counts()
+
+
 def repairs_and_statistics(engine: sa.Engine) -> Iterator[Any]:
     repairs = RepairLog(engine, holder="me")
     begun = repairs.begin(RepairEvent(1, "1", "s", "é", False, "rot"))
@@ -237,4 +269,16 @@ def journal(engine: sa.Engine) -> Iterator[Any]:
     yield list(journal.waiting_parts(journal.stream("pumps", CONFIG), 99))
 
 
-SCRIPTS = [manifest, bit_log, outbox, audit_log, adoption, held_items, repairs_and_statistics, console, trees, journal]
+SCRIPTS = [
+    manifest,
+    bit_log,
+    outbox,
+    audit_log,
+    adoption,
+    held_items,
+    retirement,
+    repairs_and_statistics,
+    console,
+    trees,
+    journal,
+]

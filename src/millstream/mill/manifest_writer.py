@@ -75,6 +75,22 @@ class ManifestWriter:
                 ]
                 _note(connection, rows)
 
+    def remove_store(self, store: str) -> None:
+        """Remove every row of *store*, tombstones included, a part at a time: after a crash, the rest is left."""
+        columns = _manifest.c
+        spaces = sa.select(columns.space).where(columns.store == store).distinct()
+        with self.engine.connect() as connection:
+            names = connection.scalars(spaces).all()
+        for space in names:
+            in_space = sa.and_(columns.store == store, columns.space == space)
+            page = sa.select(columns.content_id).where(in_space).order_by(columns.content_id).limit(1).offset(_REMOVED)
+            gone: str | None = ""
+            while gone is not None:
+                with writing(self.engine) as connection:
+                    gone = connection.execute(page).scalar_one_or_none()
+                    rows = in_space if gone is None else sa.and_(in_space, columns.content_id <= gone)
+                    connection.execute(sa.delete(_manifest).where(rows))
+
     def _insert(
         self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str], conflict: Conflict | None = None
     ) -> None:
@@ -135,6 +151,9 @@ WHERE store = ? AND space = ? AND content_id = ? AND sha256 IS ? AND NOT deleted
 """
 _NOTED = 500
 """Checks in one statement: SQLite takes 32,766 values."""
+
+_REMOVED = 50_000
+"""Rows that are removed in one transaction, so that no other writer waits long."""
 
 _NOTE_COLUMNS = {
     "of_store": "text", "of_space": "text", "item": "text", "observed": "text", "found": "text", "found_size": "bigint",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -66,6 +66,14 @@ class ReportsPart:
         content-addressed storage."""
         settings = self._context.settings
         return open_reports(settings, self._databases.own if settings.node.database else None)
+
+    def current_spaces(self) -> Sequence[tuple[str, str]]:
+        """Every (store, space) that has a report, sorted; without removed stores of which nothing is recorded."""
+        stores, known = self._context.settings.store_urls, dict[str, bool]()
+        for store, _ in (places := self.archive.spaces()):
+            if store not in known:
+                known[store] = store in stores or self._stores.manifest.has_items(store)
+        return [place for place in places if known[place[0]]]
 
     @locked_cached_property
     def reporter(self) -> Reporter:

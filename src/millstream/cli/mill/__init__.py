@@ -68,6 +68,10 @@ TABLES = {
             "millstream.cli.mill.audit:reconcile",
             "Compare the listings of audited stores with the audit log, and list every missing event.",
         ),
+        "retire": (
+            "millstream.cli.mill.retire:retire",
+            "Retire the records of STORE, which was removed from the settings for good.",
+        ),
         "rebuild": (
             "millstream.cli.mill.rebuild:rebuild",
             "Rebuild a lost or damaged TABLE, for all spaces or the given ones.",

@@ -120,6 +120,7 @@ def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bo
         click.echo("not checked: whether the newest reports were removed; for this, omit STORE and SPACE", err=True)
         return code
     for store, space in set(archive.spaces()).difference(places):
+        verify_chain(archive, store, space)
         found.update(map(report_anchor, reports_of(archive, store, space)))
     missing = [entry for anchor, entry in entries.items() if anchor not in found]
     _print_missing(missing)

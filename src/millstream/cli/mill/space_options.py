@@ -24,14 +24,17 @@ def chosen_spaces(
     """Every space of every store that is listed, or known to the manifest or otherwise; no system spaces.
 
     Of a store that cannot be listed only what is known is named, so that its reports say what is wrong; *unlisted* gets
-    the names of such stores. With it a store that is known and not configured counts as one, and its spaces are left
-    out. With *asked* a space that the policies copy to a store counts as one, whether it is there or not.
+    the names of such stores. With it a store that the manifest knows and that is not configured counts as one, and its
+    spaces are left out. With *asked* a space that the policies copy to a store counts as one, whether it is there or
+    not.
     """
     if store is not None and store not in node.stores.providers:
         raise UnknownStoreError(
             f"unknown store {store!r}; the configured stores are {', '.join(sorted(node.stores.providers))}"
         )
-    known = {*known, *node.stores.manifest.spaces()}
+    recorded = set(node.stores.manifest.spaces())
+    present = {*node.stores.providers, *(name for name, _ in recorded)}  # of retired stores there is only history
+    known = recorded | {place for place in known if place[0] in present}
     for name in node.stores.providers:
         try:
             known |= {(name, listed) for listed in node.stores.providers.call(node.stores.providers[name].spaces)}
@@ -41,7 +44,11 @@ def chosen_spaces(
                 unlisted.append(name)
     if unlisted is not None:
         for name in sorted({name for name, _ in known if name not in node.stores.providers and store is None}):
-            click.echo(f"{name}: the manifest knows items in it, and no such store is configured", err=True)
+            click.echo(
+                f"{name}: the manifest knows items in it, and no such store is configured; if it was removed for good, "
+                f"`millstream mill retire {name}` retires its records",
+                err=True,
+            )
             unlisted.append(name)
         known = {place for place in known if place[0] in node.stores.providers}
     if asked:

@@ -282,6 +282,14 @@ class ChangeGuard:
 
         return self._database.write(transaction)
 
+    def withdraw(self, store: str) -> None:
+        """Withdraw the held plans from or to *store*, which was removed, with their items and those that vanished."""
+        waiting = sa.and_(
+            sa.or_(_holds.c.source == store, _holds.c.destination == store), _holds.c.approved_at.is_(None)
+        )
+        self._database.write(lambda connection, _: connection.execute(sa.delete(_holds).where(waiting)))
+        self.items.remove_store(store)
+
     def _reason(self, connection: sa.Connection, plan: DuplicationPlan, now: int) -> str | None:
         """The reason why *plan* exceeds the budget."""
         approved = sa.select(_holds).where(_active(plan.pair, plan.space, now))

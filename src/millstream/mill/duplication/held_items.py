@@ -114,6 +114,11 @@ class HeldItems:
         if self.page(pair, space, limit=1):
             self._database.write(lambda connection, _: connection.execute(sa.delete(_items).where(_of(pair, space))))
 
+    def remove_store(self, store: str) -> None:
+        """Remove the items of all plans from or to *store*."""
+        gone = sa.delete(_items).where(sa.or_(_items.c.source == store, _items.c.destination == store))
+        self._database.write(lambda connection, _: connection.execute(gone))
+
     def page(self, pair: Pair, space: str, *, after: str = "", limit: int = 100) -> Sequence[HeldItem]:
         """Up to *limit* items of *space* between the stores of *pair* with ids after *after*, by id."""
         query = _rows().where(_of(pair, space), _items.c.content_id > after)

@@ -31,7 +31,10 @@ GROUP = 1000
 LOOKED_AT = 10 * GROUP
 """Items that are examined in one turn at most, where those that were checked lately are left out."""
 
-_GONE = "the manifest lists items in this store, which is not configured: they are not checked"
+_GONE = (
+    "the manifest lists items in this store, which is not configured: they are not checked; if it was removed for "
+    "good, `millstream mill retire` retires its records"
+)
 
 
 class BitMorsel(AnyMorsel, frozen=True, kw_only=True):

@@ -246,8 +246,8 @@ def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Finding
 @endpoints.get("/integrity/reports", ReportsQuery)
 def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[ReportRow]:
     """List the last report of each space, by store and space."""
-    query, archive = request.query, app.node.mill.reports.archive
-    where, end = archive.spaces(), query.offset + query.limit
+    query = request.query
+    where, end = app.node.mill.reports.current_spaces(), query.offset + query.limit
     shown = where if query.sort != "name" else where[query.offset : end]
     rows = [row for store, space in shown if (row := _report(app, store, space)) is not None]
     if query.sort != "name":

@@ -71,7 +71,7 @@ def look_at_copies(node: Node, reports: LatestReports, now: int) -> CopiesStatus
     work = OpenWork(holds=node.stores.change_guard.pending())
     spaces = list(ProtectionStatus(node.databases.own, policies, work, reports.latest, now).spaces())
     where = {(one.store, one.space) for one in spaces} | {(c.store, one.space) for one in spaces for c in one.copies}
-    found = {place: reports.latest(*place) for place in where | set(node.mill.reports.archive.spaces())}
+    found = {place: reports.latest(*place) for place in where | set(node.mill.reports.current_spaces())}
     return CopiesStatus(
         policies=policies,
         spaces=spaces,

@@ -1,0 +1,71 @@
+"""``millstream mill retire``: the records of a store that was removed from the settings."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from millstream.cli.change_log import record_change
+from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
+from millstream.cli.mill.audit import process_audits
+from millstream.core.amounts import counted, size_text
+from millstream.mill.retirement import StoreRecords, StoreRetirement, require_copies
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+@example("millstream mill retire third --yes")
+@click.command()
+@click.argument("store")
+@click.option("--yes", is_flag=True, help="Retire the records; without it, they are only counted.")
+@click.option("--last-copies", is_flag=True, help="Also if items have no other copy that is recorded as good.")
+@data_options
+@json_option
+def retire(settings: Settings, store: str, *, yes: bool, last_copies: bool, as_json: bool) -> None:
+    """Retire the records of STORE, which was removed from the settings for good.
+
+    Without --yes, the command only shows what is recorded. With it, the manifest no longer lists the items of STORE,
+    held plans between STORE and other stores are withdrawn, and checks no longer report STORE. Nothing is changed in
+    any store, and no copy may be deleted because of this. Reports and the audit log are kept.
+
+    STORE must not be in the settings or in a policy. Restart the processes of the node after you removed it there.
+    """
+    with Node.open(settings) as node:
+        process_audits(node)
+        retirement = StoreRetirement(
+            node.stores.manifest,
+            node.stores.statistics,
+            node.stores.change_guard,
+            settings.store_urls,
+            node.policies.current,
+        )
+        found = retirement.find(store)
+        if yes:
+            if not last_copies:
+                require_copies(found)
+            facts = msgspec.to_builtins(found)
+            facts = {name: facts[name] for name in ("spaces", "items", "bytes", "deletions", "last_copies")}
+            record_change(node, "retire", f"store {store}", **facts)
+            retirement.retire(found, node.clock)
+    if as_json:
+        print_json({**msgspec.to_builtins(found), "retired": yes})
+    else:
+        _print(found, retired=yes)
+
+
+def _print(found: StoreRecords, *, retired: bool) -> None:
+    spaces = f"{counted(found.items, 'item')} ({size_text(found.bytes)}) in {counted(len(found.spaces), 'space')}"
+    deletions = f", {counted(found.deletions, 'recorded deletion')}" if found.deletions else ""
+    click.echo(f"{found.store}: {spaces}{deletions}{' retired' if retired else ''}")
+    if found.last_copies:
+        click.echo(f"{counted(found.last_copies, 'item')} without another copy that is recorded as good:", err=True)
+        for name in found.named:
+            echo_line(f"  {name}", err=True)
+        if found.last_copies > len(found.named):
+            click.echo(f"  and {found.last_copies - len(found.named):,} more", err=True)
+    if not retired:
+        command = f"`millstream mill retire {found.store} --yes`"
+        if found.last_copies:
+            command = f"`millstream mill retire {found.store} --yes --last-copies`"
+        click.echo(f"nothing was changed; {command} retires these records")

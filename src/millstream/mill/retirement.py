@@ -1,0 +1,178 @@
+"""Retiring the records of a store that was removed from the settings for good, such as a disk that was thrown away.
+
+The rows leave the manifest. They get no tombstones: a tombstone says that people deleted the item, and allows to delete
+its copies. Reports, audit log and bit log are history and stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.amounts import counted
+from millstream.core.clock import Clock
+from millstream.core.errors import InputError
+from millstream.core.sql_rows import total
+from millstream.mill.adoption.catalog import AdoptionCatalog, items_table
+from millstream.mill.configured_stores import SYSTEM_PREFIX
+from millstream.mill.duplication.change_guard import ChangeGuard
+from millstream.mill.errors import MillError, UnknownStoreError
+from millstream.mill.integrity_decision import CheckVerdict
+from millstream.mill.manifest import Manifest, manifest_table
+from millstream.mill.policies.repository import Policies
+from millstream.mill.reports.statistics import SpaceSize, SpaceStatisticsTable
+
+NAMED = 10
+"""Items without another good copy that are named."""
+
+
+class StoreInUseError(MillError, InputError):
+    """The store is in the settings or in a policy, so its records are needed."""
+
+
+class LastCopiesError(MillError):
+    """Items have no other copy that is recorded as good."""
+
+
+class StoreRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of ``store``: its ``spaces``, the number of ``items`` and their ``bytes``, and recorded
+    ``deletions``.
+
+    Of ``last_copies`` items no store in the settings has another copy that is recorded as good; ``named`` are the first
+    of them, as SPACE/ID.
+    """
+
+    store: str
+    spaces: Sequence[str]
+    items: int
+    bytes: int
+    deletions: int
+    last_copies: int
+    named: Sequence[str]
+
+
+def require_copies(found: StoreRecords) -> None:
+    """Raise :class:`LastCopiesError` if the last record of where an item is would be lost."""
+    if found.last_copies:
+        raise LastCopiesError(
+            f"store {found.store!r} has the last copy of {counted(found.last_copies, 'item')} that is recorded as good "
+            f"({found.named[0]!r}{' and others' if found.last_copies > 1 else ''}): to copy the content first, put the "
+            "store into the settings again; if the content is lost or not needed, give the option --last-copies"
+        )
+
+
+class StoreRetirement:
+    """Looks at the records of removed stores in *manifest*, and retires them.
+
+    *urls* are the stores in the settings by id, *policies* those in force.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        statistics: SpaceStatisticsTable,
+        change_guard: ChangeGuard,
+        urls: Collection[str],
+        policies: Policies,
+    ) -> None:
+        self._manifest, self._statistics, self._change_guard = manifest, statistics, change_guard
+        self._urls, self._policies = urls, policies
+        self._engine = manifest.writer.engine
+
+    def find(self, store: str) -> StoreRecords:
+        """The records of *store*, which was removed. Raises :class:`StoreInUseError` and :class:`UnknownStoreError`."""
+        self._require_removed(store)
+        row = manifest_table.c
+        is_live = sa.case((row.deleted, 0), else_=1)
+        query = (
+            sa.select(row.space, sa.func.count(), total(is_live), total(is_live * row.size))
+            .where(row.store == store)
+            .group_by(row.space)
+            .order_by(row.space)
+        )
+        with self._engine.connect() as connection:
+            spaces = {name: tuple(map(int, sums)) for name, *sums in connection.execute(query)}
+        if not spaces:
+            raise UnknownStoreError(self._nothing_recorded(store))
+        rows, items, size = (sum(column) for column in zip(*spaces.values(), strict=True))
+        count, named = self._last_copies(store)
+        return StoreRecords(
+            store=store,
+            spaces=list(spaces),
+            items=items,
+            bytes=size,
+            deletions=rows - items,
+            last_copies=count,
+            named=named,
+        )
+
+    def retire(self, found: StoreRecords, clock: Clock) -> None:
+        """Retire what was *found*, durably; after a crash, the same call continues."""
+        self._change_guard.withdraw(found.store)
+        for size in self._statistics.latest(found.store):
+            if size.items:
+                self._statistics.add(SpaceSize(found.store, size.space, clock.now(), 0, 0))
+        self._manifest.writer.remove_store(found.store)
+
+    def _require_removed(self, store: str) -> None:
+        if store in self._urls:
+            raise StoreInUseError(
+                f"store {store!r} is in the settings: remove its section [stores.{store}] first, and restart the "
+                "processes of the node"
+            )
+        for account, policy in self._policies.by_account.items():
+            pair = next((pair for pair in policy.pairs if store in (pair.source, pair.destination)), None)
+            if pair is not None:
+                raise StoreInUseError(
+                    f"the policy of account {account!r} has the pair {pair}: remove store {store!r} from the policy "
+                    "first (`millstream mill policy save`)"
+                )
+
+    def _nothing_recorded(self, store: str) -> str:
+        removed = sorted({name for name, _ in self._manifest.spaces()} - set(self._urls))
+        others = f"removed stores with records: {', '.join(removed)}" if removed else "no removed store has records"
+        return f"the manifest has no records of a store {store!r}; {others}"
+
+    def _last_copies(self, store: str) -> tuple[int, Sequence[str]]:
+        """How many live items of *store* have no other good copy, and the first of them."""
+        AdoptionCatalog(self._engine)  # makes its tables
+        here, other, adopted = manifest_table.alias("here"), manifest_table.alias("other"), items_table.alias("adopted")
+        has_vanished = sa.select(1).where(
+            adopted.c.store == other.c.store,
+            adopted.c.space == other.c.space,
+            adopted.c.content_id == other.c.content_id,
+            adopted.c.vanished_at.is_not(None),
+        )
+        is_same = sa.or_(
+            other.c.sha256 == here.c.sha256,
+            other.c.sha256.is_(None),
+            here.c.sha256.is_(None),
+            other.c.modified > here.c.modified,  # a later version of the item
+        )
+        copied = sa.select(1).where(
+            other.c.store.in_(sorted(self._urls)),
+            other.c.space == here.c.space,
+            other.c.content_id == here.c.content_id,
+            other.c.deleted.is_(False),
+            other.c.missing.is_(False),
+            sa.func.coalesce(other.c.outcome, "") != CheckVerdict.FAILURE.value,
+            is_same,
+            ~has_vanished.exists(),
+        )
+        is_last = sa.and_(
+            here.c.store == store,
+            here.c.deleted.is_(False),
+            here.c.missing.is_(False),
+            sa.func.substr(here.c.space, 1, len(SYSTEM_PREFIX)) != SYSTEM_PREFIX,  # its items are bad copies
+            ~copied.exists(),
+        )
+        first = sa.select(here.c.space, here.c.content_id).where(is_last)
+        first = first.order_by(here.c.space, here.c.content_id).limit(NAMED)
+        with self._engine.connect() as connection:
+            named = [f"{space}/{content_id}" for space, content_id in connection.execute(first)]
+            if len(named) < NAMED:
+                return len(named), named
+            count = sa.select(sa.func.count()).select_from(here).where(is_last)
+            return int(connection.execute(count).scalar_one()), named
