@@ -57,6 +57,7 @@ def test_what_takes_minutes_has_one_round_and_the_table_says_so() -> None:
     assert turns == ["theirs", "ours"]
     both = msgspec.structs.replace(report(1), results=(long, *report(1).results))
     assert put_section("", both).count("Durable. There was one round.\n") == 1
+    assert "| ours | 30 | 3.00× | 2 |" in put_section("", both), "one round has no range"
 
 
 def test_every_benchmark_has_a_purpose_and_comparisons() -> None:
@@ -96,7 +97,7 @@ def test_a_section_replaces_its_predecessor_and_leaves_the_others_alone() -> Non
     assert "The benchmark took 99 s for " in again
     assert again.startswith("# Mine")
     assert "<!-- end other -->" in again
-    assert "| ours | 35 | 2.50× | 2 |" in again
+    assert "| ours | 35 | 30–40 | 2.50× | 2 |" in again, "the median of two rounds, the lowest and the highest"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_the_command_writes_json_and_markdown(tmp_path: Path, monkeypatch: pytes
     done = CliRunner().invoke(bench, ["log", "--runs", "2", *files], catch_exceptions=False)
     assert done.exit_code == 0
     assert json.loads((tmp_path / "r.json").read_bytes())["results"][0]["rows"][1]["contender"] == "ours"
-    assert "| ours | 35 | 2.50× | 2 |" in (tmp_path / "r.md").read_text("utf-8")
+    assert "| ours | 35 | 30–40 | 2.50× | 2 |" in (tmp_path / "r.md").read_text("utf-8")
     assert "Writing" in done.stdout
 
 

@@ -71,14 +71,16 @@ def figure(name: str, row: ContenderResult) -> str:
 
 def _table(result: ComparisonResult, runs: int) -> list[str]:
     figures = sorted({name for row in result.rows for name in row.figures})
-    columns = ["case", result.unit, "ratio", *figures]
+    is_repeated = any(len(row.values) > 1 for row in result.rows)
+    columns = ["case", result.unit, *(["range"] if is_repeated else []), "ratio", *figures]
     rounds = " There was one round." if {len(row.values) for row in result.rows} == {1} and runs > 1 else ""
     lines = [f"### {result.title}", "", f"{result.conditions}{rounds}", "", "| " + " | ".join(columns) + " |"]
     lines.append("|" + "---|" + "---:|" * (len(columns) - 1))
-    lines += ["| " + " | ".join(_cells(row, figures)) + " |" for row in result.rows]
+    lines += ["| " + " | ".join(_cells(row, figures, is_repeated=is_repeated)) + " |" for row in result.rows]
     return [*lines, ""]
 
 
-def _cells(row: ContenderResult, figures: list[str]) -> list[str]:
+def _cells(row: ContenderResult, figures: list[str], *, is_repeated: bool) -> list[str]:
+    spread = [f"{number(min(row.values))}–{number(max(row.values))}"] if is_repeated else []
     more = [figure(name, row) for name in figures]
-    return [row.contender, number(row.median), f"{row.ratio:.2f}×", *more]
+    return [row.contender, number(row.median), *spread, f"{row.ratio:.2f}×", *more]
