@@ -203,7 +203,7 @@ def test_info_names_what_a_log_is_trimmed_by(shell: Shell) -> None:
     assert told == {
         "weather": "by the rule for 'weather' in the settings: max_age 30 d, keep_consumers",
         "other": "by the rule for '*' in the settings: max_count 5",
-        "dotted.name": "never: it has no policy, and no rule of the settings is for it",
+        "dotted.name": "never: the log has no policy, and no rule in the settings matches it",
     }
     shell.run("trim", "dotted.name", "--max-age", "1d", "--keep-policy")
     assert "trimmed   by its own policy: max_age 1 d" in shell.run("describe", "dotted.name")

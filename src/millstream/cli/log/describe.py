@@ -51,8 +51,8 @@ def _trimmed(kind: Kind, policy: Retention | None, rule: LogRule | None) -> str:
     if policy is not None and policy != Retention():
         return f"by its own policy: {_limits(policy)}"
     if kind in SYSTEM_KINDS:
-        return "by Millstream, which keeps it, where it needs no more of it"
-    return "never: it has no policy, and no rule of the settings is for it"
+        return "by Millstream, as soon as the node no longer needs a message"
+    return "never: the log has no policy, and no rule in the settings matches it"
 
 
 def _limits(policy: Retention) -> str:

@@ -156,5 +156,5 @@ def _show(relayed: RelayResult, outbox: Outbox, log: str, *, as_json: bool) -> N
     click.echo(
         f"{found.outbox} to {log}: {counted(found.messages, 'message')} in "
         f"{counted(found.batches, 'batch')}{dead}, last row "
-        f"{found.last_row}, last id {found.last_id}; {found.waiting:,} wait"
+        f"{found.last_row}, last id {found.last_id}; waiting: {counted(found.waiting, 'row')}"
     )
