@@ -15,7 +15,7 @@ from millstream.core.canonical import parse_canonical
 from millstream.mill.errors import ReportError
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
-from millstream.mill.reports.archive import reports_of, verify_chain
+from millstream.mill.reports.archive import decode_report, reports_of, verify_chain
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.page import page
 from millstream.mill.reports.report import (
@@ -141,6 +141,26 @@ def test_a_report_that_was_changed_or_taken_out_is_seen(tmp_path: Path) -> None:
     middle.write_bytes(b'{ "not": "canonical" }')
     with pytest.raises(ReportError, match=r"000002\.json differs from the report"):
         verify_chain(folder, "1", "s")
+
+
+def test_reports_are_counted_beyond_a_million(tmp_path: Path) -> None:
+    folder = ReportFolder(tmp_path)
+    folder.save(report(CheckVerdict.SUCCESS))
+    first = tmp_path / "1" / "s" / "000001.json"
+    first.rename(first.with_name("999999.json"))
+    for verdict in (CheckVerdict.FAILURE, CheckVerdict.SUCCESS):
+        folder.save(report(verdict))
+    assert [stored.number for stored in folder.stored("1", "s")] == [999_999, 1_000_000, 1_000_001]
+    chain = [decode_report(stored) for stored in folder.stored("1", "s")]
+    assert [made.previous for made in chain] == [None, chain[0].sha256, chain[1].sha256]
+    assert folder.latest("1", "s") == chain[2]
+
+
+def test_a_report_that_was_taken_out_does_not_let_the_next_one_replace_the_last(tmp_path: Path) -> None:
+    folder = three_reports(tmp_path)
+    (tmp_path / "1" / "s" / "000002.json").unlink()
+    folder.save(report(CheckVerdict.SUCCESS))
+    assert [stored.number for stored in folder.stored("1", "s")] == [1, 3, 4]
 
 
 def test_odd_names_stay_inside_the_folder(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from millstream.mill.reports.archive import StoredReport, decode_report
 from millstream.mill.reports.page import page
 from millstream.mill.reports.report import IntegrityReport, encode_report
 
-_NAME = re.compile(r"(\d{6})\.json")
+_NAME = re.compile(r"([0-9]{6}|[1-9][0-9]{6,})\.json")
+"""The file of a report: its number with six digits or more."""
 _PIECE = 1 << 20
 
 
@@ -35,10 +36,11 @@ class ReportFolder:
     def _save(self, report: IntegrityReport, tsv: Iterable[str] | None) -> IntegrityReport:
         paths = self._paths(report.store, report.space)
         previous = decode_report(_stored(paths[-1])).sha256 if paths else None
-        path = self._path(report.store, report.space, len(paths) + 1)
+        number = _number(paths[-1]) + 1 if paths else 1  # not their count: after a loss it is the number of the last
+        path = self._path(report.store, report.space, number)
         chained = msgspec.structs.replace(report, previous=previous)
         lines = None if tsv is None else (line.encode() for line in tsv)
-        _write(path, StoredReport(len(paths) + 1, encode_report(chained), str(path)), lines)
+        _write(path, StoredReport(number, encode_report(chained), str(path)), lines)
         return chained
 
     def latest(self, store: str, space: str) -> IntegrityReport | None:
@@ -77,7 +79,8 @@ class ReportFolder:
 
     def _paths(self, store: str, space: str) -> Sequence[Path]:
         folder = self.folder(store, space)
-        return sorted(path for path in folder.glob("*.json") if _NAME.fullmatch(path.name)) if folder.is_dir() else []
+        found = (path for path in folder.glob("*.json") if _NAME.fullmatch(path.name)) if folder.is_dir() else ()
+        return sorted(found, key=_number)  # a name of seven digits sorts before one of six
 
 
 def encode_name(name: str) -> str:
@@ -86,8 +89,12 @@ def encode_name(name: str) -> str:
     return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
 
 
+def _number(path: Path) -> int:
+    return int(path.stem)
+
+
 def _stored(path: Path) -> StoredReport:
-    return StoredReport(int(path.stem), path.read_bytes(), str(path))
+    return StoredReport(_number(path), path.read_bytes(), str(path))
 
 
 def _write(path: Path, report: StoredReport, lines: Iterable[bytes] | None) -> None:
