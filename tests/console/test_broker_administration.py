@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
+import msgspec
 import pytest
 from in_process import AskedInProcess
 
@@ -19,7 +21,7 @@ from millstream.core.errors import InputError
 from millstream.core.sql import SqlBusyError
 from millstream.log import Message
 from millstream.messaging.broker.address import RouteEndpoints
-from millstream.messaging.broker.admin import TOPICS, AdminCallError, AdminService
+from millstream.messaging.broker.admin import TOPICS, AdminCall, AdminCallError, AdminService
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import StatusError
@@ -185,15 +187,33 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     assert asked.api("/system/audit-log")["items"] == before
 
 
-def test_a_topic_is_deleted_only_once_that_is_recorded(asked: AskedInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked.api("/topics", {"name": "bills"})
-    for fault in ("add", "check"):
-        with monkeypatch.context() as patch:
-            patch.setattr(asked.app.operator_log, fault, _raise_busy)
-            code, _ = asked.ask("POST", "/api/v1/topics/delete", {"topic": "bills"})
-        assert code >= 400 and [row["name"] for row in asked.api("/topics?topic=bills")["items"]] == ["bills"]
-    asked.api("/topics/delete", {"topic": "bills"})
-    assert trail_of(asked, "topic bills")[0] == ("delete topic", {})
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_topic_is_created_or_deleted_only_once_that_is_recorded(
+    node: Node, broker: RunningBroker, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_elsewhere(call: AdminCall[Any, Any], request: Any) -> Any:
+        serve = call.served_by(functools.partial(broker.supervisor.admin.ask, call))
+        return call.result_of(broker.within(serve(msgspec.json.encode(request))))
+
+    asked = AskedInProcess(node, BrokerLink(lambda: None, broker.loop, ask_elsewhere) if is_elsewhere else broker.link)
+    name = f"bills-{is_elsewhere}"
+
+    def topics() -> list[str]:
+        return [row["name"] for row in asked.api("/topics")["items"] if row["name"] == name]
+
+    for path, body, before in (("/topics", {"name": name}, []), ("/topics/delete", {"topic": name}, [name])):
+        for fault in ("add", "check"):
+            with monkeypatch.context() as patch:
+                patch.setattr(asked.app.operator_log, fault, _raise_busy)
+                code, _ = asked.ask("POST", f"/api/v1{path}", body)
+            assert (code >= 400, topics()) == (True, before)
+        asked.api(path, body)
+        if path == "/topics":
+            asked.api(path, body)  # a program asks for its topics each time it starts
+    facts = {"type": "NORMAL", "queues": 4}
+    assert trail_of(asked, f"topic {name}") == [("delete topic", {}), ("create topic", facts)]
+    refused = asked.ask("POST", "/api/v1/topics", {"name": "orders", "type": "NORMAL"})
+    assert (refused[0], trail_of(asked, "topic orders")) == (400, [("create topic", {"type": "FIFO", "queues": 2})])
 
 
 def _raise_busy(*_: object, **_facts: object) -> None:

@@ -27,11 +27,11 @@ from millstream.messaging.broker.admin import (
     RESET_OFFSET,
     TOPICS,
     AdminCall,
+    AdminChange,
     GroupConfigRequest,
     GroupInfo,
     OffsetResetRequest,
     TopicInfo,
-    change_by,
 )
 from millstream.messaging.broker.limits import GroupSpec, limits_of
 from millstream.messaging.broker.storage.topic import TYPES, TopicSpec
@@ -220,19 +220,19 @@ def _ask(
         from millstream.cli.change_log import require_audit_log
 
         require_audit_log(settings)
+
+    def record(change: AdminChange) -> None:
+        from millstream.cli.change_log import record_change_if_node
+
+        record_change_if_node(settings, change.action, change.target, **change.facts)
+
     try:
         with open_log_store(settings.log_url) as store:
-            result = call_store(store, call, request, limits=limits_of(settings.broker))
+            return call_store(store, call, request, limits=limits_of(settings.broker), record=record)
     except WriterBusyError as error:
         raise WriterBusyError(
             f"the topics in the log store are in use by a running broker: use --broker HOST:PORT or --url URL ({error})"
         ) from error
-    change = change_by(call, request, result)
-    if change is not None:
-        from millstream.cli.change_log import record_change_if_node
-
-        record_change_if_node(settings, change.action, change.target, **change.facts)
-    return result
 
 
 def _print_rules(groups: list[GroupSpec], as_json: bool) -> None:

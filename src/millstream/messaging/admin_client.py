@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from millstream.core.address import Address
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogStore
-from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminCall, AdminCallError, AdminService
+from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminCall, AdminCallError, AdminChange, AdminService
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.client.options import DEFAULTS, Options
@@ -72,13 +73,20 @@ def call_store(
     *,
     clock: Clock | None = None,
     limits: Limits | None = None,
+    record: Callable[[AdminChange], object] = lambda _: None,
 ) -> Result:
-    """Like :func:`call_broker`, on the topics in *store*, of which no broker may be running."""
+    """Like :func:`call_broker`, on the topics in *store*, of which no broker may be running.
+
+    *record* gets what *call* changes: before the change where a repeated call would find nothing to do.
+    """
+
+    async def note(change: AdminChange) -> None:
+        record(change)
 
     async def ask() -> Result:
         core = BrokerCore(store, clock or SystemClock(), limits)
         try:
-            return await AdminService(core).ask(call, request)
+            return await AdminService(core).change(call, request, note)
         finally:
             core.close()
 

@@ -19,7 +19,7 @@ from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.handlers.validation import check_group_name
 from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.names import enum_name, split_name
-from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.storage.topic import TopicSpec, changes_topic, missing_topic
 from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
 from millstream.messaging.errors import (
     BrokerError,
@@ -225,9 +225,21 @@ RECORDED_FIRST: Final[Collection[AdminCall[Any, Any]]] = (CREATE_TOPIC, DROP_TOP
 """Calls that are recorded before the change: a repeated one finds nothing left to do, and would not be recorded."""
 
 
-def planned_change(call: AdminCall[Any, Any], request: Any) -> AdminChange:
-    """What *call*, of :data:`RECORDED_FIRST`, will change: its request has all facts of the result."""
-    return _CHANGES[call](request, request)
+def planned_change(
+    call: AdminCall[Any, Any], request: Any, find_topic: Callable[[str], TopicSpec | None]
+) -> AdminChange | None:
+    """What *call* of *request*, of :data:`RECORDED_FIRST`, will change; None where a topic exists as requested, which
+    programs ask for each time they start. *find_topic* returns the topic of a name.
+
+    Raises the errors with which the broker will refuse: :class:`TopicError`, :class:`TopicNotFoundError`.
+    """
+    if call is CREATE_TOPIC:
+        has_effect = changes_topic(find_topic(request.name), request)
+    elif find_topic(request) is None:
+        raise missing_topic(request)
+    else:
+        has_effect = True
+    return _CHANGES[call](request, request) if has_effect else None  # the request has all facts of the result
 
 
 def change_by(call: AdminCall[Request, Result], request: Request, result: Result) -> AdminChange | None:
@@ -282,7 +294,7 @@ class AdminService:
         record: Callable[[AdminChange], Awaitable[object]],
     ) -> Result:
         """:meth:`ask`, of which *record* gets what it changes: nothing of a call that only reads, or that creates a
-        topic that exists as requested, which programs ask for each time they start.
+        topic that exists as requested.
 
         Where *record* raises :class:`ChangeNotRecordedError`, a repeated call is recorded. A topic is therefore created
         or deleted only after it is recorded, since a repeated call would find nothing to do: else it raises
@@ -293,19 +305,12 @@ class AdminService:
             if (change := change_by(call, request, result)) is not None:
                 await record(change)
             return result
-        if self._has_effect(call, request):
+        if (change := planned_change(call, request, self._core.find_spec)) is not None:
             try:
-                await record(planned_change(call, request))
+                await record(change)
             except ChangeNotRecordedError as error:
                 raise ChangeNotMadeError from error
         return await self.ask(call, request)
-
-    def _has_effect(self, call: AdminCall[Any, Any], request: Any) -> bool:
-        """Whether *call*, of :data:`RECORDED_FIRST`, changes something. Raises what it would raise."""
-        if call is CREATE_TOPIC:
-            return self._core.is_new(request)
-        self._core.require_topic(request)
-        return True
 
     async def create_topic(self, spec: TopicSpec) -> TopicInfo:
         """Make a topic, or give it more queues."""
@@ -321,7 +326,7 @@ class AdminService:
         """The status of the topic *name*, or of all topics where it is empty."""
         found = [spec for spec in self._core.specs if name in ("", spec.name)]
         if name and not found:
-            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` lists all topics")
+            raise missing_topic(name)
         return [self._topic_info(spec) for spec in found]
 
     async def groups(self, name: str) -> list[GroupInfo]:

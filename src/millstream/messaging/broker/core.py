@@ -24,9 +24,9 @@ from millstream.messaging.broker.storage.journal_events import (
     OffsetReset,
     TopicMade,
 )
-from millstream.messaging.broker.storage.topic import Topic, TopicSpec, no_topic
+from millstream.messaging.broker.storage.topic import Topic, TopicSpec, changes_topic, missing_topic, no_topic
 from millstream.messaging.broker.storage.wire_codec import DEAD_ID, DEAD_TOPIC, QUEUE, TRACE, TYPE, message_id
-from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError
+from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 
 _EXPIRED = (
@@ -105,30 +105,17 @@ class BrokerCore:
 
     async def create_topic(self, spec: TopicSpec) -> None:
         """Make a topic; nothing happens where it is there as asked. Raises :class:`TopicError` where it is another."""
-        if self.is_new(spec):
+        if changes_topic(self.journal.state.topics.get(spec.name), spec):
             await self.journal.write(TopicMade(spec.name, spec.type, spec.queues))
             self._close_topic(spec.name)
-
-    def is_new(self, spec: TopicSpec) -> bool:
-        """Whether there is something to do to create *spec*. Raises :class:`TopicError` where it is another topic."""
-        found = self.journal.state.topics.get(spec.name)
-        if found is not None and found.type != spec.type:
-            raise TopicError(
-                f"topic {spec.name} already exists with messages of type {found.type}, not {spec.type}: "
-                "choose another name"
-            )
-        if found is not None and found.queues > spec.queues:
-            raise TopicError(
-                f"topic {spec.name} already has {found.queues} queues: use {found.queues} or more, not {spec.queues}"
-            )
-        return found != spec
 
     async def drop_topic(self, name: str) -> None:
         """Drop a topic, the progress of its groups, and what is held back for it; its log stays.
 
         Raises :class:`TopicNotFoundError`.
         """
-        self.require_topic(name)
+        if self.find_spec(name) is None:
+            raise missing_topic(name)
         self._dropping.add(name)
         try:
             await self.journal.drop_topic(name)
@@ -136,10 +123,9 @@ class BrokerCore:
             self._dropping.discard(name)
         self._close_topic(name)
 
-    def require_topic(self, name: str) -> None:
-        """Raise :class:`TopicNotFoundError` where there is no topic *name*."""
-        if name not in self.journal.state.topics or name in self._dropping:
-            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` lists all topics")
+    def find_spec(self, name: str) -> TopicSpec | None:
+        """The topic *name*; None where there is none, or where it is being dropped."""
+        return None if name in self._dropping else self.journal.state.topics.get(name)
 
     async def publish(self, name: str, messages: Sequence[Message]) -> Sequence[int]:
         """Append *messages* to the topic *name*, durably; their ids."""

@@ -5,6 +5,7 @@ Each endpoint is a call of the broker's administration (``messaging/broker/admin
 
 from __future__ import annotations
 
+import functools
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,11 +17,13 @@ from millstream.messaging.broker.admin import (
     DROP_TOPIC,
     GROUP_SPECS,
     GROUPS,
+    RECORDED_FIRST,
     RESET_OFFSET,
     STACK_TRACE,
     TOPICS,
     VERIFY,
     AdminCall,
+    AdminCallError,
     AdminChange,
     ClientInfo,
     GroupConfigRequest,
@@ -34,6 +37,7 @@ from millstream.messaging.broker.admin import (
 )
 from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.errors import TopicNotFoundError
 from millstream.rest.app_context import AppContext
 from millstream.rest.broker_link import NoBrokerError
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing, Name
@@ -151,22 +155,30 @@ def _ask(app: AppContext, call: AdminCall[Asked, Result], request: Asked) -> Res
 def _change(app: AppContext, request: ApiRequest[Any, Any], call: AdminCall[Asked, Result], asked: Asked) -> Result:
     """The result of *call*, which the operator audit log records for the user of *request*.
 
-    A topic is deleted after that is recorded: a repeated call would not find it.
+    The creation or deletion of a topic is recorded before it: a repeated call would find nothing to do.
     """
     app.operator_log.check()
-    if call is DROP_TOPIC:
-        _ask(app, TOPICS, request.body.topic)  # raises where there is none
-        _record(app, request, planned_change(call, asked))
+    if call in RECORDED_FIRST:
+        _record(app, request, planned_change(call, asked, functools.partial(_find_topic, app)))
         return _ask(app, call, asked)
     result = _ask(app, call, asked)
-    change = change_by(call, asked, result)
-    assert change is not None
-    _record(app, request, change)
+    _record(app, request, change_by(call, asked, result))
     return result
 
 
-def _record(app: AppContext, request: ApiRequest[Any, Any], change: AdminChange) -> None:
-    app.operator_log.add(request.principal.name, change.action, change.target, **change.facts)
+def _record(app: AppContext, request: ApiRequest[Any, Any], change: AdminChange | None) -> None:
+    if change is not None:
+        app.operator_log.add(request.principal.name, change.action, change.target, **change.facts)
+
+
+def _find_topic(app: AppContext, name: str) -> TopicSpec | None:
+    try:
+        (found,) = _ask(app, TOPICS, name)
+    except (TopicNotFoundError, AdminCallError) as error:  # of the broker here, or of another process of the node
+        if error.exit_code != TopicNotFoundError.exit_code:
+            raise
+        return None
+    return TopicSpec(found.name, found.type, found.queues)
 
 
 def _list(app: AppContext, call: AdminCall[str, list[Result]], name: str) -> Listing[Result]:

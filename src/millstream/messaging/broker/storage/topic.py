@@ -18,7 +18,7 @@ from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex
 from millstream.messaging.broker.storage.message_cache import MessageCache
 from millstream.messaging.broker.storage.wire_codec import ID
-from millstream.messaging.errors import StatusError, TopicError
+from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.siphash import group_queue
 
@@ -53,6 +53,27 @@ class TopicSpec(msgspec.Struct, frozen=True):
     def kind(self) -> int:
         """The protocol's number of its type."""
         return _KINDS[self.type]
+
+
+def changes_topic(found: TopicSpec | None, spec: TopicSpec) -> bool:
+    """Whether there is something to do to create *spec* where its name has the topic *found*.
+
+    Raises :class:`TopicError` where that is another topic.
+    """
+    if found is not None and found.type != spec.type:
+        raise TopicError(
+            f"topic {spec.name} already exists with messages of type {found.type}, not {spec.type}: choose another name"
+        )
+    if found is not None and found.queues > spec.queues:
+        raise TopicError(
+            f"topic {spec.name} already has {found.queues} queues: use {found.queues} or more, not {spec.queues}"
+        )
+    return found != spec
+
+
+def missing_topic(name: str) -> TopicNotFoundError:
+    """The error of an administration call that names an unknown topic."""
+    return TopicNotFoundError(f"there is no topic {name}; `millstream topic list` lists all topics")
 
 
 def no_topic(name: str) -> StatusError:
