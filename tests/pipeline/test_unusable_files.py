@@ -19,6 +19,7 @@ from millstream.pipeline.errors import UnusableFileError
 from millstream.pipeline.jobs.ingest import SplitResult, parse_part
 from millstream.pipeline.planning.source_files import cuts_of, file_content, find_files, splits_of
 from millstream.pipeline.tasks.file_parsing import ParsingRules
+from millstream.pipeline.tasks.parquet_times import in_microseconds
 from support.parsed_files import parsed
 
 TOPIC = parse_selector("topic")
@@ -105,7 +106,35 @@ def test_nanoseconds_within_any_type_of_parquet_are_cut_down(tmp_path: Path, col
     assert json.loads(messages[0].body)["column"] == written
 
 
-NS = pa.timestamp("ns")
+FARTHEST = 2**63 - 1
+NS, INT = pa.timestamp("ns"), pa.int32()
+BEFORE_1970 = [-1, -1000, -1001, -FARTHEST, 1999, None]
+CUT_DOWN = [-1, -1, -2, -9223372036854776, 1, None]
+"""Nanoseconds, and the microseconds that they become."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (lambda time: pa.struct([("at", time)]), lambda at: {"at": at}),
+        (pa.list_, lambda at: [at, at]),
+        (pa.large_list, lambda at: [at]),
+        (lambda time: pa.list_(time, 2), lambda at: [at, None]),
+        (lambda time: pa.map_(pa.string(), time), lambda at: [("k", at)]),
+        (lambda time: pa.map_(time, pa.struct([("n", INT)])), lambda at: [(at or 0, {"n": 1})]),
+        (lambda time: pa.list_(pa.struct([("at", pa.list_(time))])), lambda at: [{"at": [at]}, None]),
+    ],
+    ids=["struct", "list", "large list", "fixed list", "map", "map key", "list of structs"],
+)
+def test_times_before_1970_are_cut_down_alike_at_any_depth(
+    kind: Callable[[pa.DataType], pa.DataType], value: Callable[[int | None], Any]
+) -> None:
+    column = pa.array([*map(value, BEFORE_1970), None, value(-1999)], kind(NS))
+    expected = pa.array([*map(value, CUT_DOWN), None, value(-2)], kind(pa.timestamp("us", "UTC")))
+    for start in (0, 1):
+        found = in_microseconds(column.slice(start))
+        found.validate(full=True)
+        assert found == expected.slice(start)
 
 
 @pytest.mark.parametrize(
@@ -141,9 +170,6 @@ def test_each_row_with_nanoseconds_is_rejected_with_its_first_such_column(tmp_pa
     messages, refused = parsed(tmp_path, ParsingRules("record", RECORDS.plain, nanoseconds="reject"))
     assert [(one.place, one.why.split("'")[1]) for one in refused] == [("row 1", "at"), ("row 3", "at")]
     assert len(messages) == 1
-
-
-FARTHEST = 2**63 - 1
 
 
 @pytest.mark.parametrize("number", [FARTHEST, -FARTHEST, FARTHEST // 1000 + 1, -(FARTHEST // 1000) - 1])

@@ -18,19 +18,36 @@ class TimeFault(NamedTuple):
 
 
 def in_microseconds(column: pa.Array) -> pa.Array:
-    """*column* with its times in microseconds, cut down to them; those without a zone are UTC.
+    """*column* with its times in microseconds, also within structs, lists and maps; those without a zone are UTC.
 
-    Times of the rows that :func:`times_out_of_range` finds become other times.
+    A time with nanoseconds becomes the microsecond before it, a duration loses them. Times of the rows that
+    :func:`times_out_of_range` finds become other times.
     """
-    if not pa.types.is_timestamp(column.type):
-        return column.cast(_microseconds(column.type), safe=False)  # times within its structs, lists and maps
-    kind = pa.timestamp("us", column.type.tz or "UTC")
-    if column.type.unit != "ns":
+    kind = _microseconds(column.type)
+    if kind == column.type:
+        return column
+    if pa.types.is_nested(kind):
+        return _with_parts_in_microseconds(column, kind)
+    if not pa.types.is_timestamp(kind) or column.type.unit != "ns":
         return column.cast(kind, safe=False)
     numbers = column.view(pa.int64())
     whole = pc.divide(numbers, _NANOSECONDS)  # towards zero
     above = pc.greater(pc.multiply(whole, _NANOSECONDS), numbers)
     return pc.subtract(whole, above.cast(pa.int64())).cast(kind)
+
+
+def _with_parts_in_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The structs, lists or maps of *column* as *kind*, which has times in microseconds."""
+    if pa.types.is_struct(kind):
+        fields = [in_microseconds(column.field(place)) for place in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())
+    if pa.types.is_map(kind):
+        pairs = [in_microseconds(column.keys), in_microseconds(column.items)]
+        values = pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])
+    else:
+        values = in_microseconds(column.values)
+    own = column.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2]  # which are null, and the offsets
+    return pa.Array.from_buffers(kind, len(column), own, offset=column.offset, children=[values])
 
 
 def inexact_times(batch: pa.RecordBatch) -> list[TimeFault]:
