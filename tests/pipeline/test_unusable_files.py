@@ -68,6 +68,19 @@ def test_a_parquet_file_with_a_type_that_has_no_json_is_unusable(tmp_path: Path,
         parsed(tmp_path, RECORDS)
 
 
+@pytest.mark.parametrize("name", ["event_time", "received_at"])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.duration("us"), pa.duration("ns"), pa.time64("us"), pa.time32("ms"), pa.date32(), pa.date64(), pa.bool_()],
+)
+def test_a_column_that_is_no_time_is_not_taken_for_one(tmp_path: Path, name: str, kind: pa.DataType) -> None:
+    table_of(tmp_path / "x.parquet", **{name: pa.nulls(3, kind)})
+    with pytest.raises(
+        UnusableFileError, match=rf"x\.parquet: column '{name}' of type .* is not a time: use timestamps"
+    ):
+        parsed(tmp_path, MESSAGES)
+
+
 @pytest.mark.parametrize(
     ("column", "why"),
     [

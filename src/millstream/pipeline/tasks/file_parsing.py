@@ -366,6 +366,11 @@ def _as_staged(batch: pa.RecordBatch, file: SourceFile) -> pa.RecordBatch:
             arrays.append(pa.repeat(unset, batch.num_rows))
             continue
         column = batch.column(field.name)
+        if field.name in ("event_time", "received_at") and _is_no_time(column.type):
+            raise UnusableFileError(
+                f"{file.path}: column {field.name!r} of type {column.type} is not a time: use timestamps, or integers "
+                "that are microseconds since the epoch"
+            )
         try:
             if pa.types.is_timestamp(column.type):
                 column = in_microseconds(column)
@@ -377,6 +382,12 @@ def _as_staged(batch: pa.RecordBatch, file: SourceFile) -> pa.RecordBatch:
                 f"{file.path}: column {field.name!r} of type {column.type} cannot be converted to {field.type}: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
+
+
+def _is_no_time(kind: pa.DataType) -> bool:
+    """Whether *kind* is none of a time, although most of these types can be cast to an integer."""
+    others = (pa.types.is_duration, pa.types.is_time, pa.types.is_date, pa.types.is_boolean)
+    return any(is_one(kind) for is_one in others)
 
 
 def _judged(found: pa.RecordBatch, batch: pa.RecordBatch, before: int, rules: ParsingRules) -> Iterator[Found]:
