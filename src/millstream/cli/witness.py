@@ -16,6 +16,7 @@ from millstream.cli.examples import example
 from millstream.core.address import parse_address
 from millstream.core.amounts import counted
 from millstream.core.clock import SystemClock
+from millstream.core.errors import NotFoundError
 from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
 
@@ -124,19 +125,25 @@ def serve(
 @_key_option
 @json_option
 def status(key_file: Path, as_json: bool) -> None:
-    """Print the newest cosigned checkpoint of each ledger, and evidence of forks. Exit code 1 if there is any."""
+    """Print the newest cosigned checkpoint of each ledger, and evidence of forks. Exit code 1 if there is any, 3 if the
+    state of the witness is missing.
+    """
     from millstream.anchoring.witness import WitnessState
     from millstream.anchoring.witness.witness_key import read_key_file
 
     key = read_key_file(key_file)
     state_file = _state_file(key_file)
-    heads, forks = [], []
-    if state_file.exists():
-        state = WitnessState(state_file)
-        try:
-            heads, forks = state.heads(), state.forks()
-        finally:
-            state.close()
+    if not _has_state(state_file):
+        raise NotFoundError(
+            f"the state {state_file} of the key {key_file} is missing, so it is unknown what the witness has cosigned. "
+            "Retire the key, and create a new key in another file (--key). Only if this key never cosigned, start the "
+            "witness with `millstream witness serve --new`"
+        )
+    state = WitnessState(state_file)
+    try:
+        heads, forks = state.heads(), state.forks()
+    finally:
+        state.close()
     if as_json:
         shown = [{**msgspec.structs.asdict(head), "root": head.root.hex()} for head in heads]
         print_json(
@@ -158,7 +165,7 @@ def status(key_file: Path, as_json: bool) -> None:
 
 def _require_state(state_file: Path, key_file: Path, *, new: bool) -> None:
     """Refuse to begin without the state of a key that may have cosigned before: it would cosign a fork, too."""
-    has_state = state_file.exists() and state_file.stat().st_size > 0
+    has_state = _has_state(state_file)
     if has_state and new:
         raise click.UsageError(f"the witness has a state in {state_file}: omit --new")
     if has_state:
@@ -173,6 +180,11 @@ def _require_state(state_file: Path, key_file: Path, *, new: bool) -> None:
         "the witness starts without state, and cosigns the first checkpoint of each ledger that it gets: if its key "
         "cosigned before, it may cosign a fork"
     )
+
+
+def _has_state(state_file: Path) -> bool:
+    """Whether *state_file* has a state: an empty file is what a crash or a full disk leaves."""
+    return state_file.exists() and state_file.stat().st_size > 0
 
 
 def _texts(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -182,6 +182,21 @@ def test_a_witness_that_cannot_start_says_why(
     assert (code, expected.format(key=key) in err) == (2, True), err
 
 
+@pytest.mark.parametrize("is_emptied", [False, True])
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_the_status_of_a_witness_whose_state_is_lost_is_an_error(
+    tmp_path: Path, is_emptied: bool, options: list[str]
+) -> None:
+    key = tmp_path / "w.key"
+    create_key_file(key)
+    if is_emptied:
+        (tmp_path / "w.key.db").touch()
+    code, out, err = run_command("witness", "status", "--key", str(key), *options)
+    assert (code, out) == (3, "")
+    assert f"the state {key}.db of the key {key} is missing, so it is unknown what the witness has cosigned" in err
+    assert [path.stat().st_size for path in tmp_path.glob("w.key.db*")] == ([0] if is_emptied else [])
+
+
 def test_a_key_that_never_cosigned_begins_without_state_if_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
