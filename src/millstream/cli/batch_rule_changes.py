@@ -8,7 +8,7 @@ import click
 
 from millstream.batching.rule_changes import BatchedRules
 from millstream.batching.rulebook import Rulebook
-from millstream.cli.change_log import record_change
+from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Timestamp
@@ -42,7 +42,7 @@ def rules_command(settings: Settings, *, output: str, change: bool, since: int |
         raise click.UsageError("--from is the time of a change: add --change")
     with Node.open(settings) as node:
         if change:
-            node.databases.prepare()  # a change that cannot be recorded is not made
+            prepare_audit_log(node)
             changed = node.batching.change_rules(output, since)
             begun = format_timestamp(changed.later[-1].since)
             record_change(node, "change batching rules", output, since=begun, rules=changed.current.rules_text)

@@ -49,15 +49,22 @@ def _add(node: Node, user: str, action: str, target: str, facts: Mapping[str, An
     OperatorAuditLog(node.databases.own, node.clock).add(user, action, target, **facts)
 
 
+def prepare_audit_log(node: Node) -> None:
+    """Before a change that :func:`record_change` records: raise what the database of *node* does where it does not
+    answer, so that the change is not made. A repeated command may find nothing left to change, and would record
+    nothing.
+    """
+    node.databases.prepare()
+
+
 def require_audit_log(settings: Settings) -> None:
-    """Before a change that :func:`record_change_if_node` records: raise what the server of the node's database does
-    where it does not answer. A repeated command may find nothing left to change, and would record nothing.
+    """:func:`prepare_audit_log` before a change that :func:`record_change_if_node` records.
 
     ``node.db`` is not asked: it is beside the data, and a command that fails to record a change says so.
     """
     if settings.node.database and _is_recorded(settings):
         with Node.open(settings) as node:
-            node.databases.prepare()
+            prepare_audit_log(node)
 
 
 def record_change_if_node(settings: Settings, action: str, target: str, **facts: Any) -> None:

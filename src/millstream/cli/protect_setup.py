@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from millstream.cli.change_log import record_change
+from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.core.durable import write_durably
 from millstream.core.errors import InputError, NotFoundError
 from millstream.core.mounts import lies_in
@@ -328,7 +328,7 @@ def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> No
         if pairs != asked:
             spaces = {**policy.spaces, space: pairs}
             data = encode_policy(msgspec.structs.replace(policy, spaces=spaces))
-            node.databases.prepare()  # a change that cannot be recorded is not made
+            prepare_audit_log(node)
             saved = save_policy(node.policies.location, account, data)
             record_change(node, "save policy", account, **saved.facts)
         if space in policy.ignored:

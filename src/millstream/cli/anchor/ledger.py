@@ -8,7 +8,7 @@ import click
 
 from millstream.cli.anchor.keys import ledger_option
 from millstream.cli.anchor.observe import observed_entries
-from millstream.cli.change_log import record_change
+from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.amounts import counted
@@ -36,7 +36,7 @@ def ledger(settings: Settings, first: int, ledger_name: LedgerName, repair: bool
     with Node.open(settings) as node:
         found = node.ledgers.ledger(ledger_name)
         if repair:
-            node.databases.prepare()  # a change that cannot be recorded is not made
+            prepare_audit_log(node)
             known = 0 if ledger_name == "reports" else observed_entries(node, registry=ledger_name == "registry")
             done = found.repair(known=known)
             record_change(node, "repair ledger", f"ledger {ledger_name}", put_aside=len(done.put_aside))

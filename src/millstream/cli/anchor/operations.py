@@ -13,7 +13,7 @@ import click
 from millstream.anchoring import LedgerEntry
 from millstream.anchoring.registry import DidRegistry, OperationStatus, SubmissionResult
 from millstream.anchoring.states import state_word
-from millstream.cli.change_log import record_change
+from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.cli.common import data_options, json_option, log_options, print_json
 from millstream.cli.examples import example
 from millstream.core.address import parse_address
@@ -82,7 +82,7 @@ def serve(settings: Settings, address: str) -> None:
 def redrive(settings: Settings, operations: Sequence[str]) -> None:
     """Retry dead operations on identifiers, with all their retries: the given ones, or all."""
     with Node.open(settings) as node:
-        node.databases.prepare()  # a change that cannot be recorded is not made
+        prepare_audit_log(node)
         count = node.registry.instance.store.redrive(list(operations) or None)
         record_change(node, "redrive", "operations on identifiers", operations=count)
     print(f"operations to retry: {count:,}")

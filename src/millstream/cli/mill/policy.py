@@ -7,7 +7,7 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from millstream.cli.change_log import record_change
+from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import print_plan, print_total
@@ -83,7 +83,7 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
     Exit code 4 if another person saved a version meanwhile.
     """
     with Node.open(settings, create=True) as node:
-        node.databases.prepare()  # a change that cannot be recorded is not made
+        prepare_audit_log(node)
         saved = save_policy(node.policies.location, account, file.read(MAX_BYTES + 1), if_match=if_match)
         record_change(node, "save policy", account, **saved.facts)
         _warn(node, account)
@@ -118,7 +118,7 @@ def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
     All versions are kept. Exit code 4 if another person saved a version meanwhile.
     """
     with Node.open(settings) as node:
-        node.databases.prepare()  # a change that cannot be recorded is not made
+        prepare_audit_log(node)
         withdraw_policy(node.policies.location, account, if_match=if_match)
         record_change(node, "withdraw policy", account)
     click.echo(f"{account}: policy withdrawn")
