@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,12 @@ from millstream.mill.integrity_decision import CheckVerdict, ManifestAction
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.report import ReportResult
+from millstream.node import Node
+from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs import report
 from millstream.pipeline.jobs.report import RESULT_SCHEMA, JudgedSweep
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, remove_old_jobs
+from millstream.settings import Settings
 from millstream.stores import ChecksumOrigin
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 from support.wrong_checksums import WRONG, WrongChecksums
@@ -163,3 +168,36 @@ def test_jobs_that_nobody_has_used_for_long_are_removed_and_those_at_work_never(
             os.utime(folder.path / "inputs.json", (1000, 1000))
         assert remove_old_jobs(tmp_path, before=1_000_000_001) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([new.path.name, busy.path.name])
+
+
+@pytest.mark.parametrize("is_failed", [False, True])
+def test_each_command_with_jobs_that_succeeds_removes_old_jobs(
+    tmp_path: Path, is_failed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.pipeline.session.spark_session", lambda *_, **__: contextlib.nullcontext())
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        old, new = (JobFolder(node.spark.jobs, "inventory", {"run": name}) for name in ("old", "new"))
+        for folder in (old, new):
+            with folder.held():
+                folder.begin()
+        os.utime(old.path / "inputs.json", (1000, 1000))
+        with contextlib.suppress(PipelineError), node.spark.session():
+            if is_failed:
+                raise PipelineError("a task failed")
+        assert old.path.exists(), "its results may still be read"
+    assert (old.path.exists(), new.path.exists()) == (is_failed, True)
+
+
+def test_an_old_job_that_cannot_be_removed_is_kept_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = JobFolder(tmp_path, "inventory", {"run": "old"})
+    with folder.held():
+        folder.begin()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    assert remove_old_jobs(tmp_path, before=2**62) == 0
+    assert f"{folder.path} is kept: its results cannot be deleted ([Errno 13] Permission denied" in caplog.text

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.core.cached import locked_cached_property
+from millstream.core.clock import SystemClock
 from millstream.node.context import NodeContext
 
 if TYPE_CHECKING:
@@ -21,15 +23,19 @@ class SparkPart:
     def __init__(self, context: NodeContext) -> None:
         self._context = context
 
-    def session(self) -> contextlib.AbstractContextManager[SparkSession]:
+    @contextlib.contextmanager
+    def session(self) -> Iterator[SparkSession]:
         """A Spark session for the jobs of :mod:`millstream.pipeline`, stopped when the block is left.
 
-        Each job that ends from now on, as long as the node is open, leaves its line in ``jobs/jobs.jsonl``.
+        Each job that ends from now on, as long as the node is open, leaves its line in ``jobs/jobs.jsonl``. After a
+        block without an error, closing the node removes the jobs that were not used for ``pipeline.keep_jobs``.
         """
         from millstream.pipeline.session import spark_session
 
         _ = self._job_lines
-        return spark_session(self._context.folder / "spark", self.options, clock=self._context.clock)
+        with spark_session(self._context.folder / "spark", self.options, clock=self._context.clock) as spark:
+            yield spark
+        _ = self._removal_of_old_jobs
 
     @property
     def options(self) -> SparkOptions:
@@ -47,6 +53,17 @@ class SparkPart:
         pipeline = self._context.settings.pipeline
         elsewhere = pipeline.results and not pipeline.results_at_url
         return Path(pipeline.results).absolute() if elsewhere else self._context.folder / "jobs"
+
+    @locked_cached_property
+    def _removal_of_old_jobs(self) -> object:
+        """Removes old jobs when the node is closed, not before: results of long jobs may still be read until then."""
+        return self._context.resources.callback(self._remove_old_jobs)
+
+    def _remove_old_jobs(self) -> None:
+        from millstream.pipeline.output.job_folder import remove_old_jobs
+
+        # The times of files are of the clock of the system, whatever clock the node has.
+        remove_old_jobs(self.jobs, before=SystemClock().now() - self._context.settings.pipeline.keep_jobs)
 
     @locked_cached_property
     def _job_lines(self) -> object:

@@ -46,7 +46,6 @@ def integrity_command(
     manifest, that failed their last check, that were never verified, and that are old enough (at half the age if there
     is no other copy).
     """
-    from millstream.pipeline.output.job_folder import remove_old_jobs
     from millstream.pipeline.planning.due_items import DueRule
 
     due = DueRule(older_than or 0, budget)
@@ -61,7 +60,6 @@ def integrity_command(
             for space in judged.spaces(overtaken, unrecorded)
         ]
         found += _empty_copies(node, found)
-        remove_old_jobs(node.spark.jobs, before=node.clock.now() - settings.pipeline.keep_jobs)
     _print_spaces(found, as_json=as_json)
     return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
 

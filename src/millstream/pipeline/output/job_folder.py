@@ -191,8 +191,8 @@ def read_inputs(folder: Path) -> Iterator[dict[str, Any]]:
 def remove_old_jobs(jobs: Path, *, before: int) -> int:
     """Remove the folders under *jobs* that were last worked on *before* (microseconds), finished or not; how many.
 
-    A folder that another process is at is left alone, and one whose results lie at a storage provider that does not
-    answer.
+    A folder that another process is at is left alone, and one that cannot be deleted, for example because its results
+    lie at a storage provider that does not answer.
     """
     removed = 0
     for folder in sorted(jobs.glob("*-*")):
@@ -202,10 +202,10 @@ def remove_old_jobs(jobs: Path, *, before: int) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 discard_tables(folder)
-            except (PipelineError, StoreError) as error:
+                shutil.rmtree(folder)
+            except (PipelineError, StoreError, OSError) as error:
                 _logger.warning("%s is kept: its results cannot be deleted (%s)", folder, error)
                 continue
-            shutil.rmtree(folder)
             removed += 1
     return removed
 
