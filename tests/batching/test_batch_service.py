@@ -213,7 +213,7 @@ def test_an_output_that_came_of_another_log_is_refused(store, tmp_path):
     )
     first.step()
     first.close()
-    with pytest.raises(BatchServiceError, match=r"up to message 100, but .* now ends at 0"):
+    with pytest.raises(BatchServiceError, match=r"up to message 100, but .* now ends at 0: .*a power loss"):
         serve(store, tmp_path)
 
 

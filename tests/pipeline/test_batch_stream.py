@@ -231,7 +231,7 @@ def test_an_output_that_somebody_writes_or_that_knows_too_much_is_refused(
         writer.append([b"from elsewhere"], sequence=7)
         with pytest.raises(WriterBusyError):
             run_stream(spark, plan_of(tmp_path, log_url), available_now=True)
-    with pytest.raises(PipelineInputError, match=r"up to message 7, but .* now ends at 1"):
+    with pytest.raises(PipelineInputError, match=r"up to message 7, but .* now ends at 1: .*a power loss"):
         run_stream(spark, plan_of(tmp_path, log_url), available_now=True)
     with open_store(log_url) as store, store.log(LogSpec("others")).writer("batching") as writer:
         writer.append([b'{"batch":"x","source":"t","start":100,"end":100,"events":[1]}'], sequence=1)

@@ -1,4 +1,4 @@
-"""Compares the newest batch of a log of batches with a log: were the batches made from the messages of this log?"""
+"""Compares a log of batches with a log: were the batches made from the messages of this log?"""
 
 from __future__ import annotations
 
@@ -22,6 +22,23 @@ def is_made_from(output: Log, source: Log) -> bool:
         return True
     ends = ((batch.events[0], batch.start), (batch.events[-1], batch.end))
     return all(_has(source, number, batch.source, time) for number, time in ends)
+
+
+def foreign_batches(output: str, source: str) -> str:
+    """The error where the batches of *output* were not made from *source*: see :func:`is_made_from`."""
+    return (
+        f"log {output!r} has batches of a log other than {source!r}, or of an earlier log with this name: batch that "
+        "log, or choose a new output log"
+    )
+
+
+def shortened_source(output: str, source: Log, written: int) -> str:
+    """The error where *output* has the batches of *source* up to message *written*, and *source* ends before it."""
+    return (
+        f"log {output!r} contains the batches of log {source.name!r} up to message {written}, but log {source.name!r} "
+        f"now ends at {source.last_id}: the log was restored from an older backup or replaced, or lost messages at a "
+        "power loss (durability=os). Choose a new output log"
+    )
 
 
 def _newest_batch(output: Log) -> BatchLogMessage | None:

@@ -23,7 +23,7 @@ from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_columns import COLUMNS, event_columns, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.metrics import record_closed, record_delays, record_open
-from millstream.batching.newest_batch import is_made_from
+from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source
 from millstream.batching.rule_changes import RulesRecord, take_request
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, read_state, write_state
@@ -205,11 +205,7 @@ class BatchService:
         """Raise :class:`BatchServiceError` where the output or *kept* did not come of the source as it is now."""
         source, output, written = self._source, self._output.name, self._writer.sequence
         if written > source.last_id:
-            raise BatchServiceError(
-                f"log {output!r} contains the batches of log {source.name!r} up to message {written}, but log "
-                f"{source.name!r} now ends at {source.last_id}: the log was replaced. Give the batch service another "
-                "output log"
-            )
+            raise BatchServiceError(shortened_source(output, source, written))
         if kept is not None and kept.position > source.last_id:
             raise BatchServiceError(
                 f"the state {self._state} of the batch service is at message {kept.position} of log {source.name!r}, "
@@ -224,10 +220,7 @@ class BatchService:
                 "state from a backup, or choose another output log"
             )
         if written and not self._is_made_from_source(kept):
-            raise BatchServiceError(
-                f"log {output!r} has batches of a log other than {source.name!r}, or of an earlier log with this name: "
-                "batch that log, or choose a new output log"
-            )
+            raise BatchServiceError(foreign_batches(output, source.name))
 
     def _is_made_from_source(self, kept: ServiceState | None) -> bool:
         try:

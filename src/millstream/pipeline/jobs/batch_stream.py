@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millstream.batching import Rulebook
 from millstream.batching.metrics import delay_quantiles
-from millstream.batching.newest_batch import is_made_from
+from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source
 from millstream.batching.rule_changes import RulesRecord
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.snapshot_split import join_snapshots
@@ -156,15 +156,9 @@ def save_state(spark: SparkSession, plan: StreamPlan) -> None:
 
 def _check_source(plan: StreamPlan, source: Log, output: Log, writer: Writer) -> None:
     if writer.sequence > source.last_id:
-        raise PipelineInputError(
-            f"log {plan.output!r} was written from {plan.log!r} up to message {writer.sequence}, but "
-            f"{plan.log!r} now ends at {source.last_id}: {plan.log!r} was replaced, so give the job another output log"
-        )
+        raise PipelineInputError(shortened_source(plan.output, source, writer.sequence))
     if writer.sequence and not is_made_from(output, source):
-        raise PipelineInputError(
-            f"log {plan.output!r} has batches of a log other than {plan.log!r}, or of an earlier log with this name: "
-            "batch that log, or give the job a new output log"
-        )
+        raise PipelineInputError(foreign_batches(plan.output, plan.log))
 
 
 def _start(

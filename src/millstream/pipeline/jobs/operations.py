@@ -114,8 +114,8 @@ def run_operations(
         if writer.sequence > source.last_id:
             raise PipelineInputError(
                 f"log {plan.outcomes!r} was written from {plan.log!r} up to message {writer.sequence}, "
-                f"but {plan.log!r} now ends at {source.last_id}: {plan.log!r} was replaced, so give the job another "
-                "output log"
+                f"but {plan.log!r} now ends at {source.last_id}: the log was restored from an older "
+                "backup or replaced, or lost messages at a power loss (durability=os). Choose a new log of outcomes"
             )
         began = clock.monotonic()
         sink = OperationSink(acceptance, writer, clock)
