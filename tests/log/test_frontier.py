@@ -42,6 +42,11 @@ class FrontierMachine(RuleBasedStateMachine):
     def store_and_restore(self) -> None:
         self.frontier = Frontier(self.frontier.pointer, self.frontier.ahead)
 
+    @rule(last=ids)
+    def cut(self, last: int) -> None:
+        self.frontier = self.frontier.up_to(last)
+        self.model = {number for number in self.model if number <= last}
+
     @rule(first=ids, count=st.integers(0, 30))
     def missing_is_what_is_not_in_the_set(self, first: int, count: int) -> None:
         wanted = IdRange(first, first + count - 1)
@@ -54,6 +59,7 @@ class FrontierMachine(RuleBasedStateMachine):
         while pointer + 1 in self.model:
             pointer += 1
         assert self.frontier.pointer == pointer
+        assert self.frontier.last == max(self.model, default=0)
         ahead = self.frontier.ahead
         assert {n for part in ahead for n in part} == {n for n in self.model if n > pointer}
         assert all(one.last + 1 < two.first for one, two in itertools.pairwise(ahead))

@@ -21,6 +21,7 @@ from millstream.log.backends.segments.files import sync
 from millstream.log.backends.segments.format import CommittedEnd, decode_end, encode_end
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
 from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.log.consumer_positions import ConsumerPosition, consumer_key, encode_position
 from suite.sizes import examples
 from support.segment_folders import reboot
 from support.tiered_logs import URL, Cloud, bodies, fill, ids_of
@@ -240,3 +241,22 @@ def lose(place: Path, settled: CommittedEnd, begin: float, length: float, cut: b
         )
     )
     write_lease(place / "lease", LeaseRecord(1, b"", 0, SETTLED))
+
+
+def test_a_consumer_gets_messages_with_the_ids_of_lost_ones(caplog: pytest.LogCaptureFixture) -> None:
+    with open_store("memory://") as store:
+        log = store.log(SPEC)
+        with log.writer() as writer:
+            writer.append([b"1", b"2", b"3"])
+            lost = ConsumerPosition(1, (IdRange(3, 5),))  # as after a power loss, or a restored backup
+            log._backend.put_state(SPEC.name, consumer_key("job"), encode_position(lost), version=0)
+            with log.reader("job") as reader:
+                assert [m.body for batch in reader.batches() for m in batch] == [b"2"]
+                writer.append([b"4", b"5", b"6"])
+                assert [m.body for batch in reader.batches() for m in batch] == [b"4", b"5", b"6"]
+                reader.ack([2, 4])
+            assert "up to id 5, but the log ends at id 3" in caplog.text
+            caplog.clear()
+            with log.reader("job") as reader:
+                assert [m.body for batch in reader.batches() for m in batch] == [b"5", b"6"]
+            assert not caplog.text

@@ -37,6 +37,16 @@ class Frontier:
         """The confirmed ranges beyond the pointer, in order; no two ranges touch."""
         return [IdRange(first, last) for first, last in zip(self._firsts, self._lasts, strict=True)]
 
+    @property
+    def last(self) -> int:
+        """The largest confirmed id."""
+        return self._lasts[-1] if self._lasts else self.pointer
+
+    def up_to(self, last_id: int) -> Frontier:
+        """What is confirmed of the ids up to *last_id*."""
+        ahead = [IdRange(ids.first, min(ids.last, last_id)) for ids in self.ahead if ids.first <= last_id]
+        return Frontier(min(self.pointer, last_id), ahead)
+
     def add(self, first: int, last: int | None = None) -> bool:
         """Confirm *first* to *last* (one id without *last*); confirming again changes nothing.
 

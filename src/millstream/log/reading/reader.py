@@ -89,6 +89,7 @@ class Reader(ClosesOnExit):
         self._frontier = Frontier(position.pointer, position.ahead)
         self._next = position.pointer + 1
         self._end = position.pointer
+        self._last_stored = self._frontier.last  # 0 after it was compared with the log
 
     @property
     def pointer(self) -> int:
@@ -147,6 +148,7 @@ class Reader(ClosesOnExit):
                 )
             self._frontier = Frontier(first_id - 1)
             self._next = first_id
+            self._last_stored = 0
             self._seeks += 1
             self._dirty = True
         self.flush()
@@ -219,6 +221,9 @@ class Reader(ClosesOnExit):
     def _deliver(self, max_messages: int, columns: Sequence[str] | None, gaps: Gaps) -> Iterator[Batch]:
         head = self._backend.extent(self._log)
         self._end = head.last_id
+        if self._last_stored > self._end:
+            self._forget_lost_messages()
+        self._last_stored = 0
         with self._lock:
             seeks = self._seeks
             parts = self._undelivered(head)
@@ -237,6 +242,26 @@ class Reader(ClosesOnExit):
         with self._lock:
             if self._seeks == seeks:
                 self._next = self._end + 1
+
+    def _forget_lost_messages(self) -> None:
+        """Where the log lost messages that this consumer has acknowledged, let it get those that get their ids."""
+        last_id = self._backend.head(self._log).last_id
+        if self._last_stored <= last_id:
+            return
+        _logger.warning(
+            "consumer %s has acknowledged messages of log %s up to id %d, but the log ends at id %d: it was restored "
+            "from an older backup, or lost messages at a power loss (durability=os). New messages with these ids are "
+            "delivered",
+            self._consumer,
+            self._log,
+            self._last_stored,
+            last_id,
+        )
+        with self._lock:
+            self._frontier = self._frontier.up_to(last_id)
+            self._next = min(self._next, last_id + 1)
+            self._dirty = True
+        self.flush()
 
     def _undelivered(self, head: Head) -> list[IdRange]:
         """The deliveries, in order; a trimmed range comes first, as one gap."""
