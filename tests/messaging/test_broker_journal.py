@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from millstream.core.clock import MICROSECONDS
-from millstream.log import Log, LogError, LogSpec
+from millstream.core.clock import MICROSECONDS, VirtualClock
+from millstream.log import Log, LogError, LogSpec, open_store
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.journal import HELD, JOURNAL
+from millstream.messaging.broker.storage.journal_events import Finished, OffsetMoved
 from millstream.messaging.protocol import v2
-from support.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness
+from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
 
 
 def test_p3_what_is_done_stays_done_and_attempts_are_counted_across_restarts() -> None:
@@ -30,6 +35,117 @@ def test_p3_what_is_done_stays_done_and_attempts_are_counted_across_restarts() -
         ]  # fmt: skip
 
     with_harness(first, second)
+
+
+class LosingStore:
+    """A log store in *folder* whose logs can be set back, as by a power loss with ``durability=os``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._clock = folder, VirtualClock()
+
+    def run(self, step: Callable[[BrokerHarness], Coroutine[Any, Any, None]]) -> None:
+        """Run *step* on a broker started anew."""
+
+        async def run() -> None:
+            async with open_harness(store, self._clock, Limits(longest_poll=0)) as desk:
+                await step(desk)
+
+        with open_store(f"segments:///{self._folder}/store?durability=os", self._clock) as store:
+            asyncio.run(run())
+
+    def keep(self, log: str) -> None:
+        """Remember the log *log* as it is now."""
+        shutil.copytree(self._place(log), self._folder / "kept")
+
+    def lose(self, log: str) -> None:
+        """Set the log *log* back to what was kept."""
+        place = self._place(log)
+        shutil.rmtree(place)
+        shutil.move(self._folder / "kept", place)
+
+    def _place(self, log: str) -> Path:
+        (found,) = (self._folder / "store" / "logs").glob(f"*{log}")
+        return found
+
+
+@pytest.mark.parametrize("topic", ["one", "ordered"])
+def test_messages_with_the_ids_of_lost_ones_are_delivered(
+    tmp_path: Path, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = LosingStore(tmp_path)
+
+    async def send(desk: BrokerHarness, *texts: str) -> None:
+        for text in texts:
+            group = {"message_group": text} if topic == "ordered" else {}
+            await desk.send(topic, text.encode(), **group)
+
+    async def send_two(desk: BrokerHarness) -> None:
+        await send(desk, "0", "1")
+        (got,) = await desk.receive("g", topic, 1)  # it stays in flight
+        assert got.body == b"0"
+
+    async def send_three_and_finish_them(desk: BrokerHarness) -> None:
+        await send(desk, "2", "3", "4")
+        desk.core.journal.record(Finished("g", topic, [(2, 5)]))
+        assert desk.core.journal.state.delivery("g", topic).last_seen == 5
+        desk.core.journal.record(OffsetMoved("g", topic, 0, 4))
+
+    async def send_again(desk: BrokerHarness) -> None:
+        await send(desk, "5", "6", "7")
+        assert bodies(await desk.receive("g", topic, 1)) == [b"5"], "the message has the id of a lost one"
+        assert desk.core.journal.state.offsets["g", topic, 0] == 2
+        assert list(desk.core.delivery("g", topic).flights) == [1, 3]
+
+    async def receive_again(desk: BrokerHarness) -> None:
+        desk.clock.advance(31)
+        got = await desk.receive("g", topic)
+        assert [(m.body, m.system_properties.delivery_attempt) for m in sorted(got, key=lambda m: m.body)] == [
+            (b"0", 2), (b"5", 2), (b"6", 1), (b"7", 1),
+        ]  # fmt: skip
+
+    store.run(send_two)
+    store.keep(topic)
+    store.run(send_three_and_finish_them)
+    store.lose(topic)
+    store.run(send_again)
+    assert f"topic {topic} ends at message 2, but consumer groups have seen messages up to 5" in caplog.text
+    caplog.clear()
+    store.run(receive_again)
+    assert "lost messages" not in caplog.text
+
+
+def test_delayed_messages_with_the_ids_of_lost_ones_are_delivered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = LosingStore(tmp_path)
+
+    async def hold(desk: BrokerHarness, *names: str) -> None:
+        for name in names:
+            due = desk.clock.now() + 10 * MICROSECONDS
+            await desk.send("later", name.encode(), message_id=name, deliver_at=due)
+
+    async def release(desk: BrokerHarness) -> None:
+        desk.clock.advance(11)
+        desk.delayed_messages.check_due_now()
+        await settle(lambda: not desk.core.journal.state.delayed)
+
+    async def hold_and_release(desk: BrokerHarness) -> None:
+        await hold(desk, "b", "c")
+        await release(desk)
+
+    async def receive(desk: BrokerHarness) -> None:
+        await release(desk)
+        assert sorted(bodies(await desk.receive("g", "later"))) == [b"a", b"b", b"c", b"d"]
+
+    store.run(lambda desk: hold(desk, "a"))
+    store.keep("broker.held")
+    store.run(hold_and_release)
+    store.lose("broker.held")
+    store.run(lambda desk: hold(desk, "d"))
+    assert "the log of held messages ends at id 1, but the journal of the broker has ids up to 3" in caplog.text
+    caplog.clear()
+    store.run(receive)
+    assert "lost messages" not in caplog.text
 
 
 def test_what_clients_have_stays_renewed_when_the_journal_is_read_again_in_the_same_process() -> None:

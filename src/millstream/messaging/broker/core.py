@@ -56,6 +56,7 @@ class BrokerCore:
         self._dropping: set[str] = set()
         self._is_closed = False
         self.journal = BrokerJournal(store, clock.now(), self.limits)
+        self._last_seen = dict(self.journal.state.last_seen())
         if before is not None:
             self.journal.state.take_connections(before.journal.state)
 
@@ -80,13 +81,36 @@ class BrokerCore:
             if spec is None:
                 raise no_topic(name)
             try:
-                found = self._topics[name] = Topic(spec, self._store)
+                found = Topic(spec, self._store)
             except WriterBusyError as error:
                 raise StatusError(
                     v2.PRECONDITION_FAILED,
                     f"another process writes to the log of topic {name}: stop that process first ({error})",
                 ) from error
+            self._forget_lost_messages(found)
+            self._topics[name] = found
         return found
+
+    def _forget_lost_messages(self, topic: Topic) -> None:
+        """Where *topic* lost its last messages, let its groups get those that are given their ids."""
+        name, last_id = topic.spec.name, topic.last_id
+        last_seen = self._last_seen.pop(name, 0)
+        events = self.journal.state.cut_to(name, last_id) if last_seen > last_id else ()
+        if not events:
+            return
+        _log.warning(
+            "topic %s ends at message %d, but consumer groups have seen messages up to %d: its log lost messages at a "
+            "power loss (durability=os) or was restored from an older backup",
+            name,
+            last_id,
+            last_seen,
+        )
+        try:
+            self.journal.record_now(events)
+        except BaseException:
+            self._last_seen[name] = last_seen
+            topic.close()
+            raise
 
     def extent(self, name: str) -> tuple[int, int]:
         """The first and the last message that the topic *name* has; read from its log where it is not open."""

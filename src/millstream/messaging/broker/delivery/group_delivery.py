@@ -23,6 +23,8 @@ RENEW_STEP = 60 * MICROSECONDS
 RENEW_LONGEST = 3 * 3600 * MICROSECONDS
 """For how long a message is renewed at most."""
 
+MAX_ID = 2**63 - 1
+
 _SPARE = 1_000
 """Number of outdated timers and attempts that are kept in addition to one for each message in flight."""
 
@@ -135,6 +137,11 @@ class GroupDelivery:
         open_ones = sum(map(len, self.done.missing(IdRange(first_id, last_id))))
         return open_ones - sum(first_id <= number for number in self.flights)
 
+    @property
+    def last_seen(self) -> int:
+        """The largest id that was ever in flight or done."""
+        return self._seen_to
+
     def are_new_from(self, number: int) -> bool:
         """Whether neither the message *number* nor any behind it is done or in flight."""
         return number > self._seen_to
@@ -210,10 +217,13 @@ class GroupDelivery:
         self._group_queues = MessageGroupQueues(self._is_free)
         self.next = self.done.pointer + 1
 
-    def keep(self) -> tuple[int, list[tuple[int, int]], list[InFlightMessage]]:
-        """All there is to know, for a snapshot: the pointer, what is done beyond it, and what is in flight."""
-        ahead = [(ids.first, ids.last) for ids in self.done.ahead]
-        return self.done.pointer, ahead, list(self.flights.values())
+    def keep(self, last_id: int = MAX_ID) -> tuple[int, list[tuple[int, int]], list[InFlightMessage]]:
+        """All there is to know, for a snapshot: the pointer, what is done beyond it, and what is in flight; of the
+        messages up to *last_id*.
+        """
+        done = self.done.up_to(last_id)
+        flights = [flight for flight in self.flights.values() if flight.id <= last_id]
+        return done.pointer, [(ids.first, ids.last) for ids in done.ahead], flights
 
     def restore(self, pointer: int, ahead: IdRanges, flights: Iterable[InFlightMessage]) -> None:
         """Be as :meth:`keep` said."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
-from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP, GroupDelivery, LeaseTerms
+from millstream.messaging.broker.delivery.group_delivery import MAX_ID, RENEW_STEP, GroupDelivery, LeaseTerms
 from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
 from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.storage.delayed_messages import DelayedMessage, DelayedMessageIndex
@@ -78,7 +81,9 @@ class BrokerState:
             case DeliverySnapshot():
                 self._restore(event)
             case DelayedMessagesSnapshot():
-                self._delayed_snapshot = event
+                self._delayed_snapshot = event  # it has no message that was released or dropped before it
+                self._released_ids.clear()
+                self._dropped_up_to.clear()
 
     def end_recovery(self, now: int) -> tuple[list[int], int]:
         """The journal has been read; *now* in microseconds.
@@ -90,6 +95,30 @@ class BrokerState:
         self._recovering = False
         kept = [number for first, last in self._delayed_snapshot.ids for number in range(first, last + 1)]
         return kept, self._delayed_snapshot.upto
+
+    @property
+    def last_held(self) -> int:
+        """The largest id in the log of held messages that the journal knows, while it is read."""
+        dropped, released = self._dropped_up_to.values(), self._released_ids
+        return max(self._delayed_snapshot.upto, max(dropped, default=0), max(released, default=0))
+
+    def last_seen(self) -> Mapping[str, int]:
+        """The last message of each topic that a group has seen."""
+        found = defaultdict[str, int](int)
+        for (_, topic), delivery in self.deliveries.items():
+            found[topic] = max(found[topic], delivery.last_seen)
+        for (_, topic, _), offset in self.offsets.items():
+            found[topic] = max(found[topic], offset)
+        return found
+
+    def cut_to(self, topic: str, last_id: int) -> Sequence[Event]:
+        """Events after which the groups of *topic* have seen nothing beyond *last_id*."""
+        deliveries = ((group, each) for (group, name), each in self.deliveries.items() if name == topic)
+        offsets = ((key, offset) for key, offset in self.offsets.items() if key[1] == topic)
+        return [
+            *(delivery_snapshot(group, topic, each, last_id) for group, each in deliveries if each.last_seen > last_id),
+            *(OffsetMoved(*key, last_id) for key, offset in offsets if offset > last_id),
+        ]
 
     def take_connections(self, before: BrokerState) -> None:
         """The connections are still there by which messages went out that the state *before* knows too."""
@@ -163,9 +192,9 @@ class BrokerState:
         self.delivery(event.group, event.topic).restore(event.pointer, event.ahead, flights)
 
 
-def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery) -> DeliverySnapshot:
-    """The progress of *group* in *topic*, for a snapshot."""
-    pointer, ahead, flights = delivery.keep()
+def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery, last_id: int = MAX_ID) -> DeliverySnapshot:
+    """The progress of *group* in *topic*, for a snapshot; in its messages up to *last_id*."""
+    pointer, ahead, flights = delivery.keep(last_id)
     kept = [
         InFlightSnapshot(
             id=each.id,

@@ -58,7 +58,10 @@ class BrokerJournal:
         try:
             self._held_writer = self._held_log.writer("broker")
             self._held = self._held_writer.last_id
-            self.state, self._since_snapshot = _recover(BrokerState(limits.renewed_for), self._log, self._held_log, now)
+            self.state = BrokerState(limits.renewed_for)
+            self._since_snapshot, last_held = _recover(self.state, self._log, self._held_log, now)
+            if last_held > self._held:
+                self._record_lost_held(last_held)
         except BaseException:
             self._writer.close()
             raise
@@ -80,6 +83,11 @@ class BrokerJournal:
         self.state.apply(event, ids.last)
         self._since_snapshot += 1
         return ids.last
+
+    def record_now(self, events: Sequence[Event]) -> None:
+        """Append and apply *events*, which are durable when this returns."""
+        numbers = [self.record(event) for event in events]
+        self._writer.durable(max(numbers, default=0))
 
     async def confirm(self, number: int) -> None:
         """Return once the event *number* is durable."""
@@ -123,6 +131,17 @@ class BrokerJournal:
             self.state.delayed.remove(delayed[row].id for row in new.values())
             raise
         return ids
+
+    def _record_lost_held(self, last_held: int) -> None:
+        """The log of held messages lost its last ones: let what gets their ids be held, and not count as released."""
+        _log.warning(
+            "the log of held messages ends at id %d, but the journal of the broker has ids up to %d: the log lost "
+            "messages at a power loss (durability=os) or was restored from an older backup; these delayed messages and "
+            "open transactions are lost",
+            self._held,
+            last_held,
+        )
+        self.record_now([_held_snapshot(self.state, self._held)])
 
     def _append_held(self, messages: list[Message], delayed: Sequence[DelayedMessage]) -> None:
         """Append *messages*, whose holds are *delayed*."""
@@ -197,18 +216,23 @@ def snapshot(state: BrokerState, held_upto: int) -> Iterator[Event]:
         yield delivery_snapshot(group, topic, delivery)
     for (group, topic, queue), offset in state.offsets.items():
         yield OffsetMoved(group, topic, queue, offset)
-    delayed = sorted(hold.id for hold in state.delayed if hold.id <= held_upto)
-    yield DelayedMessagesSnapshot(
-        held_upto, to_ranges(delayed), {hold.id: hold.asked for hold in state.delayed if hold.asked}
-    )
+    yield _held_snapshot(state, held_upto)
 
 
-def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[BrokerState, int]:
+def _held_snapshot(state: BrokerState, upto: int) -> DelayedMessagesSnapshot:
+    delayed = sorted(hold.id for hold in state.delayed if hold.id <= upto)
+    asked = {hold.id: hold.asked for hold in state.delayed if hold.asked}
+    return DelayedMessagesSnapshot(upto, to_ranges(delayed), asked)
+
+
+def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[int, int]:
+    """Read the journal *log* into *state*; how many events it has, and the last id in *held* that it knows."""
     read, pointer = 0, log.pointer(SNAPSHOT)
     for batch in log.read(pointer + 1, gaps="none"):
         for message in batch:
             state.apply(read_event(message), message.id)
             read += 1
+    last_held = state.last_held
     kept, upto = state.end_recovery(now)
     for hold in read_delayed_messages(held, kept, upto):
         if state.was_dropped(hold):
@@ -218,4 +242,4 @@ def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[BrokerS
             hold.asked = state.asked_before(hold.id)
             state.delayed.add(hold)
     state.forget_recovery()
-    return state, read
+    return read, last_held
