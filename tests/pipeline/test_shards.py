@@ -95,12 +95,16 @@ def test_available_now_ends_where_the_log_ended(log_url: str, untidy: Untidy, wr
     assert stream.partitions({"id": count}, {"id": count}) == []
 
 
+@pytest.mark.parametrize("available_now", [False, True])
 def test_a_log_that_is_shorter_than_what_was_read_is_another_log(
-    log_url: str, untidy: Untidy, write_log: WriteLog
+    log_url: str, untidy: Untidy, write_log: WriteLog, available_now: bool
 ) -> None:
-    write_log(log_url, "untidy", untidy(5, 20))
-    with pytest.raises(PipelineInputError, match="the log was replaced"):
-        reader(log_url).latestOffset({"id": 1000}, ReadAllAvailable())
+    end = len(write_log(log_url, "untidy", untidy(5, 20)))
+    stream = reader(log_url)
+    if available_now:
+        stream.prepareForTriggerAvailableNow()
+    with pytest.raises(PipelineInputError, match=rf"now ends at id {end}: .*durability=os.* from={end + 1} "):
+        stream.latestOffset({"id": 1000}, ReadAllAvailable())
 
 
 def test_the_first_trigger_brings_each_shard_its_part_of_the_state(

@@ -59,10 +59,12 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """The last id of a trigger that begins after *start*."""
         done, end = start["id"], self._end()
-        if end < done and self._target is None:
+        if end < done:
             raise PipelineInputError(
                 f"the query has read log {self._request.log!r} up to id {done}, but the log now ends at id {end}: "
-                "the log was replaced, so start the query with a new checkpoint"
+                "the log was restored from an older backup or replaced, or lost messages at a power loss "
+                f"(durability=os). Start the query with a new checkpoint, and with the option from={end + 1} to read "
+                "only new messages"
             )
         if isinstance(limit, ReadMaxRows):
             end = min(end, done + limit.max_rows)
