@@ -64,11 +64,14 @@ def test_a_path_proves_only_its_own_leaf_and_place(size: int, data: st.DataObjec
         assert _leads_to(leaves[index], index, size, changed) != root
 
 
-@pytest.mark.parametrize(("index", "size"), [(-1, 3), (3, 3), (0, 0)])
-def test_a_place_outside_the_tree_is_refused(index: int, size: int) -> None:
-    with pytest.raises(MerklePathError):
+@pytest.mark.parametrize(
+    ("index", "size", "leaves"), [(-1, 3, "has leaves 0 to 2"), (3, 3, "has leaves 0 to 2"), (0, 0, "is empty")]
+)
+def test_a_place_outside_the_tree_is_refused(index: int, size: int, leaves: str) -> None:
+    told = f"leaf {index} does not exist: the tree {leaves}"
+    with pytest.raises(MerklePathError, match=told):
         root_of_path(b"x" * 32, index, size, [])
-    with pytest.raises(MerklePathError):
+    with pytest.raises(MerklePathError, match=told):
         inclusion_path([b"x" * 32] * size, index)
 
 

@@ -64,6 +64,19 @@ def test_what_is_no_condition_is_refused(condition: str) -> None:
     assert refused.value.code == v2.ILLEGAL_FILTER_EXPRESSION
 
 
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        ("(a = 1 b", "'\\)' is missing before 'b'"),
+        ("(a = 1", "'\\)' is missing at the end"),
+        ("a = 1 b = 2", "unexpected 'b' after a condition: combine conditions with AND or OR"),
+    ],
+)
+def test_the_place_of_an_error_is_named(condition: str, why: str) -> None:
+    with pytest.raises(StatusError, match=why):
+        compile_condition(condition)
+
+
 @given(st.text(max_size=80))
 def test_any_text_is_a_condition_or_refused(text: str) -> None:
     try:

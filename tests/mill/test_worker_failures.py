@@ -39,7 +39,8 @@ def test_p6_a_task_that_fails_three_times_is_dead_with_the_error_as_its_cause(wo
 def test_p6_a_task_that_cannot_be_read_is_dead_with_the_reason(world: Any, body: bytes) -> None:
     world.queue("low").put([body])
     manager(world, Scripted()).run_until_drained()
-    assert "TaskError" in world.queue("low").dead()[0].cause
+    cause = world.queue("low").dead()[0].cause
+    assert ("TaskError" in cause, len(body) > 1000 or "`millstream queue amend`" in cause) == (True, True)
 
 
 def test_d24_a_task_that_no_processor_takes_is_dead_with_the_reason(world: Any) -> None:

@@ -136,7 +136,7 @@ class TestOnSpark:
         assert (done.record.rows_out, done.record.counts["files"], done.record.counts["unusable"]) == (10, 1, 3)
         rejects = read(log_url, "in.rejects")
         assert [(m.source, m.key) for m in rejects] == [("b", "file"), ("c", "file"), ("d", "file")]
-        assert b"b.parquet is not a Parquet file" in dict(rejects[0].headers)["why"]
+        assert b"b.parquet cannot be read; it may be truncated or damaged" in dict(rejects[0].headers)["why"]
         (folder / "b.parquet").write_bytes(whole)
         again = ingest(spark, log_url, folder)
         assert (again.record.rows_out, again.record.counts["unusable"]) == (1000, 2)
@@ -331,12 +331,12 @@ def test_what_is_not_set_is_the_same_in_every_format(tmp_path: Path, ending: str
     record = PlainJson(TOPIC, key=parse_selector("$.key"), time=parse_selector("$.event_time"))
     messages, refused = parsed(tmp_path, ParsingRules("record", record))
     assert [(m.key, m.event_time, json.loads(m.body)["body"]) for m in messages] == [("k", None, None)]
-    assert [(r.reason, r.why) for r in refused] == [("member", "the payload has no member $.key")]
+    assert [(r.reason, r.why) for r in refused] == [("member", "the member $.key of the payload is not set (null)")]
     record = PlainJson(TOPIC, TOPIC, parse_selector("$.event_time"), parse_selector("$.key"))
     messages, refused = parsed(tmp_path, ParsingRules("record", record))
     assert ([m.body for m in messages], [(r.reason, r.why) for r in refused]) == (
         [b'"k"'],
-        [("member", "the payload has no member $.key")],
+        [("member", "the member $.key of the payload is not set (null)")],
     )
 
 
@@ -388,7 +388,8 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "named"),
     [
-        ("x.parquet", b"no Parquet", "is not a Parquet file"),
+        ("x.parquet", b"no Parquet", r"x\.parquet is not a Parquet file"),
+        ("x.parquet", b"PAR1 and no more", r"the Parquet file .*x\.parquet cannot be read; it may be truncated"),
         ("x.csv", b"a,a\n1,2\n", "must contain the column names"),
         ("x.jsonl.gz", b"no gzip", r"cannot read .*x\.jsonl\.gz: Not a gzipped file"),
     ],

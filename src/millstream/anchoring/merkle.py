@@ -36,10 +36,16 @@ def merkle_root(leaves: Sequence[bytes], node: HashNode = _node) -> bytes:
     return level[0] if level else EMPTY_ROOT
 
 
+def missing_leaf(index: int, size: int) -> MerklePathError:
+    """The error where a tree of *size* leaves has none at *index* (from 0)."""
+    known = f"has leaves 0 to {size - 1:,}" if size else "is empty"
+    return MerklePathError(f"leaf {index:,} does not exist: the tree {known}")
+
+
 def inclusion_path(leaves: Sequence[bytes], index: int, node: HashNode = _node) -> list[bytes]:
     """The siblings, from the leaf up, that lead from the leaf at *index* (from 0) to the root."""
     if not 0 <= index < len(leaves):
-        raise MerklePathError(f"leaf {index:,} does not exist: the tree has {len(leaves):,} leaves")
+        raise missing_leaf(index, len(leaves))
     path, level = [], leaves
     while len(level) > 1:
         sibling = index ^ 1
@@ -55,7 +61,7 @@ def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes], node
     Raises :class:`MerklePathError` where the path is too long or too short for that place (RFC 9162 §2.1.3.2).
     """
     if not 0 <= index < size:
-        raise MerklePathError(f"leaf {index:,} does not exist: the tree has {size:,} leaves")
+        raise missing_leaf(index, size)
     last, found, rest = size - 1, leaf, list(reversed(path))
     _check_length(f"inclusion path of leaf {index:,} in a tree of {size:,} leaves", path, _siblings(index, last))
     while last:
@@ -89,7 +95,8 @@ def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], 
     """
     if root_of_path(leaf, index, size, path) != root:
         raise MerklePathError(
-            f"the Merkle path does not lead from leaf {index:,} to the root of the tree of size {size:,}"
+            f"the Merkle path does not lead from leaf {index:,} (counted from 0) to the root of the tree of {size:,} "
+            "leaves"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.core.message import Message
-from millstream.ingest.errors import IngestInputError, MalformedError
+from millstream.ingest.errors import IngestInputError
 from millstream.ingest.json_members import check_json, is_null
 from millstream.ingest.received_message import ReceivedMessage
 from millstream.ingest.selectors import Selector, parse_selector
@@ -46,10 +46,7 @@ class PlainJson(msgspec.Struct, frozen=True):
         if self.value.is_payload:
             check_json(arrival.payload)
             return arrival.payload
-        raw = self.value.find(arrival)
-        if raw is None or is_null(raw):
-            raise MalformedError("member", f"the payload has no member {self.value.text}")
-        return bytes(raw)
+        return bytes(self.value.require(arrival))
 
 
 def plain_json(*, source: str, key: str, time: str, value: str, unit: Unit) -> PlainJson:

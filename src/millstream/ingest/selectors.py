@@ -38,15 +38,21 @@ class Selector(msgspec.Struct, frozen=True):
             value = members[name]
         return value
 
+    def require(self, arrival: ReceivedMessage) -> bytes | msgspec.Raw:
+        """The JSON value of the member of the payload. Raises :class:`MalformedError` where it is absent or null."""
+        raw = self.find(arrival)
+        if raw is None:
+            raise MalformedError("member", f"the payload has no member {self.text}")
+        if is_null(raw):
+            raise MalformedError("member", f"the member {self.text} of the payload is not set (null)")
+        return raw
+
     def name(self, arrival: ReceivedMessage) -> str:
         """It as text. Raises :class:`MalformedError` where it is absent or no text."""
         if self.levels is not None:
             found = "/".join(arrival.topic.split("/")[self.levels])
         else:
-            raw = self.find(arrival)
-            if raw is None or is_null(raw):
-                raise MalformedError("member", f"the payload has no member {self.text}")
-            found = text_of(raw, self.text)
+            found = text_of(self.require(arrival), self.text)
         if not found:
             raise MalformedError("member", f"the part {self.text} of the message is empty")
         return found

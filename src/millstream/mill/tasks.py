@@ -134,5 +134,6 @@ def decode_task(body: bytes) -> Task:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TaskError(
-            f"the task cannot be decoded: {error}; correct its body, which begins with {body[:80]!r}"
+            f"not a task of the mill: {error}. Correct its JSON, which begins with "
+            f"{body[:80].decode('utf-8', 'replace')!r}; a dead task is corrected with `millstream queue amend`"
         ) from error

@@ -166,6 +166,14 @@ def test_a_recover_must_commit_to_two_new_keys(recovery: str, update: str) -> No
         assert caught.value.code == "key_reuse"
 
 
+def test_a_coordinate_with_padding_is_told_that_it_has_none() -> None:
+    jwk = {**secret_key("any").public}
+    with pytest.raises(
+        RequestError, match="'x' of a public key must be 32 bytes in base64url without padding, 43 char"
+    ):
+        check_key({**jwk, "x": f"{jwk['x']}="}, SIDETREE)
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

@@ -62,8 +62,9 @@ def test_base64url_is_decoded_alike_by_both_decoders(text: str) -> None:
 )
 def test_only_the_lenient_decoder_takes_what_is_not_base64url(text: str, lenient: bytes) -> None:
     assert decode_base64(text) == lenient
-    with pytest.raises(RequestError, match="base64url"):
+    with pytest.raises(RequestError, match="base64url") as refused:
         decode(text)
+    assert text != "Q" or "no bytes have 1 characters in base64url" in str(refused.value)
 
 
 def test_a_header_seen_before_is_checked_against_each_network_anew() -> None:

@@ -34,7 +34,11 @@ def decode(text: str) -> bytes:
     except ValueError as error:
         if not is_base64url(text):
             raise RequestError("not_base64url", f"{text[:60]!r} contains characters that are not base64url") from error
-        raise RequestError("not_base64url", f"{text[:60]!r} is not valid base64url: {error}") from error
+        raise RequestError(
+            "not_base64url",
+            f"{text[:60]!r} is not valid base64url: no bytes have {len(text):,} characters in base64url, so characters "
+            "are missing",
+        ) from error
 
 
 def is_multihash(text: str) -> bool:

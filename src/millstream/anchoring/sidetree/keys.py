@@ -85,8 +85,12 @@ def _check_members(jwk: Mapping[str, Any], members: AbstractSet[str], profile: P
 def _check_coordinate(value: object, name: str, size: int) -> None:
     if isinstance(value, str) and size == 32 and _IN_32_BYTES.fullmatch(value):
         return
-    if not isinstance(value, str) or len(value) != (size * 8 + 5) // 6 or len(decode(value)) != size:
-        raise RequestError("key_invalid", f"{name!r} of a public key must be {size} bytes in base64url")
+    length = (size * 8 + 5) // 6
+    if not isinstance(value, str) or len(value) != length or len(decode(value)) != size:
+        raise RequestError(
+            "key_invalid",
+            f"{name!r} of a public key must be {size} bytes in base64url without padding, {length} characters",
+        )
 
 
 def verifier(curve: str, x: str, y: str) -> Verify:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from millstream.anchoring.errors import MerklePathError
-from millstream.anchoring.merkle import EMPTY_ROOT, level_above, node_hash
+from millstream.anchoring.merkle import EMPTY_ROOT, level_above, missing_leaf, node_hash
 
 TILE_HEIGHT = 8
 TILE_WIDTH = 1 << TILE_HEIGHT
@@ -77,7 +77,7 @@ class MerkleTree:
     def leaf(self, index: int) -> bytes:
         """The leaf hash at *index* (from 0). Raises :class:`MerklePathError`."""
         if not 0 <= index < self._size:
-            raise MerklePathError(f"leaf {index:,} does not exist: the tree has {self._size:,} leaves")
+            raise missing_leaf(index, self._size)
         return self._subtree(0, index)
 
     def tile(self, level: int, number: int) -> bytes:
@@ -92,7 +92,7 @@ class MerkleTree:
         end = self._size if size is None else size
         self._require(end)
         if not 0 <= index < end:
-            raise MerklePathError(f"leaf {index:,} does not exist: the tree has {end:,} leaves")
+            raise missing_leaf(index, end)
         start, path = 0, list[bytes]()
         while end - start > 1:
             middle = start + _largest_power_below(end - start)
@@ -132,7 +132,7 @@ class MerkleTree:
 
     def _require(self, size: int) -> None:
         if not 0 <= size <= self._size:
-            raise MerklePathError(f"the tree has {self._size:,} leaves, not {size:,}")
+            raise MerklePathError(f"a tree of {size:,} leaves was asked for, but the tree has {self._size:,} leaves")
 
     def _own_peaks(self) -> list[bytes]:
         if self._peaks is None:

@@ -239,7 +239,7 @@ def _refuse_damage(backend: Backend, log: str, head: Head) -> None:
     missing = f": ids {first} to {head.last_id} were confirmed and are missing" if first <= head.last_id else ""
     raise DamagedLogError(
         f"log {log!r} should end at id {head.last_id}, but its last block ends at {stored}{missing}. Restore "
-        f"it from a copy; `millstream log verify {log}` lists all damage"
+        f"the log store from a backup; `millstream log verify {log}` lists all damage"
     )
 
 

@@ -121,13 +121,14 @@ def _line(number: int, line: bytes, origin: str) -> tuple[int, str, str, bytes]:
             algorithm = None
     else:
         raise ChecksumFileError(
-            f"{origin}, line {number}: expected a checksum and a name, in the format of `sha256sum`"
+            f"{origin}, line {number}: expected a checksum and a name as `sha256sum` writes them, not "
+            f"{_decode(line[:80])!r}"
         )
     if algorithm is None:
-        known = ", ".join(ALGORITHMS.values())
+        known = ", ".join(f"{name} ({digits})" for digits, name in ALGORITHMS.items())
         raise ChecksumFileError(
             f"{origin}, line {number}: unknown checksum algorithm, or one whose checksums do not have {len(value)} "
-            f"digits; use one of {known}"
+            f"digits; use one of these, with this number of digits: {known}"
         )
     return number, algorithm, value.decode("ascii").lower(), _unescape(name) if escaped else name
 
@@ -135,7 +136,10 @@ def _line(number: int, line: bytes, origin: str) -> tuple[int, str, str, bytes]:
 def _hashdeep_line(number: int, line: bytes, columns: list[str], origin: str) -> Iterator[tuple[int, str, str, bytes]]:
     values = line.split(b",", len(columns) - 1)
     if len(values) != len(columns):
-        raise ChecksumFileError(f"{origin}, line {number}: {len(values)} columns, expected {', '.join(columns)}")
+        raise ChecksumFileError(
+            f"{origin}, line {number} has {len(values)} values, but the heading of the file has {len(columns)} columns "
+            f"({', '.join(columns)}): complete or remove the line"
+        )
     for column, value in zip(columns[1:-1], values[1:-1], strict=True):
         if ALGORITHMS.get(len(value)) == column:
             yield number, column, value.decode("ascii", "replace").lower(), values[-1]

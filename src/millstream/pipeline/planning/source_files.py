@@ -16,6 +16,9 @@ from millstream.stores import hash_stream
 Format = Literal["jsonl", "csv", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
+_PARQUET = b"PAR1"
+"""The begin of each Parquet file."""
+
 _ENDINGS: dict[str, Format] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet",
 }  # fmt: skip
@@ -137,11 +140,26 @@ def _format_of(path: Path) -> Format | None:
     return _ENDINGS.get(Path(path.name.removesuffix(PACKED)).suffix)
 
 
+def _unreadable_parquet(path: str, why: Exception) -> UnusableFileError:
+    """The error for the file *path*, which cannot be read as Parquet because of *why*."""
+    try:
+        with Path(path).open("rb") as data:
+            begin = data.read(len(_PARQUET))
+    except OSError as error:
+        return UnusableFileError(f"cannot read {path}: {error.strerror}")
+    if begin != _PARQUET:
+        return UnusableFileError(f"{path} is not a Parquet file: {why}")
+    return UnusableFileError(
+        f"the Parquet file {path} cannot be read; it may be truncated or damaged: write it again, or copy it again "
+        f"from its source ({why})"
+    )
+
+
 def _row_groups(file: SourceFile) -> Cuts:
     try:
         found = pq.read_metadata(file.path)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UnusableFileError(f"{file.path} is not a Parquet file: {error}") from error
+        raise _unreadable_parquet(file.path, error) from error
     cuts, start, size = [], 0, 0
     for group in range(found.num_row_groups):
         size += found.row_group(group).total_byte_size

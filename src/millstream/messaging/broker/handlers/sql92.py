@@ -72,7 +72,9 @@ class _Parser:
 
     def end(self) -> None:
         if self._place < len(self._tokens):
-            raise _wrong(f"unexpected {self._tokens[self._place][1]!r}")
+            raise _wrong(
+                f"unexpected {self._tokens[self._place][1]!r} after a condition: combine conditions with AND or OR"
+            )
 
     def disjunction(self, depth: int) -> Condition:
         if depth > _DEEPEST:
@@ -156,9 +158,12 @@ class _Parser:
         self._place += found
         return found
 
+    def _before(self) -> str:
+        return f"before {self._tokens[self._place][1]!r}" if self._place < len(self._tokens) else "at the end"
+
     def _expect(self, kind: str, value: str) -> None:
         if not self._accept(kind, value):
-            raise _wrong(f"{value!r} is missing")
+            raise _wrong(f"{value!r} is missing {self._before()}")
 
 
 def _compare(left: Operand, sign: str, right: Operand) -> Condition:
