@@ -163,6 +163,27 @@ def test_rows_are_removed_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert manifest.rows().num_rows == 16
 
 
+def test_rows_that_an_interruption_has_left_are_removed_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest_writer, "_REMOVED", 3)
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    manifest, names = Manifest(engine), [f"{number}" for number in range(8)]
+    manifest.writer.record_added(AddedItems("gone", "s", 1, names, ["a" * 64] * 8, [1] * 8, ["text/plain"] * 8))
+    deletes = list[str]()
+
+    def interrupt(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE"):
+            deletes.append(statement)
+            if len(deletes) == 2:
+                raise InterruptedError
+
+    sa.event.listen(engine, "before_cursor_execute", interrupt)
+    with pytest.raises(InterruptedError):
+        manifest.writer.remove_store("gone")
+    assert manifest.count("gone") == 4
+    manifest.writer.remove_store("gone")
+    assert manifest.rows().num_rows == 0
+
+
 def test_what_counts_as_another_good_copy() -> None:
     found, rows, sizes, held = retirement(sa.create_engine("sqlite://", poolclass=sa.StaticPool))
     assert found.named == ["s/A", "s/z", "s/é", "t/é"]
