@@ -32,7 +32,7 @@ from millstream.status.snapshot import (
     take_snapshot,
 )
 from millstream.status.verdict.clock_watch import ClockWatch
-from millstream.status.verdict.copies import CopiesStatus, LatestReports, look_at_copies
+from millstream.status.verdict.copies import CopiesStatus, LatestReports, LookStoppedError, look_at_copies
 from millstream.status.verdict.facts import Facts, Look
 from millstream.status.verdict.judge import dated, judge
 from millstream.status.verdict.models import Verdict
@@ -368,7 +368,8 @@ class StatusPoller:
     def look_at_copies(self) -> CopiesStatus:
         """Look at how well each space is protected."""
         began = processor_seconds()
-        found = look_at_copies(self._view.node, self.reports, self._view.clock.now())
+        now = self._view.clock.now()
+        found = look_at_copies(self._view.node, self.reports, now, stopping=lambda: self._ended)
         with self._changed:
             self._copies, self._costs[COPIES] = found, processor_seconds() - began
         return found
@@ -404,6 +405,8 @@ class StatusPoller:
         error, began = "", self._view.clock.monotonic()
         try:
             look()
+        except LookStoppedError:
+            return
         except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as failure:
             error = str(failure).partition("\n")[0][:300]
             _log.warning("the %s could not be read; it is tried again", name, exc_info=True)
