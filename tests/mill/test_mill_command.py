@@ -416,3 +416,11 @@ def test_what_was_deleted_through_the_node_is_deleted_at_its_copies_before_the_a
     assert (code, tally["dead"]) == (0, 0)
     kept = ["item 0", "item 2", "item 3"]
     assert [[entry.content_id for entry in local(data, store).entries("s")] for store in ("two", "three")] == [kept] * 2
+
+
+def test_commands_in_messages_quote_the_names_of_spaces(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    local(data, "one").create_space("my photos")
+    assert run(["mill", "accept", "one", "my photos", "absent", "--data", str(data)]) == 1
+    assert "`millstream store list one 'my photos'` lists the items" in capsys.readouterr().err
+    assert run(["mill", "report", "one", "my photos", "--data", str(data)]) == 1
+    assert "run `millstream mill check --store one --space 'my photos'`" in capsys.readouterr().err

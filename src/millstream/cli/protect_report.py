@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -158,7 +159,11 @@ def _finding_lines(report: ProtectionReport) -> Iterator[str]:
         yield f"  {kind.upper()}  {store}  {content_id}: {detail}"
     if len(findings) > SHOWN:
         yield f"  … and {counted(len(findings) - SHOWN, 'more finding')}: see --json"
-    names = {"store": report.store, "space": report.space, "copy": report.copies[0].store if report.copies else "COPY"}
+    names = {
+        "store": report.store,
+        "space": shlex.quote(report.space),
+        "copy": report.copies[0].store if report.copies else "COPY",
+    }
     for kind in sorted({one.kind for one in report.findings}):
         yield f"  {kind}: {_REMEDIES[FindingKind(kind)].format(**names)}"
 
@@ -170,7 +175,7 @@ def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
         yield (
             f"  WAITING  {counted(report.vanished, 'item')} vanished from the source, and their "
             "copies are kept: put the items back, or approve the deletion of the copies with "
-            f"`millstream mill forget {report.store} {report.space} --vanished`"
+            f"`millstream mill forget {report.store} {shlex.quote(report.space)} --vanished`"
         )
         yield from (f"    vanished: {name!r}" for name in report.vanished_items[:SHOWN])
         if report.vanished > SHOWN:

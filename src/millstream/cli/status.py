@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -212,9 +213,10 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
             "`millstream queue redrive`"
         )
     if space.vanished:
+        command = f"millstream mill forget {space.store} {shlex.quote(space.space)} --vanished"
         yield (
             f"  {counted(space.vanished, 'item')} vanished from the source: put the items back, or approve the "
-            f"deletion of their copies with `millstream mill forget {space.store} {space.space} --vanished`"
+            f"deletion of their copies with `{command}`"
         )
     yield from _name_lines(space.named, {**space.findings, VANISHED: space.vanished})
     if space.excluded:
@@ -224,7 +226,7 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
 
 def _report_lines(report: ReportResult | None, store: str, space: str) -> Iterator[str]:
     if report not in (None, ReportResult.SUCCESS):
-        yield f"  the last report on {store} is {report}: see `millstream mill report {store} {space}`"
+        yield f"  the last report on {store} is {report}: see `millstream mill report {store} {shlex.quote(space)}`"
 
 
 def _name_lines(named: Sequence[CopyFinding], counts: Mapping[str, int]) -> Iterator[str]:

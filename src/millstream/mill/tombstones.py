@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Sequence
 
 from millstream.core.errors import InputError
@@ -34,7 +35,7 @@ def record_deletions(
             raise NotDeletedError(
                 f"{there[0]!r} is still in space {space!r} of store {store!r}"
                 + (f", and {len(there) - 1:,} more are" if len(there) > 1 else "")
-                + f": delete the item there first (`millstream store delete {store} {space} CONTENT_IDS`)"
+                + f": delete the item there first (`millstream store delete {store} {shlex.quote(space)} CONTENT_IDS`)"
             )
     now = providers.clock.now()
     rows = manifest.get_many(store, space, names)

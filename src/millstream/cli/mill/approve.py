@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import click
@@ -44,7 +45,8 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
             _print(hold, as_json)
     if not as_json:
         for space in dict.fromkeys(hold.space for hold in approved):
-            click.echo(f"`millstream mill duplicate --space {space}` does it now, the next loop of the producer later")
+            command = f"millstream mill duplicate --space {shlex.quote(space)}"
+            click.echo(f"`{command}` does it now, the next loop of the producer later")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def report(
 
 
 def _without_report(node: Node, store: str, space: str) -> str:
-    line = f"{store}/{space}: no report yet; run `millstream mill check --store {store} --space {space}`"
+    line = f"{store}/{space}: no report yet; run `millstream mill check --store {store} --space {shlex.quote(space)}`"
     is_protected = store in node.stores.providers and find_adopted_store(node.stores.providers[store]) is not None
     return f"{line} (`millstream status` shows what `protect` read)" if is_protected else line
 
@@ -95,7 +96,7 @@ def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -
     if lines is None:
         raise ReportError(
             f"the last report on {space} in {store} has no table: run `millstream mill check --store {store} --space "
-            f"{space}` first"
+            f"{shlex.quote(space)}` first"
         )
     with replacing(path) as file:
         file.writelines(lines)

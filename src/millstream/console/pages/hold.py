@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,8 +71,8 @@ def reject(call: PageRequest) -> Mapping[str, Any] | Response:
         )
     details = [
         f"No plan for {plan.space} from {plan.source} to {plan.destination} is executed until its source is in order: "
-        f"put missing items back at {plan.source} (`millstream restore {plan.space} --to FOLDER` writes them from the "
-        "copies), or record their deletion (`millstream mill forget`).",
+        f"put missing items back at {plan.source} (`millstream restore {shlex.quote(plan.space)} --to FOLDER` writes "
+        "them from the copies), or record their deletion (`millstream mill forget`).",
         f"Single copies after recorded changes of {plan.source} continue within the limits of the change guard.",
         "You are asked again only if the plan grows. A rejected plan can still be approved.",
     ]
@@ -86,9 +87,10 @@ def effects(plan: PendingApproval) -> Sequence[str]:
     if plan.changes:
         lines.append(f"Replaces {_copies(plan.changes)} in {plan.destination} by what {plan.source} has now.")
     if plan.vanished:
+        command = f"millstream mill forget {plan.source} {shlex.quote(plan.space)} ID"
         lines.append(
             f"Keeps {_copies(plan.vanished)} in {plan.destination} without an original in {plan.source}: an approval "
-            f"deletes no copy without a recorded deletion (`millstream mill forget {plan.source} {plan.space} ID`)."
+            f"deletes no copy without a recorded deletion (`{command}`)."
         )
     if not plan.deletes and not plan.changes:
         lines.append(f"Deletes and replaces nothing in {plan.destination}.")

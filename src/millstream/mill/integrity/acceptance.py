@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 
 from millstream.core.errors import InputError
@@ -40,13 +41,14 @@ def accept_bytes(
     info = providers.find(place)
     if info is None:
         raise ItemNotFoundError(
-            f"there is no item {place}: `millstream store list {place.store} {place.space}` lists the items"
+            f"there is no item {place}: `millstream store list {place.store} {shlex.quote(place.space)}` lists the "
+            "items"
         )
     read, stated = providers.hash(place), info.checksum()
     if stated not in (None, read.sha256):
         raise NotAcceptedError(
             f"the content of {place} does not match the checksum of its provider: put the item again "
-            f"(`millstream store put {place.store} {place.space} PATH`)"
+            f"(`millstream store put {place.store} {shlex.quote(place.space)} PATH`)"
         )
     row, now = manifest.get(place.store, place.space, place.content_id), providers.clock.now()
     event = ManifestEvent(

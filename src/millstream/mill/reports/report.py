@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import itertools
+import shlex
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -328,7 +329,7 @@ def report_lines(report: IntegrityReport, *, age: str = "") -> Iterator[str]:
         yield f"  {finding.content_id}: {finding.row} {finding.kind}: {finding.detail}"
     if len(report.findings) > SHOWN:
         more = len(report.findings) - SHOWN
-        yield f"  … and {more:,} more: see `millstream mill report {report.store} {report.space}`"
+        yield f"  … and {more:,} more: see `millstream mill report {report.store} {shlex.quote(report.space)}`"
     yield from (f"  {one.content_id}: repaired: {one.kind}: {one.detail}" for one in report.repaired[:SHOWN])
     if len(report.repaired) > SHOWN:
         yield f"  … and {len(report.repaired) - SHOWN:,} more that were repaired: see the report itself"

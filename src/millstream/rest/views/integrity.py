@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -270,7 +271,7 @@ def report(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> IntegrityRe
         store, space = request.query.store, request.query.space
         raise NoReportError(
             f"space {space!r} of store {store!r} was never checked: run `millstream mill check --store {store} --space "
-            f"{space}`"
+            f"{shlex.quote(space)}`"
         )
     return found
 

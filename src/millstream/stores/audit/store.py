@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import logging
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
@@ -254,7 +255,7 @@ class AuditedStore(StoreWrapper):
             raise StoreUnavailableError(
                 f"cannot determine whether {event.action.value} of {event.content_id!r} happened, "
                 f"because {self.url} lists no spaces: {absence_question(self.url)} If the store "
-                f"is new, create the space again with `millstream store create {self.name} {event.space}`"
+                f"is new, create the space again with `millstream store create {self.name} {shlex.quote(event.space)}`"
             )
 
     def _look_before(self, space: str, content_id: str, *, required: bool = False) -> ItemInfo | None:

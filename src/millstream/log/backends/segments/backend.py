@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -259,7 +260,7 @@ class SegmentsBackend:
             if not create:
                 raise LogNotFoundError(
                     f"no log store at {self._folder}: check the path, or create the store with "
-                    f"`millstream log create NAME --store {self.url}`"
+                    f"`millstream log create NAME --store {shlex.quote(self.url)}`"
                 )
             make_private_folder(self._folder)
             foreign = [path for path in self._folder.iterdir() if path.name != "logs" and path.name[0] != "."]
@@ -321,7 +322,7 @@ class SegmentsBackend:
                 if not (folder / "lease").exists():
                     raise LogNotFoundError(
                         f"there is no log {log!r} in {self.url}; "
-                        f"`millstream log list --store {self.url}` lists its logs"
+                        f"`millstream log list --store {shlex.quote(self.url)}` lists its logs"
                     )
                 with translated(folder):
                     found = self._opened(folder, log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +86,7 @@ class SqliteBackend:
         if not self._path.exists() and (read_only or not create):
             raise LogNotFoundError(
                 f"no log store at {self._path}: check the path, or create the store with "
-                f"`millstream log create NAME --store {self.url}`"
+                f"`millstream log create NAME --store {shlex.quote(self.url)}`"
             )
         self._is_frozen = is_on_read_only_disk(self._path)
         with self._translated():
@@ -327,7 +328,8 @@ class SqliteBackend:
             row = db.execute(sql.LOG_NUMBER, (log,)).fetchone()
             if row is None:
                 raise LogNotFoundError(
-                    f"there is no log {log!r} in {self.url}; `millstream log list --store {self.url}` lists its logs"
+                    f"there is no log {log!r} in {self.url}; `millstream log list --store {shlex.quote(self.url)}` "
+                    "lists its logs"
                 )
             number = self._numbers[log] = row[0]
         return number
