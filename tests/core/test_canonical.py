@@ -67,6 +67,11 @@ def test_anything_but_the_canonical_bytes_is_refused(text: bytes) -> None:
         parse_canonical(text)
 
 
+def test_the_remedy_for_another_form_is_left_to_the_caller() -> None:
+    with pytest.raises(CanonicalError, match=r"is not in canonical form \(RFC 8785\)$"):
+        parse_canonical(b'{"a": 1}')
+
+
 @pytest.mark.parametrize("value", [MAX_SAFE_INTEGER + 1, float("nan"), float("inf"), b"bytes", {1: 2}, "\ud800"])
 def test_values_that_json_cannot_carry_are_refused(value: object) -> None:
     with pytest.raises(CanonicalError):

@@ -25,7 +25,8 @@
     ├── ProofError            the proof does not hold
     └── TransparencyError     signatures of ledgers and what they sign
         ├── NoteError           not a signed note or a key, or a signature that does not hold (InputError)
-        │   └── CheckpointError   the note is not a checkpoint
+        │   ├── CheckpointError   the note is not a checkpoint
+        │   └── UnknownSignerError  no known key has signed the note
         ├── TrustPolicyError    the policy says not whom to trust (InputError)
         ├── LedgerKeyError      the key of a ledger cannot be used (InputError)
         ├── NotCosignedError      the quorum of witnesses has signed no checkpoint yet (NotFoundError)
@@ -161,6 +162,10 @@ class NoteError(TransparencyError, InputError):
 
 class CheckpointError(NoteError):
     """The note is not a checkpoint, or not of the ledger that was asked for."""
+
+
+class UnknownSignerError(NoteError):
+    """None of the known keys has signed the note."""
 
 
 class TrustPolicyError(TransparencyError, InputError):

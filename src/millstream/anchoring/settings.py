@@ -75,7 +75,8 @@ class AnchoringSettings(Section, frozen=True):
         for url in self.timestamp_authorities:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(
-                    f"timestamp_authorities has {safe_url(url)[:200]!r}: write http://HOST/PATH or https://HOST/PATH"
+                    f"timestamp_authorities has {safe_url(url)[:200]!r}, whose scheme is neither http nor https: write "
+                    "http://HOST/PATH or https://HOST/PATH"
                 )
 
     def require_two_places(self, folder: Path) -> None:

@@ -64,7 +64,7 @@ def parse_canonical(data: bytes) -> Any:
     except RecursionError as error:
         raise CanonicalError("the JSON is nested too deeply") from error
     if canonical != data:
-        raise CanonicalError("the JSON is not in canonical form (RFC 8785): sort the keys, and remove spaces")
+        raise CanonicalError("the JSON is not in canonical form (RFC 8785)")
     return value
 
 

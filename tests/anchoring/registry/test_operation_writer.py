@@ -17,6 +17,7 @@ from millstream.anchoring.errors import (
 )
 from millstream.anchoring.registry import OperationState, ProtocolVersion, ProtocolVersions, RegistryError
 from millstream.anchoring.registry.chain_cache import ChainCache
+from millstream.anchoring.registry.operation_observer import observe_operations
 from millstream.anchoring.registry.size_estimator import EstimatedSizes, count_that_fits, write_largest_batch
 from millstream.anchoring.sidetree import (
     ORB,
@@ -362,7 +363,7 @@ def test_an_anchor_of_nonsense_is_recorded_and_passed_over(sqlite_fleet: Any, su
     submit(registry, *creates(1))
     registry.queue.claim(10)
     registry.writer.cut(force=True)
-    assert "not compressed with GZIP" in registry.history.anchor(1).fault
+    assert "as GZIP" in registry.history.anchor(1).fault
     assert registry.history.anchor(2).fault is None
 
 
@@ -513,3 +514,12 @@ def test_a_ledger_that_was_rewritten_is_noticed(sqlite_fleet: Any, submit: Submi
     sqlite_fleet.ledger.append(f"1.{sqlite_fleet.files.put(b'x')}")
     with pytest.raises(LedgerError, match="rewritten"):
         registry.observer.observe()
+
+
+def test_two_ledgers_in_one_database_are_told_apart_by_their_hashes(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    entry = sqlite_fleet.ledger.append(f"1.{sqlite_fleet.files.put(b'nonsense')}")
+    observe_operations(registry.history, sqlite_fleet.cas, sqlite_fleet.versions, entry)
+    other = msgspec.structs.replace(entry, hash="f" * 64)
+    with pytest.raises(LedgerError, match=f"its hash is {entry.hash}, not {'f' * 64}.* restore the database from a"):
+        observe_operations(registry.history, sqlite_fleet.cas, sqlite_fleet.versions, other)

@@ -181,13 +181,13 @@ CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
     "unknown in create": ("core index", lambda f: f["operations"]["create"][0].update(more=1), "unknown members"),
     "bad reference": ("core index", lambda f: f["operations"]["recover"][0].pop("revealValue"), "(?i)reveal|reference"),
     "unknown in reference": ("core index", lambda f: f["operations"]["recover"][0].update(more=1), "unknown members"),
-    "twice in core": ("core index", lambda f: repeat(f["operations"]["create"]), "two operations"),
+    "twice in core": ("core index", lambda f: repeat(f["operations"]["create"]), "the batch has two operations"),
     "more than the anchor counts": (
         "core index",
         lambda f: f["operations"]["deactivate"].extend(
             {**f["operations"]["deactivate"][0], "didSuffix": DidOwner(f"x{n}").suffix} for n in range(3)
         ),
-        "but the anchor string states 6",
+        "has [0-9]+ operations or more .*, but the anchor string states 6",
     ),
     "missing proof": ("core proof", lambda f: f["operations"]["recover"].pop(), "[0-9] proofs for [0-9]"),
     "another proof": ("core proof", lambda f: repeat(f["operations"]["recover"]), "[0-9] proofs for [0-9]"),
@@ -335,7 +335,8 @@ def _packed(data: bytes) -> bytes:
     ("data", "text"),
     [
         (b"", "truncated"),
-        (b"not gzip", "not compressed with GZIP"),
+        (b"not gzip", "cannot decompress the core index file as GZIP"),
+        (_packed(b"{}")[:-5] + bytes(5), "cannot decompress the core index file as GZIP"),
         (_packed(b"{}")[:-3], "truncated"),
         (_packed(b"{}") + b"x", "goes on|truncated"),
         (_packed(b"{"), "not (valid )?JSON"),

@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.anchoring.sidetree import ORB, SIDETREE, OperationType, PrivateKey, Profile, RequestError, parse_request
+from millstream.anchoring.sidetree import (
+    ORB,
+    SIDETREE,
+    OperationType,
+    PrivateKey,
+    Profile,
+    RequestError,
+    parse_request,
+    reference_rules,
+)
 from millstream.anchoring.sidetree.encoding import canonical, commitment_to, encode, hash_of
-from millstream.anchoring.sidetree.keys import check_key
+from millstream.anchoring.sidetree.keys import check_key, verifier
+from millstream.anchoring.sidetree.patches import check_patches
 from millstream.anchoring.sidetree.requests import recover_request
 from millstream.anchoring.sidetree.signatures import sign
 from millstream.testing.dids import DidOwner, add_service, secret_key
@@ -273,3 +283,28 @@ def delta_of_size(size: int) -> Request:
     services[0]["serviceEndpoint"] += "y" * missing
     assert missing >= 0 and len(canonical(delta)) == size
     return delta
+
+
+@pytest.mark.parametrize(
+    ("action", "member", "value"),
+    [
+        ("add-services", "services", 5),
+        ("remove-services", "ids", 5),
+        ("remove-public-keys", "ids", ["!"]),
+        ("replace", "document", 5),
+        ("add-public-keys", "keys", []),
+    ],
+)
+def test_an_invalid_patch_is_told_with_its_action(action: str, member: str, value: object) -> None:
+    patch = {"action": action, member: value}
+    with pytest.raises(RequestError, match=f"^patch '{action}': "):
+        check_patches([patch], SIDETREE)
+    with pytest.raises(RequestError, match=f"^patch '{action}': "):
+        reference_rules.check_delta({"patches": [patch], "updateCommitment": ""}, SIDETREE)
+
+
+@pytest.mark.parametrize("curve", ["secp256k1", "P-256"])
+def test_a_point_off_the_curve_is_told_with_its_key(curve: str) -> None:
+    x, y = encode(bytes(31) + b"\x01"), encode(bytes(31) + b"\x05")
+    with pytest.raises(RequestError, match=f"with x '{x}' is not a point on {curve}"):
+        verifier(curve, x, y)

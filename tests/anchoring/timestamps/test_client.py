@@ -111,7 +111,7 @@ def test_the_answer_to_another_request_is_refused(authority: TimestampAuthority,
 def test_a_rejection_is_shown_in_words(authority: TimestampAuthority, client: TimestampClient) -> None:
     authority.answer = lambda request, _: (200, authority.reply(request[:-3]))
     with pytest.raises(
-        TimestampRefusalError, match="the authority answered 'rejected': Bad request format or system error"
+        TimestampRefusalError, match="the authority answered 'rejection': Bad request format or system error"
     ):
         client.stamp(DOCUMENT, "sha256")
 

@@ -123,7 +123,10 @@ def test_faults_of_the_settings_are_named(one: TimestampAuthority, tmp_path: Pat
         wrong = StampedNode(tmp_path / "wrong", [one], line)
         assert line.split()[0] in wrong.command("anchor", "timestamps").err
     (wrong.data / "millstream.toml").write_text("[anchoring]\ntimestamp_authorities = ['ftp://x']\n", "utf-8")
-    assert "write http://HOST/PATH or https://HOST/PATH" in wrong.command("anchor", "timestamps").err
+    assert (
+        "scheme is neither http nor https: write http://HOST/PATH or https://HOST/PATH"
+        in wrong.command("anchor", "timestamps").err
+    )
 
 
 def test_without_the_package_the_command_names_the_extra(

@@ -136,6 +136,21 @@ def test_a_key_file_that_others_can_read_or_that_is_damaged_is_refused_without_i
         assert "`$" not in str(error.value) and "JSON is malformed" not in str(error.value)
 
 
+def test_only_a_checkpoint_of_an_unknown_key_is_blamed_on_the_key_file(tmp_path: Path) -> None:
+    (keys, signer), (_, other) = ((made(tmp_path / name), LedgerSigner(made(tmp_path / name))) for name in "ab")
+    signed = signer.sign(3, ROOT)
+    with pytest.raises(LedgerError, match=rf"not signed by a key in {keys.path}: .*\. Restore that file from a backup"):
+        signer.read(other.sign(3, ROOT))
+    for damaged, reason in (
+        (signed[:-20], "truncated|base64"),
+        (signed.replace(b"\n3\n", b"\n4\n"), "does not match the signed text"),
+        (signed.rpartition(b"\n\n")[0], "no empty line"),
+    ):
+        with pytest.raises(LedgerError, match=f"cannot use a checkpoint of the ledger anchors: .*({reason})") as error:
+            signer.read(damaged)
+        assert str(error.value).endswith("Restore the checkpoint from a backup; the key file is not the cause")
+
+
 def test_a_key_file_that_is_a_link_stays_one_and_the_file_behind_it_gets_the_new_key(tmp_path: Path) -> None:
     keys, vault = made(tmp_path), tmp_path / "vault" / "anchors.json"
     keys.create("example.org/anchors")

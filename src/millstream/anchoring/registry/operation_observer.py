@@ -107,8 +107,10 @@ def observe_operations(
     found = history.anchor(entry.number)
     if found is None or found.hash != entry.hash:
         raise LedgerError(
-            f"another process recorded a different ledger entry {entry.number} in this database: the two processes "
-            "follow different ledgers; stop one of them"
+            f"another process recorded a different ledger entry {entry.number} in this database: its hash is "
+            f"{found.hash if found else 'unknown'}, not {entry.hash}. The two processes follow different ledgers: stop "
+            "the process that follows the wrong ledger. If that process recorded the entry, also restore the database "
+            "from a backup, or follow the right ledger with an empty database"
         )
     return found
 

@@ -19,6 +19,7 @@ from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeEr
 from millstream.anchoring.sidetree.gzip_json import pack
 from millstream.anchoring.sidetree.model import Operation, OperationType
 from millstream.anchoring.sidetree.profile import Profile
+from millstream.core.amounts import counted
 from millstream.core.cid import CidForm, cid_of
 
 CORE_INDEX, CORE_PROOF = "core index file", "core proof file"
@@ -97,9 +98,9 @@ def parse_anchor(text: str, profile: Profile) -> tuple[int, str]:
             f"{profile.max_uri_length:,} characters"
         )
     if int(match[1]) > profile.max_operations:
-        limit = f"{profile.max_operations:,}"
         raise BatchFileError(
-            f"the anchor string states {int(match[1]):,} operations; the limit of an anchor is {limit}"
+            f"the anchor string states {int(match[1]):,} operations; the limit of an anchor is "
+            f"{counted(profile.max_operations, 'operation')}"
         )
     return int(match[1]), match[2]
 
@@ -111,12 +112,13 @@ def check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:
     """
     if len(set(suffixes)) != len(suffixes):
         raise BatchFileError(
-            f"the files up to the {name} contain two operations on the DID with the suffix {repeated(suffixes)!r}; "
-            "only one is allowed"
+            f"the batch has two operations on the DID with the suffix {repeated(suffixes)!r} (found when the {name} "
+            "was read); only one is allowed"
         )
     if len(suffixes) > count:
         raise BatchFileError(
-            f"the files up to the {name} contain {len(suffixes):,} operations, but the anchor string states {count:,}"
+            f"the batch has {counted(len(suffixes), 'operation')} or more (found when the {name} was read), but the "
+            f"anchor string states {count:,}"
         )
 
 

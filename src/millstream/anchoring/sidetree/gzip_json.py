@@ -51,7 +51,7 @@ def inflate(data: bytes, file: str, limit: int) -> bytes:
     try:
         text = stream.decompress(data, limit + 1)
     except zlib.error as error:
-        raise BatchFileError(f"the {file} is not compressed with GZIP: {error}") from error
+        raise BatchFileError(f"cannot decompress the {file} as GZIP: {error}") from error
     if len(text) > limit:
         raise BatchFileError(f"the {file} has more than {limit:,} bytes after decompression, its limit")
     if not stream.eof or stream.unused_data:

@@ -103,7 +103,7 @@ def _secp256k1(x: bytes, y: bytes) -> Verify:
     try:
         key = coincurve.PublicKey(b"\x04" + x + y)
     except ValueError as error:
-        raise RequestError("key_invalid", "the public key is not a point on secp256k1") from error
+        raise RequestError("key_invalid", f"the public key with x {encode(x)!r} is not a point on secp256k1") from error
     return lambda signature, message: _secp256k1_holds(key, signature, message)
 
 
@@ -139,7 +139,7 @@ def _p256(x: bytes, y: bytes) -> Verify:
     try:
         key = numbers.public_key()
     except ValueError as error:
-        raise RequestError("key_invalid", "the public key is not a point on P-256") from error
+        raise RequestError("key_invalid", f"the public key with x {encode(x)!r} is not a point on P-256") from error
 
     def holds(signature: bytes, message: bytes) -> bool:
         if len(signature) != 64:

@@ -6,8 +6,9 @@ other members where the network allows JSON patches.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from millstream.anchoring.sidetree.encoding import is_base64url
@@ -47,9 +48,19 @@ def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, An
         action = require_action(patch.get("action") if isinstance(patch, dict) else None, profile)
         member, check = _CHECKS[action]
         if patch.keys() != _PATCH_MEMBERS[member]:
-            raise _wrong(f"a patch {action!r} must have exactly the members 'action' and {member!r}")
-        check(patch[member])
+            raise _wrong(f"patch {action!r}: its members must be exactly 'action' and {member!r}")
+        with naming_action(action):
+            check(patch[member])
     return patches
+
+
+@contextlib.contextmanager
+def naming_action(action: str) -> Iterator[None]:
+    """Name the *action* of the patch in a :class:`RequestError` that is raised inside the block."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(error.code, f"patch {action!r}: {error}") from error
 
 
 def require_action(action: object, profile: Profile) -> str:
@@ -78,9 +89,7 @@ def apply_patches(document: Document, patches: Iterable[Mapping[str, Any]]) -> D
 
 def _check_document(document: object) -> None:
     if not isinstance(document, dict) or set(document) - {"publicKeys", "services"}:
-        raise _wrong(
-            "the document of a replace patch must be an object; its only members may be 'publicKeys' and 'services'"
-        )
+        raise _wrong("the document must be an object; its only members may be 'publicKeys' and 'services'")
     for member, check in (("publicKeys", _check_keys), ("services", _check_services)):
         if member in document:
             check(document[member])
@@ -139,7 +148,7 @@ def _check_services(services: object) -> None:
 
 def _check_id_list(ids: object) -> None:
     if not isinstance(ids, list):
-        raise _wrong("'ids' of a patch must be a list of ids")
+        raise _wrong("'ids' must be a list of ids")
     _check_ids(ids, unique=False)
 
 
@@ -153,7 +162,7 @@ def _check_ids(ids: Sequence[object], *, unique: bool) -> None:
 
 def _check_uris(uris: object) -> None:
     if not isinstance(uris, list):
-        raise _wrong("'uris' of a patch must be a list of URIs")
+        raise _wrong("'uris' must be a list of URIs")
     for uri in uris:
         if not isinstance(uri, str) or not _URI.fullmatch(uri):
             raise _wrong(f"{str(uri)[:60]!r} in 'uris' is not a URI")
@@ -163,7 +172,7 @@ def _check_uris(uris: object) -> None:
 
 def _objects(value: object, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise _wrong(f"{name!r} of a patch must be a list of objects")
+        raise _wrong(f"{name!r} must be a list of objects")
     return value
 
 

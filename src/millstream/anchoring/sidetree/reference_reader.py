@@ -369,7 +369,7 @@ def _inflate_member(data: bytes, at: int, name: str, limit: int, unpacked: bytea
         try:
             unpacked += member.decompress(part, limit + 1 - len(unpacked))
         except zlib.error as error:
-            raise BatchFileError(f"the {name} is not compressed with GZIP: {error}") from error
+            raise BatchFileError(f"cannot decompress the {name} as GZIP: {error}") from error
         if len(unpacked) > limit:
             raise BatchFileError(f"the {name} has more than {limit:,} bytes after decompression, its limit")
         at, step = at + len(part), step * 2

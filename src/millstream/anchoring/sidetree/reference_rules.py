@@ -20,6 +20,7 @@ from millstream.anchoring.sidetree.patches import (
     MAX_SERVICE_TYPE_LENGTH,
     check_patches,
     check_purposes,
+    naming_action,
     require_action,
 )
 from millstream.anchoring.sidetree.profile import (
@@ -205,7 +206,8 @@ def _check_patch(patch: object, profile: Profile) -> None:
     members = own_members(patch, "a patch")
     action = require_action(members.get("action"), profile)
     if action in _CHECKS:
-        _CHECKS[action](members)
+        with naming_action(action):
+            _CHECKS[action](members)
     else:  # one that the network has added, which the reference does not know
         check_patches([patch], profile)
 
@@ -225,8 +227,8 @@ def _is_es256k(header: str) -> bool:
 
 def _check_replace(patch: Object) -> None:
     if not isinstance(patch.get("document"), dict | list):
-        raise _wrong("the document of a replace patch must be an object")
-    document = allow_members(patch["document"], {"publicKeys", "services"}, "the document of a replace patch")
+        raise _wrong("the document must be an object")
+    document = allow_members(patch["document"], {"publicKeys", "services"}, "the document")
     if "publicKeys" in document:
         _check_keys(document["publicKeys"])
     if "services" in document:
@@ -236,14 +238,14 @@ def _check_replace(patch: Object) -> None:
 def _check_add(member: str, check: Callable[[object], None]) -> Callable[[Object], None]:
     def checked(patch: Object) -> None:
         if len(patch) != 2:
-            raise _wrong(f"a patch {patch['action']!r} must have exactly the members 'action' and {member!r}")
+            raise _wrong(f"its members must be exactly 'action' and {member!r}")
         check(patch.get(member))
 
     return checked
 
 
 def _check_remove(patch: Object) -> None:
-    allow_members(patch, {"action", "ids"}, f"a patch {patch['action']!r}")
+    allow_members(patch, {"action", "ids"}, "the patch")
     for name in _list(patch.get("ids"), "ids"):
         _check_id(name)
 

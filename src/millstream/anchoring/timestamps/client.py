@@ -13,7 +13,9 @@ from millstream.core.printable import MAX_SHOWN, printable
 Digest = Literal["sha256", "sha512"]
 """The digests in which a document can be stamped."""
 
-_STATUS = ("granted", "granted with changes", "rejected", "waiting", "revocation warning", "revoked")
+_STATUS = ("granted", "grantedWithMods", "rejection", "waiting", "revocationWarning", "revocationNotification")
+"""The names of PKIStatus in RFC 3161 §2.4.2."""
+
 _MAX_ANSWER_BYTES = MAX_TOKEN_BYTES + 1024
 
 
@@ -50,7 +52,7 @@ class TimestampClient:
             status, said = answer.status, "; ".join(answer.status_string)
         if status > 1:
             word = _STATUS[status] if status < len(_STATUS) else f"status {status}"
-            reason = printable(said, MAX_SHOWN) or "no reason"
+            reason = printable(said, MAX_SHOWN) or "(no reason given)"
             raise TimestampRefusalError(f"{self.name}: the authority answered '{word}': {reason}")
         with parsing(f"the answer of {self.name}"):
             nonce, data = answer.tst_info.nonce, answer.time_stamp_token()

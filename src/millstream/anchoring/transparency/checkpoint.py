@@ -78,7 +78,8 @@ def check_origin(origin: str) -> str:
 def read_checkpoint(data: bytes, origin: str, keys: Sequence[VerifierKey]) -> Checkpoint:
     """The checkpoint in *data* (a note) of the ledger *origin*, once the signatures of *keys* on it were checked.
 
-    Raises :class:`NoteError` where none of *keys* signed it, and for what is not a checkpoint of *origin*.
+    Raises :class:`UnknownSignerError` where none of *keys* signed it, and :class:`NoteError` for what is not a
+    checkpoint of *origin*.
     """
     note = parse_note(data)
     verify_note(note, keys)

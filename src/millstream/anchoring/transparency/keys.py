@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.anchoring.errors import LedgerError, LedgerKeyError, NoteError
+from millstream.anchoring.errors import LedgerError, LedgerKeyError, NoteError, UnknownSignerError
 from millstream.anchoring.transparency.checkpoint import Checkpoint, check_origin, read_checkpoint
 from millstream.anchoring.transparency.signed_note import (
     SigningKey,
@@ -275,10 +275,15 @@ class LedgerSigner:
         known = [*(key.verifier_key for key in self._signing()), *self._keys.retired()]
         try:
             head = read_checkpoint(checkpoint, known[0].name, known)
-        except NoteError as error:
+        except UnknownSignerError as error:
             raise LedgerError(
                 f"a checkpoint of the ledger {self._keys.ledger} is not signed by a key in {self._keys.path}: {error}. "
                 f"{self._keys.restore_hint()}"
+            ) from error
+        except NoteError as error:
+            raise LedgerError(
+                f"cannot use a checkpoint of the ledger {self._keys.ledger}: {error}. Restore the checkpoint from a "
+                "backup; the key file is not the cause"
             ) from error
         return TreeHead(head.origin, head.size, head.root)
 

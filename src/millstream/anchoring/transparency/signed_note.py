@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from millstream.anchoring.errors import NoteError
+from millstream.anchoring.errors import NoteError, UnknownSignerError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -251,7 +251,8 @@ def sign_note(text: str, keys: Iterable[SigningKey]) -> SignedNote:
 def verify_note(note: SignedNote, keys: Sequence[VerifierKey]) -> list[VerifiedSignature]:
     """The signatures of *note* that *keys* made; there is one at least. Signatures of other keys are ignored.
 
-    Raises :class:`NoteError` where none of *keys* signed it, and where the signature of one of them does not hold.
+    Raises :class:`UnknownSignerError` where none of *keys* signed it, and :class:`NoteError` where the signature of one
+    of them does not hold.
     """
     known = {(key.name, key.key_id): key for key in keys}
     verified = [
@@ -263,7 +264,7 @@ def verify_note(note: SignedNote, keys: Sequence[VerifierKey]) -> list[VerifiedS
         signers = ", ".join(sorted({f"{each.name}+{each.key_id.hex()}" for each in note.signatures})[:5])
         one_of = "a trusted key:" if len(keys) > 1 else "the trusted key"
         wanted = ", ".join(f"{key.name}+{key.key_id.hex()}" for key in keys[:5])
-        raise NoteError(f"the note is signed by {signers}, but not by {one_of} {wanted}")
+        raise UnknownSignerError(f"the note is signed by {signers}, but not by {one_of} {wanted}")
     return verified
 
 

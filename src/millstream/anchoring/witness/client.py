@@ -109,7 +109,7 @@ class WitnessClient:
         return Cosigned(own, max(each.time or 0 for each in verified))
 
     def _refusal(self, status: int, body: bytes) -> HttpError | WitnessRefusalError:
-        reason = printable(body.decode("utf-8", "replace").strip(), MAX_SHOWN) or "no reason"
+        reason = printable(body.decode("utf-8", "replace").strip(), MAX_SHOWN) or "(no reason given)"
         if status in (429, 500, 502, 503, 504):
             return HttpError(redacted_url(self._url), f"the witness answered with status {status}: {reason}")
         return WitnessRefusalError(
