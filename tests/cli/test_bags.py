@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_fetched_is_named(
 
 
 def test_an_export_resumes_and_never_mixes_with_other_files(
-    command: Command, store: LocalStore, tmp_path: Path
+    command: Command, store: LocalStore, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     bag = tmp_path / "bag"
     (bag / "data").mkdir(parents=True)
@@ -217,7 +217,8 @@ def test_an_export_resumes_and_never_mixes_with_other_files(
     (bag / "bagit.txt").unlink()
     assert command("export", store.url, S, "--bagit", str(bag))[0] == 0
     assert bagit.Bag(str(bag)).is_valid()
-    assert command("export", store.url, S, "--bagit", str(bag))[0] == 2
+    assert run(["store", "export", store.url, S, "--bagit", str(bag), "--data", str(tmp_path / "node")]) == 2
+    assert f"{bag} is already a bag: export into another folder" in capsysbinary.readouterr().err.decode()
 
 
 def test_a_damaged_item_is_named_and_not_exported(command: Command, store: LocalStore, tmp_path: Path) -> None:

@@ -183,6 +183,12 @@ def test_what_is_no_moment_is_malformed(text):
     assert malformed.value.reason == "time"
 
 
+@pytest.mark.parametrize("text", [b"1767225600000", b"-1e20", b"1e21", b'"0001-01-01T00:00:00+00:00"'])
+def test_a_time_out_of_range_is_told_with_the_range(text):
+    with pytest.raises(MalformedError, match=r"out of range.*; times must be from July 1684 to June 2255"):
+        read_timestamp(text)
+
+
 @given(st.binary(max_size=60), st.sampled_from(["te/device/main///m/x", "te/a", "a/b", "tedge/measurements", "x"]))
 def test_no_payload_whatever_does_more_harm_than_to_be_put_aside(payload, topic):
     for shape in ("auto", "thin-edge", "json", "raw"):

@@ -18,7 +18,7 @@ from millstream.log import (
     WriterFailedError,
     copy_log,
 )
-from millstream.log.backends.segments.format import CommittedEnd, decode_end, encode_end
+from millstream.log.backends.segments.format import CommittedEnd, FormatError, decode_end, encode_end
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
 from support.segment_folders import (
     SPEC,
@@ -310,3 +310,15 @@ def test_a_damaged_footer_is_told_and_the_index_made_anew(log: Log, folder: Path
         assert bodies(store.log(SPEC)) == EXPECTED
         (problem,) = store.log(SPEC).verify().problems
         assert "the footer of the segment is damaged" in problem
+
+
+def test_a_record_that_is_short_old_or_changed_is_told_as_that() -> None:
+    data = encode_end(CommittedEnd(last_id=7))
+    for damaged, told in (
+        (data + b"\0", rf"has {len(data) + 1} bytes instead of the {len(data)} bytes that it states$"),
+        (data[:-1] + b"\1", "the CRC32C of the record does not match$"),
+        (data[:4] + b"\0" + data[5:], r"version 0, but this release reads version 1$"),
+        (data[:4] + b"\2" + data[5:], r"version 2, but this release reads version 1: upgrade Millstream$"),
+    ):
+        with pytest.raises(FormatError, match=told):
+            decode_end(damaged)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from millstream.cli.main import run
+from millstream.core.address import Address
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.admin import CLIENTS
+from millstream.messaging.broker.admin import CLIENTS, AdminCallError
 from millstream.messaging.broker.clients import client_commands
 from millstream.messaging.broker.clients.client_commands import ClientCommands
 from millstream.messaging.broker.clients.sessions import ClientSession
@@ -98,3 +101,14 @@ def test_who_does_not_answer_or_cannot_be_asked_is_named(monkeypatch: pytest.Mon
             await ClientCommands().verify(ClientSession("gone", 0), v2.Message())
 
     asyncio.run(talk())
+
+
+def test_a_server_without_the_admin_service_is_not_called_an_old_broker() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with pytest.raises(AdminCallError, match="is not a Millstream broker, or one of an earlier release"):
+            call_broker(Address("127.0.0.1", port), CLIENTS, "g")
+    finally:
+        server.stop(None).wait()

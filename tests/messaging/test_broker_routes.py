@@ -59,7 +59,7 @@ def test_a_group_of_no_valid_name_is_assigned_nothing(group: str) -> None:
     async def step(desk: BrokerHarness) -> None:
         request = v2.QueryAssignmentRequest()
         request.topic.name, request.group.name = "plain", group
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError, match="use 1 to 120 characters of a-z") as refused:
             await desk.service.query_assignment(request, CALL)
         assert refused.value.code == v2.ILLEGAL_CONSUMER_GROUP
 

@@ -277,7 +277,7 @@ def test_a_folder_has_the_parts_of_the_attempts_that_count_and_no_others(tmp_pat
 def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
     (tmp_path / "loop.parquet").symlink_to("loop.parquet")
     with (
-        pytest.raises(PipelineError, match=r"cannot read .*loop\.parquet .*: make the file readable, and run the job"),
+        pytest.raises(PipelineError, match=r"cannot read .*loop\.parquet .*: fix the cause, and run the job"),
         open_parquet(tmp_path / "loop.parquet"),
     ):
         pass

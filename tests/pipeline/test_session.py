@@ -162,7 +162,9 @@ class TestSessions:
             str(tmp_path),
         )
         told = finish(child)
-        assert "Spark's Java process ended during job 'count'" in told
+        assert (
+            f"Spark's Java process ended during job 'count': see spark.log and spark-console.log in {tmp_path}" in told
+        )
         assert told.endswith("done\n")
         assert leftovers(tmp_path) == ["spark-console.log", "spark.log"]
 

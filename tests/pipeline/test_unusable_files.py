@@ -245,14 +245,15 @@ def test_a_parquet_file_whose_column_has_no_name_in_utf8_is_unusable(tmp_path: P
         (b"body,\xff", "is not UTF-8"),
         ("body,a".encode("utf-16"), "is not UTF-8"),
         (b"body,,", "a name is empty"),
+        (b"body,x,x", "'x' is repeated"),
     ],
-    ids=["quote", "end", "latin-1", "utf-16", "empty"],
+    ids=["quote", "end", "latin-1", "utf-16", "empty", "repeated"],
 )
 def test_a_csv_file_whose_first_line_cannot_be_read_is_unusable(
     tmp_path: Path, rules: ParsingRules, header: bytes, named: str
 ) -> None:
     (tmp_path / "x.csv").write_bytes(header + b"\n1,2\n")
-    with pytest.raises(UnusableFileError, match=rf"x\.csv: the first line must contain the column names, .*{named}"):
+    with pytest.raises(UnusableFileError, match=rf"x\.csv: the first line must contain unique .*{named}"):
         parsed(tmp_path, rules)
 
 

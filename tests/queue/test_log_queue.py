@@ -63,7 +63,7 @@ def test_tasks_of_workers_that_are_gone_are_taken_back_at_once(log: Log) -> None
         assert queue.depth().leased == 2
         assert queue.reclaim() == 2
         assert queue.reclaim() == 0
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(LeaseLostError, match=r"^2 leases have expired .* results of the tasks 1, 2$"):
             queue.ack(stale)
         again = queue.lease(2, visibility=1200)
         assert [(lease.body, lease.attempts) for lease in again] == [(b"a", 2), (b"b", 2)]

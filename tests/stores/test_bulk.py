@@ -453,7 +453,10 @@ def test_items_are_looked_at_and_read_in_one_go(tmp_path: Path) -> None:
     os.link(store.path_of("s", "a/b"), tmp_path / "another name")
     (linked,) = at_once.readings("s", ["a/b"], [sha256(b"1")])
     assert isinstance(linked, Reading) and linked.links == 2
-    told = ["has 1,048,577 bytes; the limit of a bulk read is 1,048,576 bytes: read the item alone", "is missing"]
+    told = [
+        "has 1,048,577 bytes; the limit of a bulk read is 1,048,576 bytes: read the item alone",
+        "is missing: list the space again",
+    ]
     assert [str(one).endswith(end) for one, end in zip(odd, told, strict=True)] == [True, True]
 
 

@@ -216,8 +216,8 @@ class BatchService:
         if kept is None and self._position and written:
             raise BatchServiceError(
                 f"the state {self._state} of the batch service is missing, and log {source.name!r} was trimmed and "
-                f"begins at message {self._position + 1}, so that its earlier batches cannot be repeated. Restore the "
-                "state from a backup, or choose another output log"
+                f"begins at message {self._position + 1}, so that its earlier batches cannot be computed again. "
+                "Restore the state from a backup, or choose another output log"
             )
         if written and not self._is_made_from_source(kept):
             raise BatchServiceError(foreign_batches(output, source.name))

@@ -242,7 +242,7 @@ def _sum_line(sha256: str, name: bytes) -> bytes:
 
 def _write_bag(providers: ConfiguredStores, space: str, items: Iterable[_Export], folder: Path) -> ExportReport:
     if is_bag(folder):
-        raise BagError(f"{folder} is a bag already: export into another folder")
+        raise BagError(f"{folder} is already a bag: export into another folder")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PAYLOAD).mkdir(exist_ok=True)
     report, described, sums = ExportReport(), list[BagItem](), dict[str, str]()

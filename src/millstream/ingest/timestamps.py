@@ -18,6 +18,7 @@ Unit = Literal["s", "ms", "us", "ns"]
 _TICKS = {"s": Decimal(MICROSECONDS), "ms": Decimal(1000), "us": Decimal(1), "ns": Decimal("0.001")}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FARTHEST = 2**53  # microseconds either way: the years 1684 to 2255
+_RANGE = "times must be from July 1684 to June 2255"
 _text = msgspec.json.Decoder(prepared(str))
 _count = msgspec.json.Decoder(prepared(Decimal))
 
@@ -34,14 +35,15 @@ def read_timestamp(raw: bytes | msgspec.Raw, unit: Unit = "s") -> int:
         raise MalformedError("time", f"the time {shown} is neither ISO 8601 nor a number since the epoch") from error
     if not -_FARTHEST < moment < _FARTHEST:
         raise MalformedError(
-            "time", f"time out of range: {moment} microseconds since the epoch; check the unit (--unit)"
+            "time",
+            f"the time is out of range: {moment} microseconds since the epoch; {_RANGE}; check the unit (--unit)",
         )
     return moment
 
 
 def _counted(count: Decimal, unit: Unit) -> int:
     if abs(count) > Decimal(10) ** 20:
-        raise MalformedError("time", f"the time {str(count)[:60]} is out of range; check the unit (--unit)")
+        raise MalformedError("time", f"the time {str(count)[:60]} is out of range; {_RANGE}; check the unit (--unit)")
     ticks = count * _TICKS[unit]
     return int(ticks // 1) - (ticks < 0 and ticks % 1 != 0)
 
@@ -56,4 +58,4 @@ def _written(text: str) -> int:
     try:
         return (moment - _EPOCH) // dt.timedelta(microseconds=1)
     except OverflowError as error:
-        raise MalformedError("time", f"the time is out of range: {text[:60]!r}") from error
+        raise MalformedError("time", f"the time is out of range: {text[:60]!r}; {_RANGE}") from error

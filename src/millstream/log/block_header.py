@@ -84,9 +84,10 @@ def read_header(data: bytes) -> BlockHeader:
     if magic != MAGIC:
         raise BlockError("the data does not begin with the magic number of a block")
     if version != VERSION or flags:
+        remedy = ": upgrade Millstream" if version >= VERSION else ""
         raise BlockError(
-            f"block format {version} with flags {flags} is newer than this Millstream, which reads {VERSION}: "
-            "upgrade Millstream"
+            f"the block has format {version} with flags {flags}, but this release reads format {VERSION} without "
+            f"flags{remedy}"
         )
     header = BlockHeader(sections, *rest)
     if not 1 <= header.count <= MAX_COUNT or header.raw_bytes > MAX_RAW_BYTES:

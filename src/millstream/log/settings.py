@@ -49,7 +49,9 @@ def nerve_url(log: LogSettings) -> str:
     name, _, host = log.store.removeprefix("nerve:").partition("@")
     found = log.nerve.get(name)
     if found is None:
-        raise SettingsError(f"setting log.store: unknown queue {name!r}; add a section [log.nerve.{name}]")
+        raise SettingsError(
+            f"setting log.store: unknown nerve queue {name!r}; describe the queue in a section [log.nerve.{name}]"
+        )
     try:
         queue = msgspec.convert({"name": name, **msgspec.structs.asdict(found)}, prepared(NerveQueue), strict=False)
     except msgspec.ValidationError as error:

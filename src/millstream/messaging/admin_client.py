@@ -57,8 +57,8 @@ def call_broker(
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
                 raise AdminCallError(
-                    f"the broker at {place} is of an earlier release, which does not support this command: upgrade "
-                    "the broker"
+                    f"the server at {place} does not support this command: it is not a Millstream broker, or one of an "
+                    "earlier release. Give the address of a Millstream broker, or upgrade the broker"
                 ) from error
             reason = str(error.details() or error.code().name)[:200]
             raise UnreachableError(

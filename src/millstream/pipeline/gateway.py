@@ -72,11 +72,15 @@ _MALLOC = {"MALLOC_ARENA_MAX": "2"}
 
 
 class Gateway(msgspec.Struct, frozen=True):
-    """A Java machine that waits for PySpark on a loopback ``port``. It ends when its standard input closes."""
+    """A Java machine that waits for PySpark on a loopback ``port``. It ends when its standard input closes.
+
+    ``logs`` is the folder of its log files.
+    """
 
     process: subprocess.Popen[bytes]
     port: int
     secret: str
+    logs: Path
 
     def environment(self) -> dict[str, str]:
         """The environment variables of PySpark while it connects."""
@@ -127,7 +131,7 @@ def start_gateway(
             _close_input(process)
             process.wait()
             raise
-        return Gateway(process, port, secret)
+        return Gateway(process, port, secret, work)
 
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:

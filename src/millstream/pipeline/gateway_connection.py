@@ -13,6 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -20,11 +21,14 @@ from pyspark.sql import SparkSession
 
 from millstream.pipeline.gateway import Gateway
 
+_logs: list[Path] = []  # of the session, if there is one
+
 
 @contextlib.contextmanager
 def connected(gateway: Gateway) -> Iterator[SparkSession]:
     """A session on the Java machine of *gateway*; its context is stopped when the block is left."""
     with _own_interrupt_handler() as put_back:
+        _logs.append(gateway.logs)
         try:
             with _environment(gateway.environment() | {"PYSPARK_PYTHON": sys.executable}):
                 spark = SparkSession.builder.getOrCreate()
@@ -32,6 +36,12 @@ def connected(gateway: Gateway) -> Iterator[SparkSession]:
             yield spark
         finally:
             _disconnect()
+            _logs.clear()
+
+
+def log_folder() -> Path | None:
+    """The folder with the log files of this process's Java machine; None without one that we started."""
+    return _logs[-1] if _logs else None
 
 
 def is_connected() -> bool:

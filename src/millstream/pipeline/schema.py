@@ -75,7 +75,5 @@ def open_parquet(path: Path | str) -> Iterator[pq.ParquetFile]:
         raise PipelineError(f"{path} is missing: run the job again") from error
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:  # Arrow reports damage as one without a number, too
-            raise PipelineError(
-                f"cannot read {path} ({error}): make the file readable, and run the job again"
-            ) from error
+            raise PipelineError(f"cannot read {path} ({error}): fix the cause, and run the job again") from error
         raise PipelineError(f"{path} is damaged ({error}): remove the file, and run the job again") from error

@@ -10,6 +10,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from millstream.pipeline.errors import PipelineError, SparkLostError
+from millstream.pipeline.gateway_connection import log_folder
 
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, wherever Spark put it."""
@@ -29,9 +30,10 @@ def spark_errors_explained(job: str) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         raise PipelineError(f"the job {job!r} failed: {reason(error)}") from error
     except (Py4JError, ConnectionError) as error:
+        folder = log_folder()
+        logs = f"spark.log and spark-console.log in {folder}" if folder else "the logs of Spark"
         raise SparkLostError(
-            f"Spark's Java process ended during job {job!r}: see spark.log and spark-console.log in the "
-            "work folder, and run the same call again to resume"
+            f"Spark's Java process ended during job {job!r}: see {logs}, and run the same command again to resume"
         ) from error
 
 

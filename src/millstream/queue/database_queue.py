@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.closing import ClosesOnExit
 from millstream.core.decoding import prepared
-from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError
+from millstream.queue.protocol import DeadTask, Depth, Lease, QueueError, QueueInputError, leases_lost
 from millstream.queue.task_rows import TaskRows
 
 NOTICE_GRACE_SECONDS = 60.0
@@ -109,11 +109,8 @@ class DatabaseWorkQueue(ClosesOnExit):
 
     def ack(self, leases: Sequence[Lease]) -> None:
         self._check_open()
-        if leases and self._rows.remove(leases) < len(leases):
-            raise LeaseLostError(
-                f"some of {len(leases):,} leases of queue {self._queue!r} have expired or were settled already: "
-                "discard their results"
-            )
+        if lost := self._rows.remove(leases):
+            raise leases_lost(lost)
 
     def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
         self._check_open()
@@ -215,7 +212,7 @@ def _duration(seconds: float, name: str, *, zero: bool = False) -> int:
 
 def _require(kept: bool, lease: Lease) -> None:
     if not kept:
-        raise LeaseLostError(f"the lease of task {lease.task_id} has expired or was settled: discard its result")
+        raise leases_lost([lease.task_id])
 
 
 def microseconds(seconds: float) -> int:

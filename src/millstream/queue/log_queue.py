@@ -25,7 +25,7 @@ from millstream.queue.events import (
     event_message,
     put_message,
 )
-from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError, redrive_times
+from millstream.queue.protocol import DeadTask, Depth, Lease, QueueError, QueueInputError, leases_lost, redrive_times
 from millstream.queue.snapshot import POINTER, recover, snapshot_messages
 
 _PREFIX = "queue."
@@ -125,10 +125,7 @@ class LogWorkQueue(ClosesOnExit):
                 number = self._apply(Acked(sorted({lease.task_id for lease in held})))
         self._confirm(number)
         if lost:
-            raise LeaseLostError(
-                f"{len(lost)} leases, the first of task {lost[0]}, have expired or were settled already: "
-                "discard their results"
-            )
+            raise leases_lost(lost)
 
     def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
         with self._opened():
@@ -263,7 +260,7 @@ class LogWorkQueue(ClosesOnExit):
 
     def _require(self, lease: Lease) -> None:
         if not self._state.holds(lease.task_id, lease.token, self._mature()):
-            raise LeaseLostError(f"the lease of task {lease.task_id} has expired or was settled: discard its result")
+            raise leases_lost([lease.task_id])
 
     def _until(self, visibility: float) -> int:
         if visibility <= 0:

@@ -13,6 +13,8 @@ import msgspec
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 
+_NAMED = 5
+
 
 class QueueError(MillstreamError):
     """The work queue could not do what was asked."""
@@ -20,6 +22,17 @@ class QueueError(MillstreamError):
 
 class LeaseLostError(QueueError):
     """The lease has run out or was settled already: another worker may have the task. Drop the result."""
+
+
+def leases_lost(tasks: Sequence[int]) -> LeaseLostError:
+    """The error that names the first of the *tasks* (ids) whose leases are lost."""
+    if len(tasks) == 1:
+        return LeaseLostError(f"the lease of task {tasks[0]} has expired or was settled: discard its result")
+    more = f" and {len(tasks) - _NAMED:,} more" if len(tasks) > _NAMED else ""
+    named = ", ".join(map(str, tasks[:_NAMED]))
+    return LeaseLostError(
+        f"{len(tasks):,} leases have expired or were settled: discard the results of the tasks {named}{more}"
+    )
 
 
 class QueueInputError(QueueError, InputError):

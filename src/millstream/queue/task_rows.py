@@ -127,14 +127,17 @@ class TaskRows:
 
         return self._database.write(transaction)
 
-    def remove(self, leases: Sequence[Lease]) -> int:
-        """The tasks of those *leases* that still hold are done; how many they were."""
+    def remove(self, leases: Sequence[Lease]) -> Sequence[int]:
+        """The tasks of those *leases* that still hold are done; returns the ids of the other tasks."""
+        if not leases:
+            return []
 
-        def transaction(connection: sa.Connection, now: int) -> int:
-            return sum(
-                connection.execute(sa.delete(tasks).where(some)).rowcount
-                for some, _ in self._still_held(connection, leases, now)
-            )
+        def transaction(connection: sa.Connection, now: int) -> Sequence[int]:
+            held = set[Lease]()
+            for some, found in self._still_held(connection, leases, now):
+                connection.execute(sa.delete(tasks).where(some))
+                held |= found
+            return [one.task_id for one in leases if one not in held]
 
         return self._database.write(transaction)
 

@@ -122,7 +122,7 @@ class WorkQueueConformance(abc.ABC):
         queue.put([b"a", b"b", b"c"])
         a, b, c = queue.lease(3, visibility=30)
         queue.ack([b])
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(LeaseLostError, match=f"the lease of task {b.task_id} has expired or was settled"):
             queue.ack([a, b, c])
         assert queue.depth().open == 0
 

@@ -50,7 +50,10 @@ def test_settings_name_queues_and_their_hosts(queues: str, tmp_path: Path, capfd
         assert run(["log", "create", NAME, "--config", str(config), "--store", store]) == 0
     with open_store(f"{queues}?layout=nerve&shards=2") as opened:
         assert opened.logs() == [NAME]
-    for store, told in ((f"nerve:{NAME}@elsewhere", "is not on 'elsewhere'"), ("nerve:other", "[log.nerve.other]")):
+    for store, told in (
+        (f"nerve:{NAME}@elsewhere", "is not on 'elsewhere'"),
+        ("nerve:other", "unknown nerve queue 'other'; describe the queue in a section [log.nerve.other]"),
+    ):
         assert run(["log", "list", "--config", str(config), "--store", store]) == 2
         assert told in capfd.readouterr().err
     config.write_text(config.read_text() + "colour = 1")

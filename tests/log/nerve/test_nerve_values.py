@@ -27,6 +27,14 @@ def test_large_messages_fill_packets_and_one_that_fits_into_none_is_told(
         assert writer.append(large) == IdRange(1, 12)
         with pytest.raises(WriterFailedError, match="increase max_allowed_packet of the server"):
             writer.append([b"x" * 10_000])
+    with (
+        log.writer() as writer,
+        pytest.raises(
+            WriterFailedError,
+            match=r"of 3,000 bytes takes 6,032 bytes in a statement, but .* \(10,000 bytes\) leaves 5,904 bytes for it",
+        ),
+    ):
+        writer.append([b"'" * 3000])
     assert bodies(log) == large
     assert [data for _, data in open_original().packets(1, 20)] == large
 

@@ -15,6 +15,7 @@ from millstream.log.block_header import name_hash
 from millstream.log.errors import DamagedLogError
 from millstream.log.tiering.format import (
     HEAD_SIZE,
+    MOST_INDEX_BYTES,
     TAIL_SIZE,
     SealError,
     decode_head,
@@ -77,7 +78,7 @@ def test_a_tail_that_is_none_or_asks_for_too_much_is_refused() -> None:
 
 def test_a_newer_format_is_refused_by_name() -> None:
     data, _ = sealed()
-    with pytest.raises(SealError, match="version 2"):
+    with pytest.raises(SealError, match="version 2, but this release reads version 1: upgrade Millstream"):
         decode_head(data[:4] + b"\x02" + data[5:HEAD_SIZE])
 
 
@@ -86,3 +87,18 @@ def test_blocks_with_a_hole_between_them_are_not_sealed() -> None:
     stored = [StoredBlock(b.header.first_id, b.header.last_id, b.data) for b in made]
     with pytest.raises(DamagedLogError, match="ids 7 to 8"):
         seal(NAME, "f", stored, io.BytesIO())
+
+
+def test_an_index_of_an_impossible_size_is_told_with_the_possible_ones() -> None:
+    data, _ = sealed()
+    for size in (1, MOST_INDEX_BYTES + 1):
+        with pytest.raises(
+            SealError, match=rf"states an index of {size:,} bytes; an index has 152 to 67,108,864 bytes"
+        ):
+            index_size(data[-TAIL_SIZE:-8] + size.to_bytes(8, "little"))
+
+
+def test_only_a_newer_version_asks_for_an_upgrade() -> None:
+    data, _ = sealed()
+    with pytest.raises(SealError, match=r"version 0, but this release reads version 1$"):
+        decode_head(data[:4] + b"\0" + data[5:HEAD_SIZE])

@@ -135,7 +135,7 @@ def _save(call: PageRequest, draft: PolicyDraft) -> Mapping[str, Any] | Response
     if not call.principal.role.covers(Role.ADMIN):
         role = call.principal.role.value
         raise PermissionDeniedError(
-            f"to save a policy requires the role admin, but the user {call.principal.name} has the role {role}: "
+            f"saving a policy requires the role admin, but the user {call.principal.name} has the role {role}: "
             "sign in as another user"
         )
     body = body_of(policies.PolicyText, text=draft.text)

@@ -70,8 +70,11 @@ def index_size(tail: bytes) -> int:
     if len(tail) != _TAIL.size or tail[:4] != INDEX_MARK:
         raise SealError("the index at the end of the object is missing")
     size: int = _TAIL.unpack(tail)[2]
-    if not _INDEX.size + _TAIL.size < size <= MOST_INDEX_BYTES:
-        raise SealError(f"an index of {size} bytes is not valid")
+    least = _INDEX.size + ENTRY.itemsize + _TAIL.size
+    if not least <= size <= MOST_INDEX_BYTES:
+        raise SealError(
+            f"the object states an index of {size:,} bytes; an index has {least:,} to {MOST_INDEX_BYTES:,} bytes"
+        )
     return size
 
 
@@ -107,14 +110,13 @@ def summarize(rows: Any) -> BlockStatistics:
 
 def _unpacked(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:
     if len(data) < kind.size:
-        raise SealError(f"{len(data)} bytes are too few for the format")
+        raise SealError(f"the object has {len(data):,} bytes, but needs at least {kind.size}")
     found, version, *rest = kind.unpack_from(data)
     if found != mark:
         raise SealError("the magic number at the beginning is missing")
     if version != VERSION:
-        raise SealError(
-            f"the object has version {version}, but this release reads version {VERSION}: upgrade Millstream"
-        )
+        remedy = ": upgrade Millstream" if version > VERSION else ""
+        raise SealError(f"the object has version {version}, but this release reads version {VERSION}{remedy}")
     return tuple(rest)
 
 

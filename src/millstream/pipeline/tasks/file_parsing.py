@@ -238,13 +238,13 @@ def _column_names(file: SourceFile, rows: Iterator[list[str]]) -> list[str]:
         "".join(names).encode()
         wrong = "a name is empty" if "" in names else ""
         if twice := _repeated(names):
-            wrong = f"{twice[:80]!r} is there twice"
+            wrong = f"{twice[:80]!r} is repeated"
     except csv.Error as error:
         wrong = f"it is not valid CSV ({error})"
     except UnicodeEncodeError:
         wrong = "it is not UTF-8"
     if wrong:
-        raise UnusableFileError(f"{file.path}: the first line must contain the column names, each once, but {wrong}")
+        raise UnusableFileError(f"{file.path}: the first line must contain unique column names, but {wrong}")
     return names
 
 

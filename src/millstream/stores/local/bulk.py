@@ -208,12 +208,12 @@ class LocalBulk:
         """The status now; an error where it is not that of the same bytes."""
         after = _status(where)
         if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
-            raise StoreUnavailableError(f"{content_id!r} changed while it was read: try again")
+            raise StoreUnavailableError(f"item {content_id!r} changed while it was read: read the item again")
         return after
 
     def _open(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result, bytes]:
         """The location of a small item, the status of its file, and its bytes."""
-        problem = "is missing"
+        problem = "is missing: list the space again"
         for path, name in _places(space, content_id):
             folder = folders.get(path)
             if folder is None:
@@ -225,7 +225,7 @@ class LocalBulk:
             try:
                 status = os.fstat(handle)
                 if not stat.S_ISREG(status.st_mode):
-                    problem = "is not a regular file"
+                    problem = "is not a regular file: replace or delete it"
                 elif status.st_size > SMALL:
                     size = f"{status.st_size:,} bytes"
                     problem = f"has {size}; the limit of a bulk read is {SMALL:,} bytes: read the item alone"
@@ -233,7 +233,7 @@ class LocalBulk:
                     return _Target(folder, name), status, _read_whole(handle, status.st_size)
             finally:
                 os.close(handle)
-        raise StoreError(f"{content_id!r} in the space {space!r} of {folders.root} {problem}")
+        raise StoreError(f"item {content_id!r} in the space {space!r} of {folders.root} {problem}")
 
     def _read(self, folders: OpenFolders, space: str, content_id: str) -> bytes:
         plain = plain_path(space, content_id)
@@ -243,8 +243,8 @@ class LocalBulk:
         where, status = self._find(folders, space, content_id)
         if status.st_size > SMALL:
             raise StoreError(
-                f"{content_id!r} in the space {space!r} of {folders.root} has {status.st_size:,} bytes; the limit of a "
-                f"bulk read is {SMALL:,} bytes: read the item alone"
+                f"item {content_id!r} in the space {space!r} of {folders.root} has {status.st_size:,} bytes; the limit "
+                f"of a bulk read is {SMALL:,} bytes: read the item alone"
             )
         handle = os.open(where.name, _READING, dir_fd=where.folder)
         try:

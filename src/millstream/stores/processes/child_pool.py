@@ -176,7 +176,10 @@ class BulkChild:
                 fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         if read_frame(self._replies) != READY:
             self.kill()
-            raise StoreError(f"the child process {self.ending()} before it read the request")
+            raise StoreError(
+                f"the child process for small files (process {self.pid}) {self.ending()} while it started: its "
+                "standard error, which is that of this process, shows the cause"
+            )
 
     @property
     def pid(self) -> int:

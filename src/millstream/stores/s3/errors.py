@@ -108,7 +108,7 @@ def translated(doing: str) -> Iterator[None]:
 
 def _meaning(doing: str, response: Any) -> StoreError:
     code = str(response.get("Error", {}).get("Code", ""))
-    text = response.get("Error", {}).get("Message") or "no reason was given"
+    text = response.get("Error", {}).get("Message") or "(no reason given)"
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     advice = _ADVICE.get(code)
     message = f"{doing} failed: {code}: {text.rstrip('.')}" + (f"; {advice}" if advice else "")

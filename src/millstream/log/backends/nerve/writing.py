@@ -173,8 +173,9 @@ def _packets(share: ShardBatch, packet_bytes: int) -> Iterator[tuple[range, Sequ
         taken = len(body) + body.count(b"\\") + body.count(b"'") + _ROW_BYTES
         if taken > room:
             raise MessageTooLargeError(
-                f"a message of {len(body):,} bytes exceeds the server's packet limit of "
-                f"{packet_bytes:,} bytes: increase max_allowed_packet of the server"
+                f"a message of {len(body):,} bytes takes {taken:,} bytes in a statement, but the packet limit of the "
+                f"server ({packet_bytes:,} bytes) leaves {room:,} bytes for it: increase max_allowed_packet of the "
+                "server, or send smaller messages"
             )
         if size + taken > room or position - start == MOST_ROWS:
             yield share.ids[start:position], share.bodies[start:position]

@@ -104,9 +104,8 @@ def decode_commit(log: str, number: int, data: bytes) -> CommitObject:
     if magic != MAGIC or length > MAX_HEAD_BYTES:
         raise DamagedLogError(f"{where} is damaged: it does not begin with the head of a commit. {ADVICE}")
     if version != VERSION:
-        raise DamagedLogError(
-            f"{where} has format {version}, but this release reads format {VERSION}: upgrade Millstream"
-        )
+        remedy = ": upgrade Millstream" if version > VERSION else f". {ADVICE}"
+        raise DamagedLogError(f"{where} has format {version}, but this release reads format {VERSION}{remedy}")
     start = PREFIX.size + length
     if len(data) < start:
         raise HeadTooLongError(start)

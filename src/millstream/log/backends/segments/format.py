@@ -211,9 +211,8 @@ def _unpack(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:
     if found != mark:
         raise FormatError("the record does not begin with its magic number")
     if version != VERSION:
-        raise FormatError(
-            f"the record has version {version}, but this release reads version {VERSION}: upgrade Millstream"
-        )
+        remedy = ": upgrade Millstream" if version > VERSION else ""
+        raise FormatError(f"the record has version {version}, but this release reads version {VERSION}{remedy}")
     return tuple(rest)
 
 
@@ -224,7 +223,9 @@ def _seal(head: bytes, rest: bytes = b"") -> bytes:
 
 
 def _check(data: bytes, size: int) -> None:
-    if len(data) != size or _CRC.unpack_from(data, _CRC_AT)[0] != _checksum(data):
+    if len(data) != size:
+        raise FormatError(f"the record has {len(data):,} bytes instead of the {size:,} bytes that it states")
+    if _CRC.unpack_from(data, _CRC_AT)[0] != _checksum(data):
         raise FormatError("the CRC32C of the record does not match")
 
 

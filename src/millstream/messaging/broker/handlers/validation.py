@@ -50,14 +50,17 @@ def check_client_type(kind: int) -> None:
 def check_topic_name(name: str) -> None:
     """Raise ILLEGAL_TOPIC unless *name* can be a topic's."""
     if not _TOPIC.fullmatch(name):
-        raise StatusError(v2.ILLEGAL_TOPIC, f"invalid topic name {name[:80]!r}: use 1 to 127 of a-z A-Z 0-9 _ - % |")
+        raise StatusError(
+            v2.ILLEGAL_TOPIC, f"invalid topic name {name[:80]!r}: use 1 to 127 characters of a-z A-Z 0-9 _ - % |"
+        )
 
 
 def check_group_name(name: str) -> None:
     """Raise ILLEGAL_CONSUMER_GROUP unless *name* can be a group's."""
     if not _GROUP.fullmatch(name):
         raise StatusError(
-            v2.ILLEGAL_CONSUMER_GROUP, f"invalid group name {name[:80]!r}: use 1 to 120 of a-z A-Z 0-9 _ - % |"
+            v2.ILLEGAL_CONSUMER_GROUP,
+            f"invalid group name {name[:80]!r}: use 1 to 120 characters of a-z A-Z 0-9 _ - % |",
         )
 
 
