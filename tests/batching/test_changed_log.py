@@ -21,8 +21,10 @@ from millstream.batching.rule_changes import (
     RulesRequest,
     batched_rules,
     change_rules,
+    is_requested,
     read_rules,
     request_change,
+    take_request,
 )
 from millstream.batching.service import BatchService
 from millstream.core.clock import MICROSECONDS, SystemClock, VirtualClock
@@ -188,6 +190,20 @@ def test_a_request_that_nobody_answers_is_withdrawn(batched):
     assert read_rules(batched.output) is None
 
 
+def test_a_request_is_open_until_it_is_answered_or_too_late(batched):
+    with batched.output.writer("batching"):
+        record, until_late = RulesRecord(batched.output), 10**15
+        request = msgspec.json.encode(RulesRequest(NEW, None, until_late))
+        assert not is_requested(record, 0)
+        batched.output.put_metadata("batching/rules-request", request)
+        assert [is_requested(record, now) for now in (until_late, until_late + 1)] == [True, False]
+        take_request(record, OLD, batched_to(batched), 0)
+        assert not is_requested(record, 0)
+        batched.output.put_metadata("batching/rules-request", request)
+        assert take_request(record, read_rules(batched.output), batched_to(batched), 0) is None
+        assert not is_requested(record, 0), "it is refused: these are the rules already"
+
+
 @pytest.mark.parametrize("spoil", ["late", "impossible"])
 def test_a_request_that_came_too_late_or_cannot_be_met_changes_nothing(batched, spoil, caplog):
     since = latest(batched) + 5  # would be refused at once if the service had not come further meanwhile
@@ -217,6 +233,16 @@ def test_p5_a_service_that_has_lost_its_lease_changes_nothing(batched):
     service._change_when_requested()
     assert service.rules.current == NEW == read_rules(batched.output).current
     service.close()
+
+
+def test_a_service_that_has_lost_its_lease_leaves_the_state_of_its_successor(batched):
+    stalled = batched.service(OLD)
+    stalled._writer.close()  # its lease has expired, and it does not know
+    batched.append(traffic(2, 50, now=latest(batched)))
+    batched.serve(OLD)
+    left = batched.state.read()
+    stalled.close()
+    assert batched.state.read() == left
 
 
 def test_a_change_that_would_touch_what_may_be_batched_already_is_refused(batched):

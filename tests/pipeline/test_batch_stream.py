@@ -7,6 +7,7 @@ import json
 import logging
 import random
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.batching import BatchConfig, ConfigError, Override, Rulebook
-from millstream.batching.rule_changes import change_rules
+from millstream.batching.rule_changes import change_rules, read_rules, request_change
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.main import run
@@ -362,3 +363,80 @@ def test_p5_stream_and_service_continue_under_changed_rules_and_the_job_makes_th
     assert sorted(batch.batch for batch in job.batches()) == sorted(
         key for _, key, _ in written(log_url, "batches") if key
     )
+
+
+CHANGED = Rulebook(BatchConfig(20, 30))
+
+
+def test_p5_a_running_stream_continues_by_rules_that_are_requested_of_it(
+    spark: SparkSession,
+    tmp_path: Path,
+    log_url: str,
+    untidy: Untidy,
+    write_log: WriteLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millstream.pipeline.jobs.batch_stream._LOOK", 0.05)
+    monkeypatch.setattr("millstream.batching.rule_changes._REQUEST_SECONDS", 240)  # a busy machine ends a query slowly
+    messages, plan = in_order(untidy(11, 1500)), plan_of(tmp_path, log_url, per_trigger=100)
+    write_log(log_url, "untidy", messages[:700])
+    triggers: list[Trigger] = []
+    first, answered = threading.Event(), threading.Event()
+    changed: list[Rulebook] = []
+
+    def note(trigger: Trigger) -> None:
+        triggers.append(trigger)
+        first.set()
+
+    def change() -> None:
+        first.wait(240)
+        try:
+            with open_store(log_url) as store:
+                logs = store.log(LogSpec("untidy")), store.log(LogSpec("batches"))
+                changed.append(request_change(*logs, FileDocument(plan.state), CHANGED, None, clock=SystemClock()))
+                write_log(log_url, "untidy", messages[700:])
+        finally:
+            answered.set()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    finished = lambda: answered.is_set() and (not changed or triggers[-1].last_id == len(messages))  # noqa: E731
+    done = run_stream(spark, plan, stopped=finished, on_trigger=note)
+    thread.join()
+    (rules,) = changed
+    assert rules.current == CHANGED
+    assert rules.later[-1].since < (messages[-1].received_at or 0)
+    assert (done.position, done.messages) == (len(messages), len(messages))
+    serve(log_url, tmp_path / "service.state", rules=rules)
+    assert written(log_url, "batches") == written(log_url, "service")
+    with pytest.raises(ConfigError, match="latest rules of log 'batches'"):
+        run_stream(spark, plan, available_now=True)
+
+
+def test_p5_a_stream_whose_log_was_taken_over_stops_and_leaves_the_changed_rules_and_the_state(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
+) -> None:
+    messages, plan = in_order(untidy(12, 900)), plan_of(tmp_path, log_url, per_trigger=100)
+    write_log(log_url, "untidy", messages[:200])
+    run_stream(spark, plan, available_now=True)
+    write_log(log_url, "untidy", messages[200:])
+    left: list[bytes] = []
+
+    def take_over(_: Trigger) -> None:
+        if left:
+            return
+        with open_store(log_url) as store:
+            backend, output = store._backend, store.log(LogSpec("batches"))
+            backend.release_lease("batches", epoch=backend.head("batches").epoch)  # as if the stream had been suspended
+            change_rules(store.log(LogSpec("untidy")), output, FileDocument(plan.state), CHANGED, clock=SystemClock())
+        left.append(plan.state.read_bytes())
+
+    with pytest.raises(PipelineError, match=r"another process has taken over log 'batches'.*start the stream again"):
+        run_stream(spark, plan, stopped=lambda: bool(left), on_trigger=take_over)
+    assert plan.state.read_bytes() == left[0]
+    with open_store(log_url) as store:
+        rules = read_rules(store.log(LogSpec("batches")))
+    assert rules is not None
+    run_stream(spark, msgspec.structs.replace(plan, rules=rules.current), available_now=True)
+    serve(log_url, tmp_path / "service.state", rules=rules)
+    assert written(log_url, "batches") == written(log_url, "service")

@@ -1,8 +1,8 @@
 """Changing the rules by which a log is batched, from an event time on: the log of its batches keeps all of its rules.
 
 The one who changes them holds the writer lease of the log of batches, as a batch service or stream does, and each of
-these reads the rules after it took the lease (:class:`RulesRecord`). A service that is at work changes them itself, at
-the request of others.
+these reads the rules after it took the lease (:class:`RulesRecord`). A service or stream that is at work changes them
+itself, at the request of others.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ from millstream.log import Log
 RULES_METADATA = "batching/rules"
 """The state of a log of batches with its :class:`Rulebook`, once it was changed (``docs/formats/log-states.md``)."""
 
+CHANGE_ACTION = "change batching rules"
+"""The action of the operator audit log: its target is the log of batches, its facts are the time ``since`` in ISO 8601
+and the text of the ``rules``."""
+
 _REQUEST_METADATA = "batching/rules-request"
 
-_REQUEST_SECONDS = 20
-"""For how long a service may take up a request: it looks every second, between two commits."""
+_REQUEST_SECONDS = 60
+"""For how long a request may be taken up: a service looks every few seconds, between two commits, and a stream on Spark
+has to end its query before."""
 
 _REQUEST_PAUSE = 0.1
 _ANSWER_LOOKS = 100
@@ -164,9 +169,9 @@ def change_rules(
 
 
 class RulesRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request to let *rules* begin at *since*; a service heeds it up to the time ``until`` of its clock.
+    """A request to let *rules* begin at *since*; a service or stream heeds it up to the time ``until`` of its clock.
 
-    ``refused`` is why a service did not do so.
+    ``refused`` is why it did not do so.
     """
 
     rules: Rulebook
@@ -178,10 +183,10 @@ class RulesRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 def request_change(
     source: Log, output: Log, state: Document, rules: Rulebook, since: int | None, *, clock: Clock
 ) -> Rulebook:
-    """:func:`change_rules` by the service that is at work on *output*, which may be in another process.
+    """:func:`change_rules` by the service or stream that is at work on *output*, which may be in another process.
 
     Raises the errors of :func:`change_rules`, and :class:`BatchServiceError` where nobody changes them in time, such as
-    a Spark stream or a service of an earlier release.
+    a service of an earlier release.
     """
     before = read_rules(output)
     wanted = RulesRequest(rules, since, clock.now() + _REQUEST_SECONDS * MICROSECONDS)
@@ -194,7 +199,7 @@ def request_change(
         if overdue and output.replace_metadata(_REQUEST_METADATA, b"", version=pending.version):
             raise BatchServiceError(
                 f"the rules of log {output.name!r} were not changed, because the process that writes to this log did "
-                "not answer: if it is a Spark stream, stop it, and run the command again"
+                "not answer: stop this process, and run the command again"
             )
         clock.sleep(_REQUEST_PAUSE)
     return _answer(output, before, wanted, clock)
@@ -211,8 +216,8 @@ def _answer(output: Log, before: Rulebook | None, wanted: RulesRequest, clock: C
             raise ConfigError(answer.refused)
         clock.sleep(_REQUEST_PAUSE)
     raise BatchServiceError(
-        f"the batch service did not change the rules of log {output.name!r}, because it ended or another command asked "
-        "for another change: run the command again"
+        f"the rules of log {output.name!r} were not changed, because the process that writes to this log ended, or "
+        "another command asked for another change: run the command again"
     )
 
 
@@ -234,8 +239,14 @@ def _decoded_request(record: bytes) -> RulesRequest | None:
         return None
 
 
+def is_requested(record: RulesRecord, now: int) -> bool:
+    """Whether a change was requested of the holder of *record*, for :func:`take_request`."""
+    wanted = _decoded_request(record.output.metadata(_REQUEST_METADATA))
+    return wanted is not None and not wanted.refused and now <= wanted.until
+
+
 def take_request(record: RulesRecord, rules: Rulebook, batched_to: int | None, now: int) -> Rulebook | None:
-    """All rules after the change that was requested of the service of *record*, which is at *batched_to* by *rules*.
+    """All rules after the change that was requested of the holder of *record*, which is at *batched_to* by *rules*.
 
     None where no change was requested, or it is not possible.
     """

@@ -26,8 +26,7 @@ from millstream.batching.metrics import record_closed, record_delays, record_ope
 from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source
 from millstream.batching.rule_changes import RulesRecord, take_request
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.service_state import ServiceState, read_state, write_state
-from millstream.batching.snapshot import decode_snapshot
+from millstream.batching.service_state import ServiceState, is_blank, read_state, write_state
 from millstream.batching.ticks import Ticker
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock, SystemClock
@@ -154,7 +153,9 @@ class BatchService:
                 self._clock.sleep(_PAUSE)
 
     def save(self) -> None:
-        """Write the state, durably."""
+        """Write the state, durably, unless another process has taken over the output: its state is the valid one."""
+        if not self._record.is_mine:
+            return
         state = ServiceState(self._source.name, self._output.name, self._position, self._batcher.snapshot())
         write_state(self._state, state)
         self._saved = self._position
@@ -188,7 +189,7 @@ class BatchService:
         """Take up the state. The rules are read under the lease: see :mod:`~millstream.batching.rule_changes`."""
         source, output = self._source, self._output
         kept = read_state(self._state, source.name, output.name)
-        used = None if kept is None or self._is_blank(kept) else kept.snapshot
+        used = None if kept is None or is_blank(kept, self._writer.sequence) else kept.snapshot
         self._record = RulesRecord(output)
         self._batcher = AdaptiveBatcher(self._record.in_force(rules), used)
         if kept:
@@ -196,10 +197,6 @@ class BatchService:
         self._check_source(kept)
         if used is None:
             self.save()  # the rules and, as the source may have been trimmed, the beginning: the output depends on both
-
-    def _is_blank(self, kept: ServiceState) -> bool:
-        """Whether nothing was batched yet, so that the rules in *kept* do not matter."""
-        return not self._writer.sequence and decode_snapshot(kept.snapshot)[1].clock is None
 
     def _check_source(self, kept: ServiceState | None) -> None:
         """Raise :class:`BatchServiceError` where the output or *kept* did not come of the source as it is now."""

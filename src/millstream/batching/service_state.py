@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.batching.errors import SnapshotError
+from millstream.batching.snapshot import decode_snapshot
 from millstream.core.decoding import prepared
 from millstream.core.documents import Document
 
@@ -43,6 +44,12 @@ def read_state(document: Document, log: str, output: str) -> ServiceState | None
             f"batch {state.log!r} into {state.output!r}, or choose a new output log"
         )
     return state
+
+
+def is_blank(state: ServiceState, written: int) -> bool:
+    """Whether nothing was batched yet, so that the rules in *state* do not matter; *written* is the last id of which
+    the output knows."""
+    return not written and decode_snapshot(state.snapshot)[1].clock is None
 
 
 def batched_pair(document: Document) -> tuple[str, str] | None:

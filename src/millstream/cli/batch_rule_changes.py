@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from millstream.batching.rule_changes import BatchedRules
+from millstream.batching.rule_changes import CHANGE_ACTION, BatchedRules
 from millstream.batching.rulebook import Rulebook
 from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
@@ -35,8 +35,8 @@ def rules_command(settings: Settings, *, output: str, change: bool, since: int |
 
     Messages with an event time before a change keep the earlier rules, so existing batches and their ids do not change.
     To change the rules: edit the section batching of the settings, run this command with --change, then restart what
-    batches into LOG. A batch service need not stop before, but a Spark stream must. A change cannot be withdrawn;
-    another one can follow it.
+    batches into LOG. A batch service or Spark stream need not stop before. A change cannot be withdrawn; another one
+    can follow it.
     """
     if since is not None and not change:
         raise click.UsageError("--from is the time of a change: add --change")
@@ -45,7 +45,7 @@ def rules_command(settings: Settings, *, output: str, change: bool, since: int |
             prepare_audit_log(node)
             changed = node.batching.change_rules(output, since)
             begun = format_timestamp(changed.later[-1].since)
-            record_change(node, "change batching rules", output, since=begun, rules=changed.current.rules_text)
+            record_change(node, CHANGE_ACTION, output, since=begun, rules=changed.current.rules_text)
         found = node.batching.rules_status(output)
         source, given = node.batching.source_of(output), node.batching.rules
     if as_json:

@@ -2,7 +2,8 @@
 
 Shares of messages (``pipeline/shard_source.py``) are grouped by shard, and ``transformWithState`` (no timers) keeps a
 batcher's snapshot for each. The output is that of the service in process (``batching/service.py``), message for
-message, and so is the state file that the job leaves: whichever of them stops, the other continues.
+message, and so is the state file that the job leaves: whichever of them stops, the other continues. For other rules
+(``batching/rule_changes.py``) the job ends its query, and begins another one with what is open.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 from pyspark.sql.streaming import StreamingQuery
 
-from millstream.batching import Rulebook
+from millstream.batching import Batcher, Rulebook
 from millstream.batching.metrics import delay_quantiles
 from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source
-from millstream.batching.rule_changes import RulesRecord
-from millstream.batching.service_state import ServiceState, read_state, write_state
+from millstream.batching.rule_changes import RulesRecord, batched_rules, is_requested, take_request
+from millstream.batching.service_state import ServiceState, is_blank, read_state, write_state
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import Clock, SystemClock
@@ -32,7 +33,7 @@ from millstream.core.durable import write_durably
 from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.log import Log, LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.output.batch_sink import BatchSink, Trigger
+from millstream.pipeline.output.batch_sink import BatchSink, Trigger, lease_lost
 from millstream.pipeline.output.checkpoint import last_done, read_progress
 from millstream.pipeline.output.job_folder import JobRecord, log_record
 from millstream.pipeline.output.streaming_queries import INTERVAL, await_query, start_query
@@ -45,6 +46,9 @@ from millstream.stores.tiers import open_log_store
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Who puts the files of a checkpoint in place. Spark's other way asks a program of the system about each link, so that
 a trigger starts some dozens of processes; the checkpoint lies in a folder beside the state file, which needs none."""
+
+_LOOK = 5.0
+"""Seconds between two looks for a requested change of the rules; in a bucket each costs a request."""
 
 OBSERVED = ("batches", "rejected", "late", "open_sources")
 """Sums over the shards that Spark's progress of a trigger shows."""
@@ -111,28 +115,38 @@ def run_stream(
     With *available_now* it ends once it has taken what was there when it began. *ticks* appends ticks to the log where
     a batch is due and no message comes (:mod:`millstream.batching.ticks`). *figures* collects delays, refusals, batches
     and what is open; Spark's progress of the query has the observation ``batching``. At the end the figures are logged
-    as one line. Where the rules of the output were changed, those of *plan* must be the latest of them. Raises
+    as one line. Where the rules of the output were changed, those of *plan* must be the latest of them; a change that
+    is requested while the stream runs is made between two triggers. Raises
     :class:`PipelineInputError` where the output came of more than the log holds,
     :class:`~millstream.batching.ConfigError` for other rules, :class:`~millstream.log.WriterBusyError` where another
-    host is at the output, and what Spark raises as :class:`PipelineError`.
+    host is at the output, and :class:`PipelineError` where another host has taken it over since, and for what Spark
+    raises.
     """
     clock, figures = clock or SystemClock(), figures or MetricsCollector()
     check_reachable(spark, plan.store_url)
     with open_log_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
         source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output, kind="batches"))
         writer = held.enter_context(output.writer("batching"))
-        plan = msgspec.structs.replace(plan, rules=RulesRecord(output).in_force(plan.rules))
+        record = RulesRecord(output)
+        plan = msgspec.structs.replace(plan, rules=record.in_force(plan.rules))
         _check_source(plan, source, output, writer)
         began = clock.monotonic()
-        sink = BatchSink(writer, clock, figures)
+        sink = BatchSink(plan.output, writer, clock, figures)
+        watch = _StreamMonitor(sink, source, ticks, on_trigger=on_trigger, clock=clock)
+        requests = _RuleRequests(record, clock)
         with spark_errors_explained("batch --stream"):
-            first_id = _first_id(plan, source, writer.sequence)
-            before = max(first_id - 1, read_progress(plan.checkpoint).done)
-            query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
-            watch = _StreamMonitor(sink, source, ticks, before, on_trigger=on_trigger, clock=clock)
-            await_query(query, stopped, clock, check=watch.check)
-            watch.report()
-            save_state(spark, plan)
+            while True:
+                first_id = _first_id(plan, source, writer.sequence)
+                watch.before = max(first_id - 1, read_progress(plan.checkpoint).done)
+                query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
+                await_query(query, lambda: stopped() or requests.waiting(), clock, check=watch.check)
+                watch.report()
+                if not record.is_mine:
+                    raise lease_lost(plan.output)
+                save_state(spark, plan)
+                if stopped() or not requests.found:
+                    break
+                plan = requests.taken_up(plan, source)
         done = _report_trigger(plan, watch, figures, clock.monotonic() - began)
         log_record(_record(plan, done))
         return done
@@ -205,6 +219,7 @@ def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
         if progress.done and ours and (kept.shards, kept.changes) == (plan.shards, len(plan.rules.later)):
             return kept.first_id
     first_id = _first_id_anew(plan, source, written)
+    _save_beginning(plan, first_id, written)
     shutil.rmtree(plan.checkpoint, ignore_errors=True)
     plan.checkpoint.mkdir(parents=True)
     write_durably(begin, msgspec.json.encode(_StreamStart(first_id, plan.shards, len(plan.rules.later))))
@@ -223,6 +238,15 @@ def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
             "give the job another output log"
         )
     return source.first_id
+
+
+def _save_beginning(plan: StreamPlan, first_id: int, written: int) -> None:
+    """Write the rules into the state file where there is none yet, as a service does before its first batch: they can
+    be changed while the stream runs."""
+    document = FileDocument(plan.state)
+    kept = read_state(document, plan.log, plan.output)
+    if kept is None or is_blank(kept, written):
+        write_state(document, ServiceState(plan.log, plan.output, first_id - 1, Batcher.of(plan.rules).snapshot()))
 
 
 class _StreamStart(msgspec.Struct, frozen=True):
@@ -258,21 +282,52 @@ def _settings(spark: SparkSession, confs: dict[str, str]) -> Iterator[None]:
             spark.conf.unset(name) if kept is None else spark.conf.set(name, kept)
 
 
+class _RuleRequests:
+    """The changes of the rules that are requested of the stream that holds *record*.
+
+    ``found`` is whether one was waiting at the last look.
+    """
+
+    def __init__(self, record: RulesRecord, clock: Clock) -> None:
+        self._record, self._clock = record, clock
+        self._look_at = clock.monotonic() + _LOOK
+        self.found = False
+
+    def waiting(self) -> bool:
+        """Whether a change is requested; looks every :data:`_LOOK` seconds."""
+        if not self.found and self._clock.monotonic() >= self._look_at:
+            self._look_at = self._clock.monotonic() + _LOOK
+            self.found = is_requested(self._record, self._clock.now())
+        return self.found
+
+    def taken_up(self, plan: StreamPlan, source: Log) -> StreamPlan:
+        """*plan*, whose query has ended and whose state is saved, with the requested rules; *plan* as it was where they
+        are not possible."""
+        self.found = False
+        reached = batched_rules(source, self._record.output, FileDocument(plan.state))
+        batched_to = None if reached is None else reached.clock
+        rules = take_request(self._record, plan.rules, batched_to, self._clock.now())
+        return plan if rules is None else msgspec.structs.replace(plan, rules=rules)
+
+
 class _StreamMonitor:
-    """Looks after a running query: tells of its triggers, and appends a tick where a batch is due and nothing comes."""
+    """Looks after a running query: tells of its triggers, and appends a tick where a batch is due and nothing comes.
+
+    ``before`` is the last id that was taken before the query began.
+    """
 
     def __init__(
         self,
         sink: BatchSink,
         source: Log,
         ticks: Ticker | None,
-        before: int,
         *,
         on_trigger: Callable[[Trigger], None],
         clock: Clock,
     ) -> None:
         self._sink, self._source, self._ticks = sink, source, ticks
-        self._before, self._on_trigger, self._clock = before, on_trigger, clock
+        self._on_trigger, self._clock = on_trigger, clock
+        self.before = 0
         self._last: Trigger | None = None
         self.triggers = self.messages = self.batches = self.rejected = self.bytes = self.open_sources = 0
         self.rejects: Counter[str] = Counter()
@@ -285,6 +340,8 @@ class _StreamMonitor:
     def report(self) -> None:
         """Tell of the triggers since the last time, and add them up."""
         for trigger in self._sink.triggers():
+            if self._last is not None and trigger.last_id <= self._last.last_id:
+                continue  # made again by a query that was started for a change of the rules
             self._last = trigger
             self.triggers += 1
             self.messages += trigger.last_id - trigger.first_id + 1
@@ -300,7 +357,7 @@ class _StreamMonitor:
 
         Before the first trigger only the shards know what is open in them, since an earlier run: a tick makes them say.
         """
-        position, due = self._before, 0 if self._before else None
+        position, due = self.before, 0 if self.before else None
         if self._last is not None:
             position, due = self._last.last_id, self._last.due
         if self._ticks is None or due is None or self._clock.now() < due:

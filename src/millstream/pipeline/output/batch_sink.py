@@ -18,7 +18,7 @@ from millstream.batching.metrics import record_open
 from millstream.core.clock import Clock
 from millstream.core.decoding import prepared
 from millstream.core.metric_collection.collector import MetricsCollector, MetricsSnapshot
-from millstream.log import Writer
+from millstream.log import FencedError, Writer
 from millstream.pipeline.errors import PipelineError
 
 
@@ -44,13 +44,14 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSink:
-    """Appends what shards give (``CLOSED_SCHEMA``) to a log by its *writer*, a trigger at a time.
+    """Appends what shards give (``CLOSED_SCHEMA``) to the log *output* by its *writer*, a trigger at a time.
 
-    What the shards measured is added up in *figures*, of triggers that the log had already once only.
+    What the shards measured is added up in *figures*, of triggers that the log had already once only. Raises
+    :func:`lease_lost`.
     """
 
-    def __init__(self, writer: Writer, clock: Clock, figures: MetricsCollector) -> None:
-        self._writer, self._clock, self._figures = writer, clock, figures
+    def __init__(self, output: str, writer: Writer, clock: Clock, figures: MetricsCollector) -> None:
+        self._output, self._writer, self._clock, self._figures = output, writer, clock, figures
         self._untold: deque[Trigger] = deque()
 
     def triggers(self) -> Iterator[Trigger]:
@@ -68,7 +69,10 @@ class BatchSink:
         parts = [pa.ipc.open_stream(data).read_all() for data in found["closed"].to_pylist()]
         rows = pa.concat_tables([OUTPUT_SCHEMA.empty_table(), *parts])
         repeated = self._writer.sequence >= last_id
-        self._writer.append(output_messages([rows]), sequence=last_id)
+        try:
+            self._writer.append(output_messages([rows]), sequence=last_id)
+        except FencedError as error:
+            raise lease_lost(self._output) from error
         told = MetricsCollector()
         for data in found["figures"].to_pylist():
             told.absorb(msgspec.msgpack.decode(data, type=prepared(MetricsSnapshot)))
@@ -91,6 +95,14 @@ class BatchSink:
             repeated=repeated,
         )
         self._untold.append(trigger)
+
+
+def lease_lost(output: str) -> PipelineError:
+    """The error of a stream whose lease of *output* was taken by another host, which may have changed the rules."""
+    return PipelineError(
+        f"another process has taken over log {output!r}, and may have changed its batching rules: start the stream "
+        "again"
+    )
 
 
 def _summed(found: pa.Table) -> tuple[int, int, int, int | None]:
