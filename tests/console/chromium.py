@@ -28,7 +28,8 @@ PAGES = {
     "dead-letters": "/dead-letters", "audit": "/audit", "reports": "/integrity/reports",
     "identifiers": f"/identifiers?did={did()}", "system": "/system", "policy-text": "/policies/local?view=text",
     "policy-older": "/policies/local?number=1", "rejected": "/batches/rejected?log=weather",
-    "batches-narrowed": "/batches?log=weather&ended=conflict", "search": "/find?q=photo",
+    "batches-narrowed": "/batches?log=weather&ended=conflict", "batch-rules": "/batches/rules",
+    "search": "/find?q=photo",
     "search-nothing": "/find?q=no-such-name", "messages": "/messages?log=weather&key=temp",
     "vanished": "/integrity/vanished", "hold": "/integrity/holds/1", "members": "/members",
 }  # fmt: skip

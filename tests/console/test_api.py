@@ -68,7 +68,7 @@ def test_whatever_is_asked_of_things_that_there_are_no_answer_is_500_and_few_are
         for path, least in (
             ("/logs", 3), ("/consumers", 1), ("/logs/weather/messages", 50), ("/queues", 8), ("/policies", 1),
             ("/queues/duplication-high/dead", DEAD), ("/queues/duplication-high/causes", 2), ("/batches", 50),
-            ("/batches/timeline", 2), ("/batches/rejects", 1), ("/batches/ends", 3),
+            ("/batches/timeline", 2), ("/batches/rejects", 1), ("/batches/ends", 3), ("/batches/rules", 0),
             ("/batches/rejected?log=weather", 2), ("/batches?ended=conflict", 5), ("/anchors", 2),
             ("/batches/timeline?log=weather&since=0", 2), ("/integrity/spaces", 6),
             ("/integrity/findings", 1), ("/integrity/holds", 2), ("/policies/local/versions", 1),

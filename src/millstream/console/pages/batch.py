@@ -1,14 +1,17 @@
-"""The pages of batches: when they are, why they ended, which messages are in none, and one with its messages."""
+"""The pages of batches: their times, end reasons and messages; messages that are in none; and the batching rules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from starlette.routing import BaseRoute, Route
 
+from millstream.batching.batch_config import BatchConfig
+from millstream.console.formatting import number
 from millstream.console.page_renderer import PageRenderer, PageRequest
+from millstream.core.amounts import format_duration
 from millstream.core.message import MessageError, decode_line
 from millstream.rest.views import batches
 
@@ -33,12 +36,26 @@ REASONS = {
 """The reasons why a message was rejected, in words."""
 
 
+RULE_STATES = {
+    "earlier": ("earlier", "soft"),
+    "in-force": ("in force", "good"),
+    "pending": ("not reached yet", "warn"),
+    "not-begun": ("no batches yet", "soft"),
+    "unknown": ("unknown", "warn"),
+}
+"""The states of batching rules in words, and how they are marked."""
+
+_DURATIONS = ("window", "max_delay", "leap", "grace")
+_UNSET_RULES = {"max_count": "no limit", "max_bytes": "no limit", "late": "reject"}
+
+
 def routes(pages: PageRenderer) -> list[BaseRoute]:
     """The routes of these pages."""
     return [
         Route("/batches", pages.show("batches.html", list_batches)),
         Route("/batches/one", pages.show("batch.html", show_batch)),
         Route("/batches/rejected", pages.show("rejected.html", list_rejected)),
+        Route("/batches/rules", pages.show("batch_rules.html", list_rules)),
     ]
 
 
@@ -72,6 +89,44 @@ def list_rejected(call: PageRequest) -> Mapping[str, Any]:
     counts = [row for row in batches.rejects(call.app, call.ask()).items if row.log == query.log]
     facts = {"log": query.log, "reason": query.reason, "after": query.after, "reasons": REASONS, "counts": counts}
     return {"messages": batches.rejected(call.app, ask), **facts}
+
+
+def list_rules(call: PageRequest) -> Mapping[str, Any]:
+    """The batching rules of each log that is batched: those in force, those before, and those to come."""
+    rows = batches.batching_rules(call.app, call.ask()).items
+    latest = {row.output: row for row in rows}
+    return {
+        "rows": [(row, rule_facts(row.rules), override_facts(row.rules)) for row in rows],
+        "states": RULE_STATES,
+        "reached": {output: row.batched_to for output, row in latest.items() if row.batched_to is not None},
+        "unused": [row for row in latest.values() if row.as_in_settings is False],
+    }
+
+
+def rule_facts(rules: Mapping[str, Any] | None) -> Mapping[str, str]:
+    """The members of *rules* (those of :class:`BatchConfig`) as text, without the mode unless it is ``faithful``."""
+    given = {**_UNSET_RULES, **rules} if rules else {}
+    facts = {}
+    for name in BatchConfig.__struct_fields__:
+        value = given.get(name)
+        if value is None or (name, value) == ("mode", "order-free"):
+            continue
+        if name in _DURATIONS:
+            facts[name] = format_duration(value)
+        else:
+            facts[name] = number(value) if isinstance(value, int) else value
+    return facts
+
+
+def override_facts(rules: Mapping[str, Any] | None) -> Sequence[tuple[str, Mapping[str, str]]]:
+    """Each override of *rules*: which messages it is for, and the members that differ from those of all others."""
+    usual = rule_facts(rules)
+    found = []
+    for override in (rules or {}).get("overrides", ()):
+        which = [f"{name} {override[name]}" for name in ("source", "key") if override[name] is not None]
+        own = rule_facts(override["config"])
+        found.append((", ".join(which), {name: text for name, text in own.items() if usual.get(name) != text}))
+    return found
 
 
 def show_batch(call: PageRequest) -> Mapping[str, Any]:

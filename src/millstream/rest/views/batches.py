@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,9 +19,13 @@ from millstream.anchoring.journal_reader import (
     RejectRow,
 )
 from millstream.anchoring.states import BatchState
-from millstream.core.errors import NotFoundError
+from millstream.batching.rule_changes import CHANGE_ACTION
+from millstream.batching.rulebook import RuleChange
+from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.core.timestamps import format_timestamp
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
+from millstream.rest.operator_audit_log import OperatorAuditEvent
 from millstream.rest.views.logs import MessageId
 from millstream.status.models import BatchedLog, StateCount
 
@@ -127,6 +131,34 @@ class BatchDetail(msgspec.Struct, frozen=True):
     header: BatchHeader | None = None
 
 
+class BatchingRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The ``rules`` number ``number`` of ``log``, whose batches are in the log ``output``. They are for messages with
+    event times from ``since`` on (None: from the first message).
+
+    ``state``: the batch service has passed ``since`` (``in-force``), and also the beginning of the next rules
+    (``earlier``); it has not reached ``since`` (``pending``); it has made no batch, and will begin with the rules in
+    the settings (``not-begun``); the rules cannot be read, for the reason ``problem`` (``unknown``).
+
+    A change was recorded at ``recorded_at`` by the user ``recorded_by``; both are None for the first rules, and if the
+    operator audit log does not contain the change. ``as_in_settings`` is true if the settings of this process have the
+    same rules. Messages received up to ``batched_to`` are batched; other rules can begin at ``earliest_change`` or
+    later. Times are in microseconds.
+    """
+
+    log: str
+    output: str
+    number: int | None = None
+    since: int | None = None
+    state: Literal["earlier", "in-force", "pending", "not-begun", "unknown"]
+    recorded_at: int | None = None
+    recorded_by: str | None = None
+    as_in_settings: bool | None = None
+    batched_to: int | None = None
+    earliest_change: int | None = None
+    rules: Mapping[str, Any] | None = None
+    problem: str | None = None
+
+
 @endpoints.get("/batches", BatchesQuery)
 def batches(app: AppContext, request: ApiRequest[BatchesQuery, Any]) -> Listing[BatchRow]:
     """List the accepted batches, the last one first."""
@@ -160,6 +192,13 @@ def batched_logs(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Batched
     """Count, by log, the batched, rejected and open messages."""
     snapshot = app.poller.snapshot
     return Listing(snapshot.batched, total=len(snapshot.batched), as_of=snapshot.at)
+
+
+@endpoints.get("/batches/rules")
+def batching_rules(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[BatchingRules]:
+    """List the batching rules of each log that is batched, with the event times at which they begin."""
+    rows = [row for log, output in sorted(app.node.batching.batched_pairs()) for row in _rules_of(app, log, output)]
+    return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/batches/ends")
@@ -237,6 +276,48 @@ def message_outcome(app: AppContext, log: str, message_id: int) -> MessageOutcom
         return MessageOutcome(batched=True, batch=batch)
     anchor, reason = index.reject_reason(log, message_id) or (None, None)
     return MessageOutcome(batched=True, reason=reason, anchor=anchor)
+
+
+def _rules_of(app: AppContext, log: str, output: str) -> list[BatchingRules]:
+    batching, store = app.node.batching, app.node.logs.store
+    given = batching.rules
+    try:
+        status = batching.rules_status(output) if store.has(log) and store.has(output) else None
+    except MillstreamError as error:
+        return [BatchingRules(log=log, output=output, state="unknown", problem=str(error))]
+    if status is None:
+        return [BatchingRules(log=log, output=output, state="not-begun", as_in_settings=True, rules=given.plain)]
+    changes = status.rules.later
+    events = app.operator_log.of(CHANGE_ACTION, output) if changes else ()
+    current = sum(change.since <= status.clock for change in changes)
+    rows = []
+    for number, (change, rules) in enumerate(zip((None, *changes), status.rules.periods, strict=True)):
+        event = None if change is None else _event_of(change, events)
+        row = BatchingRules(
+            log=log,
+            output=output,
+            number=number + 1,
+            since=None if change is None else change.since,
+            state="earlier" if number < current else "in-force" if number == current else "pending",
+            recorded_at=None if event is None else event.at,
+            recorded_by=None if event is None else event.user,
+            as_in_settings=rules == given,
+            batched_to=status.clock,
+            earliest_change=status.earliest,
+            rules=rules.plain,
+        )
+        rows.append(row)
+    return rows
+
+
+def _event_of(change: RuleChange, events: Sequence[OperatorAuditEvent]) -> OperatorAuditEvent | None:
+    """The entry of the operator audit log about *change*: an earlier log of this name may have had other changes."""
+    try:
+        since = format_timestamp(change.since)
+    except OverflowError:
+        return None
+    facts = (since, change.rules.rules_text)
+    return next((event for event in events if (event.facts.get("since"), event.facts.get("rules")) == facts), None)
 
 
 def _places(app: AppContext, log: str, batch: str) -> list[Located]:
