@@ -115,8 +115,8 @@ def test_changes_of_a_log_are_recorded_and_reads_are_not(folder: Path, tmp_path:
     run_in(folder, "log", "tier", "weather", "--to", f"file://{tmp_path}/tier", "--partial")
     run_in(folder, "log", "tier", "weather", "--leftovers")
     run_in(folder, "log", "tier", "weather", "--remove-leftovers")
-    run_in(folder, "log", "compact", "weather")
-    actions = ["create log", "seek", "tier", "remove leftovers", "compact"]
+    run_in(folder, "log", "vacuum", "weather")
+    actions = ["create log", "seek", "tier", "remove leftovers", "vacuum"]
     assert events(folder)[before:] == [(ME, action, "log weather") for action in actions]
 
 

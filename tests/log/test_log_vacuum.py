@@ -1,4 +1,4 @@
-"""An SQLite log is compacted: its file shrinks, nothing is lost by a crash, and nobody who uses it is disturbed."""
+"""An SQLite log is vacuumed: its file shrinks, nothing is lost by a crash, and nobody who uses it is disturbed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.commands import run_command
 
 CHILDREN = Path(__file__).with_name("children")
 SPEC, MESSAGES, FIRST_ID = LogSpec("weather", block_messages=5), 60, 41
-CHILD = [sys.executable, CHILDREN / "compacted.py"]
+CHILD = [sys.executable, CHILDREN / "vacuumed.py"]
 LEFT = list(range(FIRST_ID, MESSAGES + 1))
 
 
@@ -141,20 +141,20 @@ def test_a_program_in_the_middle_of_reading_keeps_the_file_as_it_is(log: Log, pa
 
 
 def test_the_command_says_what_was_freed(log: Log, path: Path, url: str) -> None:
-    done = run_command("log", "compact", "weather", "--store", url, "--json")
+    done = run_command("log", "vacuum", "weather", "--store", url, "--json")
     told = json.loads(done.out)
     assert (done.code, told["log"], told["sizes"]["after"]) == (0, "weather", path.stat().st_size)
     assert told["sizes"]["before"] > told["sizes"]["after"]
-    assert run_command("log", "compact", "weather", "--store", url).out.endswith(" kB, 0 B freed\n")
-    missing = run_command("log", "compact", "none", "--store", url)
+    assert run_command("log", "vacuum", "weather", "--store", url).out.endswith(" kB, 0 B freed\n")
+    missing = run_command("log", "vacuum", "none", "--store", url)
     assert (missing.code, "there is no log 'none'" in missing.err) == (3, True)
 
 
-def test_segment_files_need_no_compaction(tmp_path: Path) -> None:
+def test_segment_files_need_no_vacuum(tmp_path: Path) -> None:
     url = f"segments:///{tmp_path / 'log'}"
     with open_store(url) as store:
         store.log(SPEC)
-    done = run_command("log", "compact", "weather", "--store", url)
+    done = run_command("log", "vacuum", "weather", "--store", url)
     assert done.out == "weather: nothing to do: this kind of store frees space when a log is trimmed\n"
 
 
@@ -185,7 +185,7 @@ def test_too_little_room_is_refused_with_what_is_missing(tmp_path: Path) -> None
         command = on_a_small_disk(disk, "size=40m")
     except LocalServerMissingError as error:
         end_without(error)
-    child = [*command, str(CHILDREN / "small_disk_compaction.py"), str(disk), str(elsewhere)]
+    child = [*command, str(CHILDREN / "small_disk_vacuum.py"), str(disk), str(elsewhere)]
     done = subprocess.run(child, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -207,13 +207,13 @@ def test_temporary_files_are_where_sqlite_puts_them(tmp_path: Path, monkeypatch:
 
 @pytest.fixture(scope="module")
 def recording(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recording]:
-    """What a compaction did to its disk, after the log was written and trimmed."""
-    folder = tmp_path_factory.mktemp("compacted")
+    """What a vacuum did to its disk, after the log was written and trimmed."""
+    folder = tmp_path_factory.mktemp("vacuumed")
     store, journal = folder / "store", folder / "journal"
     store.mkdir()
     environment = DiskFaults(store, journal).environment(shim)
     subprocess.run(
-        [sys.executable, str(CHILDREN / "compacted.py"), str(store), str(MESSAGES), str(FIRST_ID), "compact"],
+        [sys.executable, str(CHILDREN / "vacuumed.py"), str(store), str(MESSAGES), str(FIRST_ID), "vacuum"],
         env=environment,
         check=True,
     )
@@ -222,7 +222,7 @@ def recording(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 @examples(ci=50, long=1000)
 @given(share=st.floats(0, 1), seed=st.integers(0, 2**32))
-def test_nothing_is_lost_when_the_power_is_at_any_moment_of_a_compaction(
+def test_nothing_is_lost_when_the_power_is_at_any_moment_of_a_vacuum(
     recording: tuple[Path, Recording], share: float, seed: int
 ) -> None:
     store, recorded = recording
@@ -243,7 +243,7 @@ def test_nothing_is_lost_when_the_power_is_at_any_moment_of_a_compaction(
 
 
 @pytest.mark.parametrize("moment", ["commit", "cut"])
-def test_nothing_is_lost_by_kill_9_in_the_middle_of_a_compaction(shim: Path, tmp_path: Path, moment: str) -> None:
+def test_nothing_is_lost_by_kill_9_in_the_middle_of_a_vacuum(shim: Path, tmp_path: Path, moment: str) -> None:
     """A sync takes long here: the process is killed in that of the commit, and after the file was cut."""
     subprocess.run([*CHILD, tmp_path, str(MESSAGES), str(FIRST_ID), "-"], check=True)
     path = tmp_path / "log.db"
@@ -256,8 +256,8 @@ def test_nothing_is_lost_by_kill_9_in_the_middle_of_a_compaction(shim: Path, tmp
 
     faults = DiskFaults(tmp_path, slow_ms=400).environment(shim)
     command = ["env", f"LD_PRELOAD={shim}", *(f"{key}={value}" for key, value in faults.items() if "_DISK_" in key)]
-    command += [sys.executable, "-m", "millstream", "log", "compact", "weather", "--store", f"sqlite:///{path}"]
-    assert kill_at(command, is_inside, "the compaction") is None, "it was killed before it had ended"
+    command += [sys.executable, "-m", "millstream", "log", "vacuum", "weather", "--store", f"sqlite:///{path}"]
+    assert kill_at(command, is_inside, "the vacuum") is None, "it was killed before it had ended"
     assert log_file.stat().st_size, "and the write-ahead log, in which the new content is, was still needed"
     assert (path.stat().st_size < size) == (moment == "cut")
     with open_store(f"sqlite:///{path}") as store:

@@ -1,4 +1,4 @@
-"""``millstream node``: move and compact the tables of a node, and list and drain its processes."""
+"""``millstream node``: move and vacuum the tables of a node, and list and drain its processes."""
 
 from __future__ import annotations
 
@@ -113,24 +113,24 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
     echo_line(f"{sum(table.rows for table in moved):,} rows moved and verified; now {setting}")
 
 
-@example("millstream node compact")
+@example("millstream node vacuum")
 @node.command()
 @json_option
 @data_options
-def compact(settings: Settings, as_json: bool) -> None:
+def vacuum(settings: Settings, as_json: bool) -> None:
     """Give the free space in node.db back to the file system.
 
     The file keeps the space of rows that were removed for new rows. Stop all processes of the node first. A crash or a
     power loss loses nothing. The disk must have room for two copies of what remains; if SQLITE_TMPDIR names a folder on
     another disk, for one copy on each.
     """
-    from millstream.node.compaction import compact_database
+    from millstream.node.vacuuming import vacuum_database
     from millstream.status.serving_node import find_serving_node
 
     if (serving := find_serving_node(settings.folder)) is not None:
         raise NodeServesError(f"process {serving.pid} serves this node: stop the process first")
-    sizes = compact_database(settings)
-    record_freed_space(settings, "compact", DATABASE, bytes_before=sizes.before, bytes_after=sizes.after)
+    sizes = vacuum_database(settings)
+    record_freed_space(settings, "vacuum", DATABASE, bytes_before=sizes.before, bytes_after=sizes.after)
     if as_json:
         print_json({"bytes_before": sizes.before, "bytes_after": sizes.after})
     else:

@@ -69,7 +69,7 @@ def _explained(path: Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_BUSY:
             raise FileInUseError(f"{path} is being written: {_holders(path)}") from error
         if code == sqlite3.SQLITE_FULL:
-            raise NoSpaceError(f"cannot compact {path}: {error}; free some space, then try again") from error
+            raise NoSpaceError(f"cannot vacuum {path}: {error}; free some space, then try again") from error
         raise
 
 
@@ -122,7 +122,7 @@ def _require_free(path: Path, folder: Path, needed: int, advice: str) -> None:
     missing = needed - shutil.disk_usage(folder).free
     if missing > 0:
         raise NoSpaceError(
-            f"cannot compact {path}: this needs {size_text(needed)} on the disk of {folder} for a while, and "
+            f"cannot vacuum {path}: this needs {size_text(needed)} on the disk of {folder} for a while, and "
             f"{size_text(missing)} are missing; {advice}"
         )
 

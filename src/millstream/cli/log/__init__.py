@@ -46,8 +46,8 @@ TABLES = {
             "millstream.cli.log.trim:trim",
             "Trim the oldest messages of the log NAME: below an id, by rules, or by the log's own policy.",
         ),
-        "compact": (
-            "millstream.cli.log.compact:compact",
+        "vacuum": (
+            "millstream.cli.log.vacuum:vacuum",
             "Give the space of trimmed messages of the log NAME back to the file system.",
         ),
         "tier": (

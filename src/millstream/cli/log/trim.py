@@ -45,7 +45,7 @@ def trim(
 
     Readers behind the new first id are told which ids are gone. Ages are measured from receive times, and a clock that
     has jumped trims nothing. More data may stay stored than can be read: blocks and segment files are freed as a whole.
-    An SQLite file keeps freed space for new messages, until `millstream log compact` gives it back to the file system.
+    An SQLite file keeps freed space for new messages, until `millstream log vacuum` gives it back to the file system.
     """
     named = keep_policy or any(value is not None and value is not False for value in rules.values())
     policy = Retention(**rules) if named else None

@@ -38,6 +38,6 @@ def _refuse_while_written(backend: Backend, log: str) -> None:
     writer = current_writer(backend, log)
     if writer is not None:
         raise WriterBusyError(
-            f"cannot compact {backend.url}: its log {log!r} is being written by {writer}. Stop that process, and "
+            f"cannot vacuum {backend.url}: its log {log!r} is being written by {writer}. Stop that process, and "
             "repeat the command"
         )

@@ -300,14 +300,14 @@ KINDS: Mapping[str, IssueKind] = {
         BAD,
         "Without free space nothing can be appended.",
         "free disk space, or move older blocks to a tier (`millstream log tier`); then a log in an SQLite file needs "
-        "`millstream log compact`",
+        "`millstream log vacuum`",
     ),
     "disk-filling": IssueKind(
         "node",
         BAD,
         "At the rate of the last day the disk is soon full, and nothing can be written there.",
         "free disk space, or stop what fills it; logs can be trimmed (`millstream log trim`), or their older blocks "
-        "moved to a tier (`millstream log tier`); then a log in an SQLite file needs `millstream log compact`",
+        "moved to a tier (`millstream log tier`); then a log in an SQLite file needs `millstream log vacuum`",
     ),
     "clock": IssueKind(
         "node",

@@ -1,4 +1,4 @@
-"""``millstream log compact``: gives the space of trimmed messages back to the file system."""
+"""``millstream log vacuum``: gives the space of trimmed messages back to the file system."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from millstream.log import VacuumResult
 from millstream.settings import Settings
 
 
-@example("millstream log compact weather")
+@example("millstream log vacuum weather")
 @click.command()
 @click.argument("name")
 @json_option
 @store_options
-def compact(settings: Settings, name: str, as_json: bool) -> None:
+def vacuum(settings: Settings, name: str, as_json: bool) -> None:
     """Give the space of trimmed messages of the log NAME back to the file system.
 
-    For a log in an SQLite file, such as log.db: the file keeps that space for new messages until it is compacted, and
-    it is compacted with all logs in it. Stop their writers first, such as `millstream serve`. Processes that read are
+    For a log in an SQLite file, such as log.db: the file keeps that space for new messages until it is vacuumed, and
+    it is vacuumed with all logs in it. Stop their writers first, such as `millstream serve`. Processes that read are
     not disturbed. A crash or a power loss loses nothing. The disk must have room for two copies of what remains; if
     SQLITE_TMPDIR names a folder on another disk, for one copy on each.
 
@@ -32,7 +32,7 @@ def compact(settings: Settings, name: str, as_json: bool) -> None:
         done = log.vacuum()
     if done.sizes is not None:
         facts = {"bytes_before": done.sizes.before, "bytes_after": done.sizes.after}
-        record_freed_space(settings, "compact", f"log {name}", **facts)
+        record_freed_space(settings, "vacuum", f"log {name}", **facts)
     if as_json:
         print_json(done)
     else:

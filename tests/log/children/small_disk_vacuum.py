@@ -1,4 +1,4 @@
-"""A log on a small disk of its own is compacted with too little room, and with enough; prints what happened as JSON.
+"""A log on a small disk of its own is vacuumed with too little room, and with enough; prints what happened as JSON.
 
 Arguments: the empty disk, a folder on another one.
 """
@@ -26,8 +26,8 @@ with open_store(url) as store:
 with open_store(url) as store:
     log = store.log(LogSpec("weather"))
 
-    def compact(free: int, temporary: str) -> str:
-        """What the compaction says with so many bytes *free* on the disk, and temporary files in *temporary*."""
+    def vacuum(free: int, temporary: str) -> str:
+        """What the vacuum says with so many bytes *free* on the disk, and temporary files in *temporary*."""
         os.environ["SQLITE_TMPDIR"] = temporary
         ballast.unlink(missing_ok=True)
         ballast.write_bytes(bytes(shutil.disk_usage(disk).free - free))
@@ -38,8 +38,8 @@ with open_store(url) as store:
         assert sizes is not None
         return f"{sizes.before} {sizes.after}"
 
-    found["same disk"] = compact(4 << 20, str(disk))
-    found["no room"] = compact(1 << 20, elsewhere)
-    found["room elsewhere"] = compact(4 << 20, elsewhere)
+    found["same disk"] = vacuum(4 << 20, str(disk))
+    found["no room"] = vacuum(1 << 20, elsewhere)
+    found["room elsewhere"] = vacuum(4 << 20, elsewhere)
     found["ok"] = log.verify().ok
 print(json.dumps(found))

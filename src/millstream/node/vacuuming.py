@@ -1,4 +1,4 @@
-"""Compacting the database of a node in its folder."""
+"""Vacuuming the database of a node in its folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.node.errors import NodeNotFoundError
 from millstream.settings import Settings
 
 
-def compact_database(settings: Settings) -> FileSizes:
+def vacuum_database(settings: Settings) -> FileSizes:
     """Vacuum the file ``node.db`` of the node of *settings*.
 
     Raises :class:`NodeNotFoundError` where there is none, and what :func:`~millstream.core.sqlite_vacuum.vacuum` does.
@@ -21,7 +21,7 @@ def compact_database(settings: Settings) -> FileSizes:
     if settings.node.database or not path.exists():
         raise NodeNotFoundError(
             f"the node in {settings.folder} has no file {DATABASE}: check --data; a database on a server "
-            "(node.database) is compacted by its administrator (VACUUM FULL, or OPTIMIZE TABLE)"
+            "(node.database) is vacuumed by its administrator (VACUUM FULL, or OPTIMIZE TABLE)"
         )
     engine = open_database(path, TABLES)
     try:
