@@ -390,7 +390,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
     [
         ("x.parquet", b"no Parquet", r"x\.parquet is not a Parquet file"),
         ("x.parquet", b"PAR1 and no more", r"the Parquet file .*x\.parquet cannot be read; it may be truncated"),
-        ("x.csv", b"a,a\n1,2\n", "must contain the column names"),
+        ("x.csv", b"a,a\n1,2\n", "must contain unique column names"),
         ("x.jsonl.gz", b"no gzip", r"cannot read .*x\.jsonl\.gz: Not a gzipped file"),
     ],
 )

@@ -23,16 +23,19 @@ class SparkPart:
     def __init__(self, context: NodeContext) -> None:
         self._context = context
 
-    @contextlib.contextmanager
-    def session(self) -> Iterator[SparkSession]:
+    def session(self) -> contextlib.AbstractContextManager[SparkSession]:
         """A Spark session for the jobs of :mod:`millstream.pipeline`, stopped when the block is left.
 
         Each job that ends from now on, as long as the node is open, leaves its line in ``jobs/jobs.jsonl``. After a
         block without an error, closing the node removes the jobs that were not used for ``pipeline.keep_jobs``.
         """
+        _ = self._job_lines
+        return self._session()
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[SparkSession]:
         from millstream.pipeline.session import spark_session
 
-        _ = self._job_lines
         with spark_session(self._context.folder / "spark", self.options, clock=self._context.clock) as spark:
             yield spark
         _ = self._removal_of_old_jobs
