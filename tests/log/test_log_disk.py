@@ -23,6 +23,7 @@ from millstream.testing.torture import LOG, WatchedProcess
 from millstream.testing.torture.checks import check_confirmed, read_confirmed
 from millstream.testing.torture.writer import FAILED
 from suite.sizes import examples
+from support.recorded_disk import record_disk
 
 HERE = Path(__file__).parent
 WRITER = "millstream.testing.torture.writer"
@@ -37,14 +38,7 @@ Scenario = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="session")
 def recording(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recording]:
     """What a writer to SQLite did to its disk, through a checkpoint in the middle and one at the end."""
-    folder = tmp_path_factory.mktemp("recorded")
-    store, journal = folder / "store", folder / "journal"
-    store.mkdir()
-    environment = DiskFaults(store, journal).environment(shim)
-    subprocess.run(
-        [sys.executable, str(HERE / "recorded_writer.py"), str(store), str(PACKS)], env=environment, check=True
-    )
-    return store, Recording(journal)
+    return record_disk(shim, tmp_path_factory.mktemp("recorded"), HERE / "recorded_writer.py", PACKS)
 
 
 def test_the_recording_has_what_the_process_left(recording: tuple[Path, Recording], tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from millstream.testing.services import LocalServerMissingError
 from suite.missing import end_without
 from suite.sizes import examples
 from support.commands import run_command
+from support.recorded_disk import record_disk
 
 CHILDREN = Path(__file__).with_name("children")
 SPEC, MESSAGES, FIRST_ID = LogSpec("weather", block_messages=5), 60, 41
@@ -205,19 +206,24 @@ def test_temporary_files_are_where_sqlite_puts_them(tmp_path: Path, monkeypatch:
 # The power is lost, or the process is killed
 
 
+def check_and_vacuum(path: Path) -> None:
+    """The log lost nothing; it is written again, and vacuumed by the next call."""
+    with open_store(f"sqlite:///{path}") as store:
+        log = store.log(SPEC)
+        assert ids(log) == LEFT
+        with log.writer() as writer:
+            writer.append([b"next"])
+        assert log.verify().ok
+        log.vacuum()
+        assert path.stat().st_size < 25 * 12_000
+        assert log.verify().ok
+
+
 @pytest.fixture(scope="module")
 def recording(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recording]:
     """What a vacuum did to its disk, after the log was written and trimmed."""
     folder = tmp_path_factory.mktemp("vacuumed")
-    store, journal = folder / "store", folder / "journal"
-    store.mkdir()
-    environment = DiskFaults(store, journal).environment(shim)
-    subprocess.run(
-        [sys.executable, str(CHILDREN / "vacuumed.py"), str(store), str(MESSAGES), str(FIRST_ID), "vacuum"],
-        env=environment,
-        check=True,
-    )
-    return store, Recording(journal)
+    return record_disk(shim, folder, CHILDREN / "vacuumed.py", MESSAGES, FIRST_ID, "vacuum")
 
 
 @examples(ci=50, long=1000)
@@ -232,14 +238,7 @@ def test_nothing_is_lost_when_the_power_is_at_any_moment_of_a_vacuum(
     with tempfile.TemporaryDirectory(prefix="millstream-power-") as name:
         folder = Path(name)
         recorded.image(folder, store, moment, random.Random(seed))
-        with open_store(f"sqlite:///{folder / 'log.db'}") as opened:
-            log = opened.log(SPEC)
-            assert ids(log) == LEFT
-            with log.writer() as writer:
-                writer.append([b"next"])
-            assert log.verify().ok
-            log.vacuum()
-            assert log.verify().ok
+        check_and_vacuum(folder / "log.db")
 
 
 @pytest.mark.parametrize("moment", ["commit", "cut"])
@@ -260,12 +259,4 @@ def test_nothing_is_lost_by_kill_9_in_the_middle_of_a_vacuum(shim: Path, tmp_pat
     assert kill_at(command, is_inside, "the vacuum") is None, "it was killed before it had ended"
     assert log_file.stat().st_size, "and the write-ahead log, in which the new content is, was still needed"
     assert (path.stat().st_size < size) == (moment == "cut")
-    with open_store(f"sqlite:///{path}") as store:
-        log = store.log(SPEC)
-        assert ids(log) == LEFT
-        with log.writer() as writer:
-            writer.append([b"next"])
-        assert log.verify().ok
-        log.vacuum()
-        assert path.stat().st_size < 25 * 12_000
-        assert log.verify().ok
+    check_and_vacuum(path)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.log import IdRange, LogInputError, LogSpec
+from millstream.log import MAX_ID, IdRange, LogInputError, LogSpec
 from millstream.log.writing.append_request import AppendRequest, make_request
-from millstream.log.writing.pending_requests import COMMIT_BYTES, MAX_ID, PENDING_BYTES, PendingRequests
+from millstream.log.writing.pending_requests import COMMIT_BYTES, PENDING_BYTES, PendingRequests
 
 
 def pending_of(*requests: AppendRequest, last_id: int = 0) -> PendingRequests:

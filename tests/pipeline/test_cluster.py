@@ -24,6 +24,7 @@ from millstream.testing.batching_oracle import plain_batches
 from millstream.testing.services import LocalServerMissingError, private
 from millstream.testing.spark import OWN_DISKS
 from suite.sizes import SIZE
+from support.programs import load_program
 from support.separate_cluster import Victim, separate_cluster
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_a_cluster_that_loses_a_worker_in_mid_job_gives_the_same(
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
     assert bool(list((tmp_path / "jobs").rglob("part-*.parquet"))) is not apart
-    program = load_program()
+    program = load_program(PROGRAM)
     batches = by_the_plain_rule(program)
     assert found["batches"] == sorted(batches)
     assert found["anchored"] == len(batches)
@@ -97,7 +98,7 @@ def test_hosts_that_share_only_the_network_lose_a_worker_and_their_driver_and_gi
     jobs = ["batch", "anchor", "anchors_without_spark"]
     with separate_cluster(tmp_path / "driver", urls) as cluster:
         found = cluster.run(jobs, [("batch", "worker"), ("anchor", "driver")])
-    assert found["batch"] == [sorted(by_the_plain_rule(load_program())), []]
+    assert found["batch"] == [sorted(by_the_plain_rule(load_program(PROGRAM))), []]
     assert len(found["anchor"]) > 1
     assert found["anchor"] == found["anchors_without_spark"]
 
@@ -166,14 +167,14 @@ def test_jobs_give_the_same_on_hosts_that_share_only_the_network_whichever_of_th
 def urls(database: str, swift: S3Server) -> dict[str, str]:
     """The log ``in`` at *database*, and places on the S3 server; URLs by name."""
     with open_store(database) as store, store.log(LogSpec("in", block_messages=200)).writer() as writer:
-        writer.append(load_program().messages(3000))
+        writer.append(load_program(PROGRAM).messages(3000))
     return {"log": database, "cas": swift.new_url(), "results": swift.new_url()}
 
 
 def prepared(folder: Path, database: str, swift: S3Server) -> dict[str, str]:
     """The log ``in`` at *database*, items in a store, and files in a folder that all hosts see; URLs by name."""
     urls = {name: swift.new_url() for name in ("cas", "a", "b", "staging", "results")} | {"log": database}
-    program = load_program()
+    program = load_program(PROGRAM)
     with open_store(database) as store, store.log(LogSpec("in", block_messages=200)).writer() as writer:
         writer.append(program.messages(3000))
     source = open_provider(urls["a"])
@@ -187,17 +188,6 @@ def prepared(folder: Path, database: str, swift: S3Server) -> dict[str, str]:
         lines = (encode_line(message) + b"\n" for message in program.messages(1000)[number * 100 :])
         (files / f"{number}.jsonl").write_bytes(b"".join(lines))
     return urls | {"files": str(files)}
-
-
-def load_program() -> ModuleType:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("cluster_jobs", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def by_the_plain_rule(program: ModuleType) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import random
 import subprocess
@@ -36,6 +35,7 @@ from millstream.testing.batching_oracle import plain_batches
 from millstream.testing.dids import DidOwner
 from millstream.testing.killed_programs import kill_at
 from suite.engines import open_engine
+from support.programs import load_program
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -90,7 +90,7 @@ def test_p6_jobs_whose_tasks_and_drivers_die_give_what_plain_models_give(
 ) -> None:
     is_long = size == "long"
     messages = sorted(untidy(5, 3000 if is_long else 800), key=lambda message: message.received_at or 0)
-    settings = load_program().settings_of(tmp_path)
+    settings = load_program(PROGRAM).settings_of(tmp_path)
     batches = lay_out(settings, messages, rules)
     served, wrong = serve(settings, rules)
     operations = anchor_operations(settings, 40 if is_long else 8)
@@ -185,16 +185,6 @@ def check_growth(
         for store, items in now.items()
     }
     assert {each["store"]: each for each in figures} == plain
-
-
-def load_program() -> Any:
-    """The program's module."""
-    spec = importlib.util.spec_from_file_location("killed_jobs", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def lay_out(settings: Settings, messages: Sequence[Message], rules: BatchConfig) -> dict[str, int]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import random
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -32,19 +30,12 @@ from millstream.testing.faulty_store import LostReplyStore, UnavailableStore
 from millstream.testing.store_content import sha256
 from millstream.testing.stores import StoreConformance
 from suite.engines import open_engine
+from support.programs import load_program
 
 CRASHER = Path(__file__).with_name("audit_crasher.py")
 
 
-def load_crasher() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("audit_crasher", CRASHER)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-crasher = load_crasher()
+crasher = load_program(CRASHER)
 
 
 def engine(folder: Path) -> sa.Engine:

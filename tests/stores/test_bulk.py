@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import importlib.util
 import io
 import os
 import random
@@ -16,7 +15,6 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -41,19 +39,12 @@ from millstream.stores.hashing import Digests
 from millstream.stores.local import atomic_files
 from millstream.testing.store_content import ODD_IDS
 from suite.engines import open_engine
+from support.programs import load_program
 
 CRASHER = Path(__file__).with_name("bulk_crasher.py")
 
 
-def load_crasher() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bulk_crasher", CRASHER)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-crasher = load_crasher()
+crasher = load_program(CRASHER)
 
 
 def new(name: str, body: bytes = b"body", /, **properties: str) -> NewItem:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from millstream.log.frontier import Frontier
     from millstream.log.gap import Gap
-    from millstream.log.ids import BlockRange, IdRange
+    from millstream.log.ids import MAX_ID, BlockRange, IdRange
     from millstream.log.kinds import DATA_KINDS, SYSTEM_KINDS, Kind, is_system
     from millstream.log.log import Log
     from millstream.log.log_info import LogInfo
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA_KINDS",
+    "MAX_ID",
     "MESSAGE_SCHEMA",
     "SYSTEM_KINDS",
     "Batch",

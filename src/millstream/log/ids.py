@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+MAX_ID = 2**63 - 1
+"""The largest id that a message can have."""
+
 
 class IdRange(msgspec.Struct, frozen=True, order=True, gc=False):
     """The ids from ``first`` to ``last``, both included; empty where ``last`` is less."""

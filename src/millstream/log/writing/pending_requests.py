@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from millstream.log.errors import LogInputError
-from millstream.log.ids import IdRange
+from millstream.log.ids import MAX_ID, IdRange
 from millstream.log.spec import LogSpec
 from millstream.log.writing.append_request import AppendRequest
 
@@ -14,8 +14,6 @@ COMMIT_BYTES = 8 << 20
 
 PENDING_BYTES = 64 << 20
 """How much may wait for a commit before those who append have to wait (back-pressure)."""
-
-MAX_ID = 2**63 - 1
 
 
 class PendingRequests:

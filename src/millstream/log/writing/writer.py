@@ -14,7 +14,7 @@ from millstream.log.backend import Backend, Head
 from millstream.log.encoding.nerve_packet import encode_packet
 from millstream.log.encoding.proto import Encodable, encode_proto
 from millstream.log.errors import DamagedLogError, FencedError, StorageError
-from millstream.log.ids import IdRange
+from millstream.log.ids import MAX_ID, IdRange
 from millstream.log.runtime.callbacks import Callbacks
 from millstream.log.runtime.context import LogContext
 from millstream.log.sourced import Sourced
@@ -252,7 +252,7 @@ def _last_stored(backend: Backend, log: str, head: Head) -> int:
     step = 0
     while True:
         first_id = max(head.last_id - step, head.hot_id)
-        blocks = backend.ranges(log, first_id, 2**63 - 1)
+        blocks = backend.ranges(log, first_id, MAX_ID)
         if blocks or first_id == head.hot_id:
             return blocks[-1].last_id if blocks else head.hot_id - 1
         step = 2 * step + 1

@@ -24,7 +24,7 @@ from millstream.log.backends.nerve.tables import QueueTables
 from millstream.log.backends.nerve.throttle import Throttle
 from millstream.log.backends.nerve.writing import RowWriter
 from millstream.log.errors import DamagedLogError, LogInputError, WriterBusyError
-from millstream.log.ids import BlockRange, IdRange, IndexEntry
+from millstream.log.ids import MAX_ID, BlockRange, IdRange, IndexEntry
 from millstream.log.kinds import KIND
 from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
@@ -182,7 +182,7 @@ class NerveBackend:
 
     def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
         queue = self._queue(log)
-        ids = self._existing(log, first_id, 2**63 - 1)
+        ids = self._existing(log, first_id, MAX_ID)
         first, last = queue.reader.first_id(ids), queue.reader.last_id(ids)
         if first is None or last is None:
             return BlockStatistics()
@@ -191,7 +191,7 @@ class NerveBackend:
 
     def check(self, log: str) -> Sequence[str]:
         queue = self._queue(log)
-        count = queue.reader.strays(self._existing(log, self.head(log).hot_id, 2**63 - 1))
+        count = queue.reader.strays(self._existing(log, self.head(log).hot_id, MAX_ID))
         return [f"rows whose ids belong in other tables: {count:,}"] if count else []
 
     def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
@@ -297,7 +297,7 @@ class NerveBackend:
 
     def _ends(self, log: str) -> tuple[int, int]:
         pointer = self.head(log).last_id
-        return pointer, self._queue(log).reader.last_id(IdRange(pointer + 1, 2**63 - 1)) or pointer
+        return pointer, self._queue(log).reader.last_id(IdRange(pointer + 1, MAX_ID)) or pointer
 
 
 def _added(connection: DatabaseConnection, statement: str, *values: Value) -> bool:

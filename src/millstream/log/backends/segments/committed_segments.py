@@ -17,9 +17,8 @@ from millstream.log.backends.segments.files import read_at
 from millstream.log.backends.segments.format import END_SIZE, ENTRY, CommittedEnd, FormatError, decode_end, summarize
 from millstream.log.backends.segments.scan import SegmentScan
 from millstream.log.block_header import log_hash
-from millstream.log.ids import BlockRange, IndexEntry
+from millstream.log.ids import MAX_ID, BlockRange, IndexEntry
 
-_EVERYTHING = 2**63 - 1
 _INDEX_FIELDS = [field for field in IndexEntry.__struct_fields__ if field in (ENTRY.names or ())]
 
 
@@ -114,7 +113,7 @@ class CommittedSegments:
             *sealed, _ = index.since(self._segments, first_id)
             cut = [self._sealed.entries(segment) for segment in sealed[:1] if segment < first_id]
             whole = [self._sealed.summary(segment) for segment in sealed if segment >= first_id]
-            *begin, end = (summarize(index.select(part, first_id, _EVERYTHING)) for part in [*cut, self._table.entries])
+            *begin, end = (summarize(index.select(part, first_id, MAX_ID)) for part in [*cut, self._table.entries])
             return add_statistics([*begin, *whole, end])
 
     def check(self, first_id: int) -> Sequence[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from millstream.core.clock import MICROSECONDS
-from millstream.log import Frontier, IdRange
+from millstream.log import MAX_ID, Frontier, IdRange
 from millstream.messaging.broker.delivery.expiry_timers import ExpiryTimers
 from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
 from millstream.messaging.broker.delivery.message_group_queues import MessageGroupQueues
@@ -22,8 +22,6 @@ RENEW_STEP = 60 * MICROSECONDS
 
 RENEW_LONGEST = 3 * 3600 * MICROSECONDS
 """For how long a message is renewed at most."""
-
-MAX_ID = 2**63 - 1
 
 _SPARE = 1_000
 """Number of outdated timers and attempts that are kept in addition to one for each message in flight."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from millstream.messaging.broker.delivery.group_delivery import MAX_ID, RENEW_STEP, GroupDelivery, LeaseTerms
+from millstream.log import MAX_ID
+from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP, GroupDelivery, LeaseTerms
 from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
 from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.storage.delayed_messages import DelayedMessage, DelayedMessageIndex
