@@ -307,11 +307,13 @@ def _sealed(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterator
             raise LedgerError(f"entry {entry.number} of {name} has a hash, but the entries before it do not: {_MIXED}")
         if abs(entry.time) > MAX_SAFE_INTEGER:
             raise LedgerError(
-                f"entry {entry.number} of {name} has the time {entry.time}, which is outside -(2^53 - 1) to 2^53 - 1"
+                f"entry {entry.number} of {name} has the time {entry.time}, which is outside -(2^53 - 1) to 2^53 - 1; "
+                "get the list again from its operator"
             )
         if not number < entry.number <= MAX_SAFE_INTEGER:
             raise LedgerError(
-                f"entry {entry.number} of {name} does not follow entry {number}: numbers must increase, up to 2^53 - 1"
+                f"entry {entry.number} of {name} does not follow entry {number}: numbers must increase, up to "
+                "2^53 - 1; get the list again from its operator"
             )
         try:
             sealed = entry_hash(entry.anchor_string, entry.number, previous, entry.time)

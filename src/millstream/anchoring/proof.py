@@ -398,5 +398,8 @@ def _batch_at(data: bytes, place: int) -> BatchFileEntry | None:
 
 def _hashes(path: Sequence[str]) -> list[bytes]:
     if wrong := next((step for step in path if not _HASH.fullmatch(step)), None):
-        raise ProofError(f"invalid proof: a Merkle path has {wrong[:80]!r}, expected 64 lower-case hexadecimal digits")
+        raise ProofError(
+            f"invalid proof: a Merkle path contains {wrong[:80]!r}, which is not 64 lower-case hexadecimal digits: get "
+            "the proof again from the node"
+        )
     return list(map(bytes.fromhex, path))

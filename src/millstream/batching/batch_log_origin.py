@@ -37,5 +37,5 @@ def read_origin(output: Log) -> BatchLogOrigin | None:
         return msgspec.json.decode(note, type=prepared(BatchLogOrigin)) if note else None
     except msgspec.DecodeError as error:
         raise SnapshotError(
-            f"cannot read the metadata {ORIGIN_METADATA} of log {output.name!r}: {error}; restore the log from a backup"
+            f"cannot read the state {ORIGIN_METADATA} of log {output.name!r}: {error}; restore the log from a backup"
         ) from error

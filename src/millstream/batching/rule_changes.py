@@ -80,7 +80,7 @@ def _decoded(output: Log, record: bytes) -> Rulebook | None:
         return msgspec.json.decode(record, type=prepared(Rulebook)) if record else None
     except (msgspec.DecodeError, ConfigError) as error:
         raise SnapshotError(
-            f"cannot read the metadata {RULES_METADATA} of log {output.name!r}: {error}; restore the log from a backup"
+            f"cannot read the state {RULES_METADATA} of log {output.name!r}: {error}; restore the log from a backup"
         ) from error
 
 

@@ -223,7 +223,7 @@ def _require_no_members(settings: Settings) -> None:
         now = table.time()
         names = [member.id for member in table.alive() if member.until >= now]
     if names:
-        raise NodeServesError(f"{counted(len(names), 'member')} of the node must be stopped first: {', '.join(names)}")
+        raise NodeServesError(f"{counted(len(names), 'member')} serve this node: stop them first: {', '.join(names)}")
 
 
 def member_lines(opened: Node) -> Sequence[str]:

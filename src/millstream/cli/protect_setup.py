@@ -176,7 +176,7 @@ def _destination_url(to: str) -> str:
     name, scheme = urlsplit(to).scheme, provider_scheme(to)
     if name in PROVIDER_SCHEMES and not scheme.takes_copies:
         if not scheme.in_folder:
-            raise SetupError(f"{to!r} would be lost when this command ends: {_GIVE}")
+            raise SetupError(f"invalid destination {to!r}: copies in memory are lost when this command ends: {_GIVE}")
         raise SetupError(f"invalid destination {to!r}: a {name}: URL cannot be a destination: {_GIVE}")
     open_provider(to)  # a URL that names no store is refused before anything is set up
     return to

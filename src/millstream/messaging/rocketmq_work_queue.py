@@ -255,14 +255,16 @@ def _bytes(options: Mapping[str, str], name: str) -> bytes | None:
         with Path(options[name]).open("rb") as file:
             return file.read(_MOST_FILE_BYTES)
     except OSError as error:
-        raise QueueInputError(f"{name}: cannot read {options[name]}: {error.strerror}") from error
+        raise QueueInputError(f"cannot read {options[name]}, {name} of the RocketMQ URL: {error.strerror}") from error
 
 
 def _text(options: Mapping[str, str], name: str) -> str:
     try:
         return (_bytes(options, name) or b"").decode().strip()
     except UnicodeDecodeError as error:
-        raise QueueInputError(f"{name}: {options[name]} is not valid UTF-8: save the file as UTF-8") from error
+        raise QueueInputError(
+            f"{options[name]}, {name} of the RocketMQ URL, is not valid UTF-8: save the file as UTF-8"
+        ) from error
 
 
 def _by_delay(ids: Sequence[int], delays: Mapping[int, float]) -> dict[float, list[int]]:

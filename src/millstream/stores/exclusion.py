@@ -45,8 +45,8 @@ def _compiled(globs: Iterable[str]) -> re.Pattern[str] | None:
         body = glob.removeprefix("/")
         if not body or "\0" in body:
             raise StoreInputError(
-                f"invalid exclusion pattern {glob!r}: it must not be empty or contain a NUL character; use a pattern "
-                "such as *.tmp or cache/**"
+                f"invalid exclusion pattern {glob!r}: it must have a character other than a leading / and no NUL "
+                "character; use a pattern such as *.tmp or cache/**"
             )
         start = "" if "/" in glob else "(?:.*/)?"
         try:

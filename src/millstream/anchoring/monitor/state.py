@@ -114,7 +114,9 @@ class MonitorStateFile:
                 self._lock(file, lock)
                 yield
         except OSError as error:
-            raise MonitorStateError(f"cannot read or lock the state {self.path}: {error.strerror or error}") from error
+            raise MonitorStateError(
+                f"cannot use the state {self.path} or its lock file {lock.name}: {error.strerror or error}"
+            ) from error
 
     def _lock(self, file: BinaryIO, lock: Path) -> None:
         """Lock *file* until it is closed. A first look may take hours: another one must not wait for it."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from millstream.anchoring.sidetree.errors import RequestError
 from millstream.anchoring.sidetree.javascript import TooDeepError, decode_base64url, stringify
+from millstream.core.amounts import counted
 from millstream.core.canonical import plain_json
 
 _PREFIX = b"\x12\x20"  # sha2-256, 32 bytes
@@ -36,8 +37,8 @@ def decode(text: str) -> bytes:
             raise RequestError("not_base64url", f"{text[:60]!r} contains characters that are not base64url") from error
         raise RequestError(
             "not_base64url",
-            f"{text[:60]!r} is not valid base64url: no bytes have {len(text):,} characters in base64url, so characters "
-            "are missing",
+            f"{text[:60]!r} is not valid base64url: it has {counted(len(text), 'character')}, but the length cannot be "
+            "1 more than a multiple of 4: characters are missing or added",
         ) from error
 
 

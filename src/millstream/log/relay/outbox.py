@@ -219,7 +219,8 @@ class Outbox:
         if missing:
             raise OutboxError(
                 f"table {self.table.name} in {self._source.url} has no column {', '.join(missing)}; the table has "
-                f"{', '.join(kinds)}. Name other columns with options such as --body-column"
+                f"{', '.join(kinds)}. Add what is missing, or name other columns with "
+                "options such as --body-column"
             )
         return kinds
 

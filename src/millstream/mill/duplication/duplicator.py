@@ -294,4 +294,5 @@ def _failure(task: Duplicate, action: DuplicationAction, answer: str) -> Duplica
 
 
 def _where(task: Duplicate) -> str:
-    return f"{task.content_id!r} in space {task.space!r} from store {task.source!r} to store {task.destination!r}"
+    item = f"{task.content_id!r} in " if task.content_id else ""
+    return f"{item}space {task.space!r} from store {task.source!r} to store {task.destination!r}"

@@ -93,9 +93,11 @@ class ObjectLog:
             if (end.epoch, end.last_id) != (commit.epoch, commit.previous_id):
                 end = self.chain.refresh()
             if (end.epoch, end.last_id) != (commit.epoch, commit.previous_id):
-                raise self._fenced("was not stored")
+                raise self._fenced("was not stored: stop one of the two, and append the data again")
             if not self._create(*encode_commit(self._head(end, commit.epoch), commit)):
-                raise self._fenced("may or may not have been stored")
+                raise self._fenced(
+                    "may have been stored: stop one of the two, read the end of the log, and append what is missing"
+                )
 
     def missing_after(self, end: ChainEnd) -> str:
         """The error if the commit after *end*, the last that was found, is missing and later ones exist. A writer
@@ -139,8 +141,7 @@ class ObjectLog:
 
     def _fenced(self, outcome: str) -> FencedError:
         return FencedError(
-            f"another writer has taken over log {self.names.log!r}; the last data of this writer {outcome}: stop one "
-            "of the two, and append the data again"
+            f"another writer has taken over log {self.names.log!r}; the last data of this writer {outcome}"
         )
 
     def reclaim(self, below: int, max_bytes: int) -> int:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from millstream.core.amounts import counted
 from millstream.log.backends.objects.bucket import Bucket, UnknownOutcomeError
 from millstream.log.errors import StorageError, StorageUnavailableError
 
@@ -115,7 +116,7 @@ def _judge(bucket: Bucket, name: str, bodies: Sequence[bytes], answers: Sequence
     there = bucket.get(name)
     if there is None and unsure and not won:
         raise StorageUnavailableError(
-            f"{bucket.url} did not answer {len(unsure)} requests of the bucket test: try again"
+            f"{bucket.url} did not answer {counted(len(unsure), 'request')} of the bucket test: try again"
         )
     if there not in (won or unsure):
         what = "cannot be read" if there is None else "has other content"
