@@ -29,12 +29,17 @@ def test_packs_of_any_lengths_are_merged_in_order(packs: list[list[bytes]]) -> N
     assert merge_bodies(parts).to_pylist() == [body for pack in packs for body in pack]
 
 
-@given(st.lists(st.integers(0, 30), min_size=1), st.integers(0, 5))
-def test_packs_of_one_length_are_merged_in_order(counts: list[int], length: int) -> None:
-    packs = [[bytes([number]) * length] * count for number, count in enumerate(counts)]
-    merged = merge_bodies([join_bodies(pack, length) for pack in packs])
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.booleans()), min_size=1), st.booleans())
+def test_packs_each_of_one_length_are_merged_in_order(shapes: list[tuple[int, int, bool]], alike: bool) -> None:
+    parts, bodies = [], list[bytes]()
+    for number, (count, length, listed) in enumerate(shapes):
+        size = shapes[0][1] if alike else length
+        pack = [bytes([number % 256]) * size] * count
+        parts.append(join_bodies(pack, [size] * count if listed and not alike else size))
+        bodies += pack
+    merged = merge_bodies(parts)
     merged.validate(full=True)
-    assert merged.to_pylist() == [body for pack in packs for body in pack]
+    assert merged.to_pylist() == bodies
 
 
 @given(packs)

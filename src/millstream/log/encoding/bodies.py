@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,10 +38,12 @@ def join_bodies(bodies: Sequence[bytes], lengths: int | list[int]) -> Bodies:
 def merge_bodies(parts: Sequence[Bodies]) -> pa.Array:
     """All bodies of *parts* (less than 2 GiB), one after the other, as a binary array."""
     data = parts[0].data if len(parts) == 1 else b"".join([part.data for part in parts])
-    count = sum(part.count for part in parts)
-    step = parts[0].lengths
-    if isinstance(step, int) and all(isinstance(part.lengths, int) and part.lengths == step for part in parts):
-        offsets = even_offsets(step, count)
-    else:
+    counts: list[int] = [part.count for part in parts]
+    lengths: list[Any] = [part.lengths for part in parts]
+    if set(map(type, lengths)) != {int}:
         offsets = offsets_from(np.concatenate([np.broadcast_to(part.lengths, part.count) for part in parts]))
-    return pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data)])
+    elif lengths.count(lengths[0]) == len(lengths):
+        offsets = even_offsets(lengths[0], sum(counts))
+    else:
+        offsets = offsets_from(np.repeat(np.array(lengths, np.int64), counts))
+    return pa.Array.from_buffers(pa.binary(), sum(counts), [None, offsets, pa.py_buffer(data)])

@@ -41,7 +41,7 @@ class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     def columns(self, now: int) -> Columns:
         """The messages as columns, with *now* as the receive time of those that have none."""
         content = self.content
-        return (content if isinstance(content, Columns) else Columns(_bodies([self]))).stamped(now)
+        return (content if isinstance(content, Columns) else Columns(_bodies([content]))).stamped(now)
 
 
 def make_request(messages: Messages, sequence: int | None = None) -> AppendRequest:
@@ -90,12 +90,12 @@ def require_bodies_only(columns: Sequence[str]) -> None:
 
 
 def encode_requests(
-    requests: Iterable[AppendRequest], first_id: int, now: int, spec: LogSpec, origin: BlockOrigin
+    requests: Sequence[AppendRequest], first_id: int, now: int, spec: LogSpec, origin: BlockOrigin
 ) -> list[EncodedBlock]:
     """The blocks of *requests*, one after the other, the first message under *first_id*."""
     blocks = []
     for group in _groups(requests, spec):
-        for part in _cut(_join(group, now), sum(request.size for request in group), spec):
+        for part in _cut(_join(group, now), sum([request.size for request in group]), spec):
             blocks.append(encode_block(part, first_id, origin, compression=spec.compression))
             first_id += len(part)
     return blocks
@@ -155,8 +155,12 @@ def _checked(total: int, largest: int) -> int:
     return total
 
 
-def _groups(requests: Iterable[AppendRequest], spec: LogSpec) -> Iterator[list[AppendRequest]]:
+def _groups(requests: Sequence[AppendRequest], spec: LogSpec) -> Iterator[Sequence[AppendRequest]]:
     """Merge small requests up to the size of a block, so that a block has messages of many callers."""
+    messages, total = sum([request.count for request in requests]), sum([request.size for request in requests])
+    if messages <= spec.block_messages and total <= spec.block_bytes:
+        yield requests
+        return
     group: list[AppendRequest] = []
     count = size = 0
     for request in requests:
@@ -169,18 +173,18 @@ def _groups(requests: Iterable[AppendRequest], spec: LogSpec) -> Iterator[list[A
         yield group
 
 
-def _join(requests: list[AppendRequest], now: int) -> Columns:
-    if any(isinstance(request.content, Columns) for request in requests):
+def _join(requests: Sequence[AppendRequest], now: int) -> Columns:
+    contents: list[Any] = [request.content for request in requests]
+    if Columns in set(map(type, contents)):
         return concat([request.columns(now) for request in requests])
-    return Columns(_bodies(requests)).stamped(now)
+    return Columns(_bodies(contents)).stamped(now)
 
 
-def _bodies(requests: list[AppendRequest]) -> pa.Array:
-    """The bodies of *requests*, none of which has anything else, as one array."""
+def _bodies(contents: Iterable[Bodies | pa.Array]) -> pa.Array:
+    """The bodies of requests that have nothing else, as one array."""
     parts: list[pa.Array] = []
-    contents: Iterator[Any] = (request.content for request in requests)
     for kind, run in itertools.groupby(contents, type):
-        found = list(run)
+        found: list[Any] = list(run)
         parts += [merge_bodies(found)] if kind is Bodies else found
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 

@@ -4,9 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right, insort
+from collections.abc import Callable
 from operator import itemgetter
 
+from millstream.log.writing.durability_notifier import DurabilityListener
+
 _last_id = itemgetter(0)
+
+
+class AsyncWaiters:
+    """All coroutines that wait for one writer, by event loop. *listen* is that of its group commit."""
+
+    def __init__(self, listen: Callable[[DurabilityListener], None]) -> None:
+        self._listen = listen
+        self._loops: dict[asyncio.AbstractEventLoop, EventLoopWaiters] = {}
+
+    def reached(self, last_id: int) -> asyncio.Future[None]:
+        """Is done when *last_id* is durable, or when the writer has failed; for the running event loop."""
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        return (self._join(loop) if found is None else found).reached(last_id)
+
+    def _join(self, loop: asyncio.AbstractEventLoop) -> EventLoopWaiters:
+        open_ones = {other: waiters for other, waiters in list(self._loops.items()) if not other.is_closed()}
+        found = EventLoopWaiters(loop)
+        self._loops = {**open_ones, loop: found}
+        self._listen(found.notice)
+        return found
 
 
 class EventLoopWaiters:
@@ -22,18 +46,16 @@ class EventLoopWaiters:
         self._over = False
         self._is_called = False
 
-    async def reached(self, last_id: int) -> None:
-        """Return when *last_id* is durable, or when the writer has failed."""
-        if self._over or self._pointer >= last_id:
-            return
+    def reached(self, last_id: int) -> asyncio.Future[None]:
+        """Is done when *last_id* is durable, or when the writer has failed."""
         future = self._loop.create_future()
         if self._waiting and self._waiting[-1][0] > last_id:
             insort(self._waiting, (last_id, future), key=_last_id)
         else:
             self._waiting.append((last_id, future))
-        if self._over or self._pointer >= last_id:  # it has just come to pass
+        if self._over or self._pointer >= last_id:  # it has come to pass, perhaps just now
             self._resolve()
-        await future
+        return future
 
     def notice(self, pointer: int, over: bool) -> bool:
         """The watermark is at *pointer*; *over* says that it will not move any more. False once the loop is closed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -31,9 +31,7 @@ from millstream.log.writing.group_commit import GroupCommit
 from millstream.log.writing.lease import WriterLease
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from millstream.log.writing.event_loop_waiters import EventLoopWaiters
+    from millstream.log.writing.event_loop_waiters import AsyncWaiters
 
 
 class Writer:
@@ -52,7 +50,7 @@ class Writer:
         self._committer = Committer(spec, producer, lease, context.backend, context.clock)
         self._callbacks = Callbacks(spec.name)
         self._closing: list[Callable[[], object]] = []
-        self._loops: dict[asyncio.AbstractEventLoop, EventLoopWaiters] = {}
+        self._async_waiters: AsyncWaiters | None = None
         self._group = GroupCommit(
             msgspec.structs.replace(spec, linger=max(spec.linger, context.min_linger)),
             context.clock,
@@ -90,13 +88,15 @@ class Writer:
 
         A coroutine that is cancelled while it waits may have stored its messages.
         """
-        request = self._request(messages, sequence)
-        while True:
-            taken, ids = self._group.enqueue_if_room(request)
-            if taken:
-                break
-            await self._waiters_here().reached(self._group.pointer + 1)
-        await self._reached(self._group.last_given if ids is None else ids.last)
+        request, group = self._request(messages, sequence), self._group
+        has_room, ids = group.enqueue_if_room(request)
+        while not has_room:
+            await self._reached(group.pointer + 1)
+            has_room, ids = group.enqueue_if_room(request)
+        last_id = group.last_given if ids is None else ids.last
+        if group.pointer < last_id:
+            await self._reached(last_id)
+            group.expect(last_id)
         return ids
 
     def append_nowait(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
@@ -147,6 +147,7 @@ class Writer:
             self._group.expect(last_id)
             self._group.leave()
             await self._reached(last_id)
+            self._group.expect(last_id)
 
     def on_durable(self, callback: Callable[[int], object]) -> Callable[[], None]:
         """Call *callback* with the last durable id after every commit, in order, outside all locks.
@@ -198,25 +199,14 @@ class Writer:
             require_bodies_only(set_columns(request))
         return request
 
-    async def _reached(self, last_id: int) -> None:
-        """Wait for *last_id*, which another thread will commit."""
-        if self._group.pointer < last_id:
-            await self._waiters_here().reached(last_id)
-            self._group.expect(last_id)
+    def _reached(self, last_id: int) -> Awaitable[None]:
+        """Is done once another thread has committed *last_id*, or the writer has failed."""
+        if self._async_waiters is None:
+            # Imports asyncio (15 ms), of which programs without an event loop have no need.
+            from millstream.log.writing.event_loop_waiters import AsyncWaiters
 
-    def _waiters_here(self) -> EventLoopWaiters:
-        import asyncio  # 15 ms, of which programs without an event loop have no need
-
-        from millstream.log.writing.event_loop_waiters import EventLoopWaiters
-
-        loop = asyncio.get_running_loop()
-        found = self._loops.get(loop)
-        if found is None:
-            open_ones = {other: waiters for other, waiters in list(self._loops.items()) if not other.is_closed()}
-            found = EventLoopWaiters(loop)
-            self._loops = {**open_ones, loop: found}
-            self._group.listen(found.notice)
-        return found
+            self._async_waiters = AsyncWaiters(self._group.listen)
+        return self._async_waiters.reached(last_id)
 
     def _renew(self) -> None:
         if self._group.is_over:
