@@ -215,16 +215,20 @@ class SqlDatabase:
 
     def read(self, query: Callable[[sa.Connection, int], Result]) -> Result:
         """Run *query* (connection, present time in microseconds) on what is committed now."""
+        return self.query(lambda connection: query(connection, self.now(connection)))
+
+    def query(self, query: Callable[[sa.Connection], Result]) -> Result:
+        """As :meth:`read`, without the time, for which a server would have to be asked."""
 
         def once() -> Result:
             with self.engine.connect() as connection:
-                return query(connection, self.now(connection))
+                return query(connection)
 
         return self._tried(once)
 
     def rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         """All rows of *query*, on what is committed now."""
-        return self.read(lambda connection, _now: connection.execute(query).all())
+        return self.query(lambda connection: connection.execute(query).all())
 
     def now(self, connection: sa.Connection) -> int:
         """The present time in microseconds, of the clock by which leases run out."""

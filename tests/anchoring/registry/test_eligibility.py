@@ -310,26 +310,26 @@ def test_chains_that_are_kept_are_those_of_the_whole_history(steps: list[tuple[i
     ledger: dict[str, list[AnchoredOperation]] = {person.suffix: [] for person in people}
 
     class Rows:
-        def late_entries(self) -> tuple[int, int]:
+        def late_entries(self, connection: Any) -> tuple[int, int]:
             return 0, 0
 
         def empty_chain(self) -> Any:
             return chain_of([], SIDETREE)
 
-        def anchored(self, suffixes: list[str], *, after: int = -1) -> Any:
+        def anchored(self, connection: Any, suffixes: list[str], *, after: int = -1) -> Any:
             found = [(suffix, each) for suffix in suffixes for each in ledger[suffix] if each.number > after]
             return sorted(found, key=lambda row: row[1].number)
 
-    chains = ChainCache(Rows())  # type: ignore[arg-type]
+    chains: Any = ChainCache(Rows())  # type: ignore[arg-type]
     for number, (who, kind, looked) in zip(itertools.count(1), steps, strict=False):
         person = people[who]
         make = {"c": lambda p=person: p.create, "u": person.update, "r": person.recover, "d": person.deactivate}
         operation = make.get(kind, stranger_on(person, f"s{number}").update)()
         ledger[person.suffix].append(AnchoredOperation(number, 0, operation))
         if looked:
-            found = chains.of([person.suffix])
+            found = chains.of(None, [person.suffix])
             assert found[person.suffix].state == resolve(ledger[person.suffix])
-    for suffix, chain in chains.of(list(ledger)).items():
+    for suffix, chain in chains.of(None, list(ledger)).items():
         assert chain.state == resolve(ledger[suffix])
 
 
@@ -386,8 +386,8 @@ def test_an_operation_that_is_observed_between_two_looks_refuses_no_other(
     submit(registry, ada.update())
     looked = registry.store.open_ids
 
-    def then_it_is_observed(suffixes: Any) -> Any:
-        found = looked(suffixes)
+    def then_it_is_observed(connection: Any, suffixes: Any) -> Any:
+        found = looked(connection, suffixes)
         anchor(registry)
         return found
 

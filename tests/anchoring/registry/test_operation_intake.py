@@ -162,3 +162,21 @@ def test_what_is_accepted_is_told_after_it_is_durable(sqlite_fleet: Any) -> None
     acceptance = OperationIntake(registry.store, registry.versions, notify=notify)
     status = acceptance.submit(request_of(DidOwner("told").create))
     assert told == [[status.id]]
+
+
+def test_a_group_of_updates_is_judged_with_three_look_ups_and_stored_with_one_statement(sqlite_fleet: Any) -> None:
+    registry, people = sqlite_fleet.instance(), [DidOwner(f"judged{n}") for n in range(20)]
+    registry.acceptance.submit_many([request_of(person.create) for person in people])
+    statements, connections = list[str](), list[object]()
+
+    def follow(connection: Any, *_: object) -> None:
+        connections.append(connection)
+        connection.set_trace_callback(statements.append)
+
+    sa.event.listen(sqlite_fleet.engine, "checkout", follow)
+    results = registry.acceptance.submit_many([request_of(person.update()) for person in people])
+    assert all(result.status for result in results)
+    look_ups, writes = ([text for text in statements if text.startswith(word)] for word in ("SELECT", "INSERT"))
+    assert len(writes) == 1 and len(connections) == 2, "one to look, one to write"
+    asked = [text.partition("FROM ")[2].split()[0] for text in look_ups]
+    assert asked == ["registry_operations", "registry_pending_anchors", "registry_history", "registry_following"]

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import sqlalchemy as sa
+
 from millstream.anchoring.registry.history import OperationHistory
 from millstream.anchoring.sidetree import AnchoredOperation, Chain
 
@@ -40,34 +42,35 @@ class ChainCache:
 
     def __init__(self, history: OperationHistory) -> None:
         self._history = history
+        self._empty = history.empty_chain()
         self._kept: OrderedDict[str, _CachedChain] = OrderedDict()
         self._operations = 0
         self._late = (0, 0)
         self._lock = threading.Lock()
 
-    def of(self, suffixes: Sequence[str]) -> Mapping[str, Chain]:
+    def of(self, connection: sa.Connection, suffixes: Sequence[str]) -> Mapping[str, Chain]:
         """The chains of *suffixes* after all that was observed; empty ones for DIDs that were not."""
         with self._lock:
-            late = self._history.late_entries()
+            late = self._history.late_entries(connection)
             if late != self._late:  # something was put before what is kept
                 self._kept, self._operations, self._late = OrderedDict(), 0, late
-            kept = {suffix: self._kept.get(suffix) or _CachedChain(self._history.empty_chain()) for suffix in suffixes}
-            fresh = [suffix for suffix, entry in kept.items() if not entry.operations]
-            older = [suffix for suffix, entry in kept.items() if entry.operations]
-            behind = min((kept[suffix].last[0] for suffix in older), default=-1)
+            used = {suffix: self._kept[suffix] for suffix in suffixes if suffix in self._kept}
+            behind = min((entry.last[0] for entry in used.values()), default=-1)
+            older, fresh = list(used), [suffix for suffix in suffixes if suffix not in used]
             for asked, after in ((fresh, -1), (older, behind)):
-                for suffix, anchored in self._history.anchored(asked, after=after):
-                    kept[suffix].add(anchored)
-            self._keep(kept)
-            return {suffix: entry.chain for suffix, entry in kept.items()}
+                for suffix, anchored in self._history.anchored(connection, asked, after=after):
+                    if suffix not in used:
+                        used[suffix] = _CachedChain(self._history.empty_chain())
+                    used[suffix].add(anchored)
+            self._keep(used)
+            return {suffix: used[suffix].chain if suffix in used else self._empty for suffix in suffixes}
 
     def _keep(self, used: Mapping[str, _CachedChain]) -> None:
         for suffix, entry in used.items():
-            if entry.operations:
-                self._kept[suffix] = entry
-                self._kept.move_to_end(suffix)
-                self._operations += entry.operations - entry.counted
-                entry.counted = entry.operations
+            self._kept[suffix] = entry
+            self._kept.move_to_end(suffix)
+            self._operations += entry.operations - entry.counted
+            entry.counted = entry.operations
         while self._operations > MAX_CACHED_OPERATIONS:
             _, dropped = self._kept.popitem(last=False)
             self._operations -= dropped.counted

@@ -7,10 +7,11 @@ owner's operations would wait behind it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import sqlalchemy as sa
 
 from millstream.anchoring.registry.chain_cache import ChainCache
 from millstream.anchoring.registry.operation_store import OperationStore
@@ -103,7 +104,7 @@ class Eligibility:
     def refusals(self, operations: Sequence[Operation]) -> Sequence[OperationRefusal | None]:
         """For each of *operations*, in order, why it is refused; None if it is accepted. Not thread-safe."""
         asked = dict.fromkeys(each.suffix for each in operations if each.type != OperationType.CREATE)
-        waiting = self._waiting(list(asked)) if asked else {}
+        waiting = self._store.database.query(lambda c: self._waiting(c, list(asked))) if asked else {}
         found = list[OperationRefusal | None]()
         ahead: bool | None = None
         for operation in operations:
@@ -126,6 +127,10 @@ class Eligibility:
             found.append(refusal)
         return found
 
+    def accepted(self, operations: Iterable[tuple[str, Operation]]) -> None:
+        """Those *operations* and their ids were stored, so that they need not be read again. Not thread-safe."""
+        self._remember({name: _links_of(operation) for name, operation in operations})
+
     def _may_be_ahead(self) -> bool:
         try:
             return self._is_ahead()
@@ -134,21 +139,29 @@ class Eligibility:
 
     def verdicts(self, operations: Sequence[Operation]) -> Sequence[str | None]:
         """For each of *operations*, the first open ones of their DIDs, why it has no effect now; None if it has one."""
-        chains = self._chains.of([operation.suffix for operation in operations])
+        suffixes = [operation.suffix for operation in operations]
+        chains = self._store.database.query(lambda connection: self._chains.of(connection, suffixes))
         return [_verdict(operation, chains[operation.suffix]) for operation in operations]
 
-    def _waiting(self, suffixes: Sequence[str]) -> Mapping[str, _OpenOperations]:
-        rows = self._store.open_ids(suffixes)  # read first: an operation observed meanwhile is then in one of the two
-        found = {suffix: _OpenOperations(chain) for suffix, chain in self._chains.of(suffixes).items()}
+    def _waiting(self, connection: sa.Connection, suffixes: Sequence[str]) -> Mapping[str, _OpenOperations]:
+        # Read first: an operation observed meanwhile is then in one of the two.
+        rows = self._store.open_ids(connection, suffixes)
+        found = {suffix: _OpenOperations(chain) for suffix, chain in self._chains.of(connection, suffixes).items()}
         unknown = [name for _, name in rows if name not in self._remembered]
-        for name, suffix, request in self._store.requests(unknown):
-            self._remembered[name] = _links_of(stored_operation(request, suffix))
+        read = {
+            name: _links_of(stored_operation(request, suffix))
+            for name, suffix, request in self._store.requests(connection, unknown)
+        }
         for suffix, name in rows:
-            if name in self._remembered:
-                found[suffix].add(self._remembered[name])
+            if (links := self._remembered.get(name) or read.get(name)) is not None:
+                found[suffix].add(links)
+        self._remember(read)
+        return found
+
+    def _remember(self, links: Mapping[str, _Commitments]) -> None:
+        self._remembered.update(links)
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
-        return found
 
 
 def _refusal(operation: Operation, waiting: _OpenOperations, links: _Commitments) -> OperationRefusal | None:

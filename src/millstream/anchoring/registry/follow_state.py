@@ -8,8 +8,10 @@ import sqlalchemy as sa
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.errors import FollowError, ReadOnlyError
 from millstream.core.sql import has_table
+from millstream.core.sql_rows import DriverQuery
 
 _row = t.following
+_FOLLOWED = DriverQuery(sa.select(_row.c.ledger).where(_row.c.begun))
 _ID = 1
 
 
@@ -75,9 +77,8 @@ def save(connection: sa.Connection, now: int, *, behind: int, chain: bool | None
 
 def refuse_if_following(connection: sa.Connection) -> None:
     """Raise :class:`ReadOnlyError` where the registry in this database follows another one."""
-    row = connection.execute(sa.select(_row.c.ledger).where(_row.c.begun)).first()
-    if row is not None:
-        raise read_only(row.ledger)
+    for (ledger,) in _FOLLOWED.rows(connection):
+        raise read_only(ledger)
 
 
 def read_only(ledger: str) -> ReadOnlyError:

@@ -30,11 +30,26 @@ from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import stored_operation
 from millstream.core.clock import MICROSECONDS
 from millstream.core.decoding import prepared
-from millstream.core.sql_rows import insert_rows
+from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array
 
 _decoder = msgspec.json.Decoder(prepared(dict[str, Any]))
 _CHUNK = 5_000
 _pending = t.pending_anchors
+_LATE_COUNTS: Sequence[sa.ColumnElement[Any]] = (
+    sa.func.count(_pending.c.resolved_at),
+    sa.func.count(sa.case((sa.and_(_pending.c.resolved_at.is_(None), t.anchors.c.operations > 0), 1))),
+)
+_LATE = DriverQuery(
+    sa.select(*_LATE_COUNTS).select_from(_pending.join(t.anchors, t.anchors.c.number == _pending.c.number))
+)
+_ANCHORED = DriverQuery(
+    sa.select(*[t.history.c[name] for name in ("suffix", "number", "place", "request")])
+    .where(
+        among(t.history.c.suffix, sa.bindparam("suffixes", type_=sa.Text)),
+        t.history.c.number > sa.bindparam("after"),
+    )
+    .order_by(t.history.c.number, t.history.c.place)
+)
 _FIRST_RETRY, _LAST_RETRY = 10 * MICROSECONDS, 3600 * MICROSECONDS
 
 
@@ -189,17 +204,13 @@ class OperationHistory:
         query = sa.select(sa.func.count()).select_from(_pending).where(_pending.c.resolved_at.is_(None))
         return int(self._database.read(lambda c, _now: c.scalar(query)) or 0)
 
-    def late_entries(self) -> tuple[int, int]:
+    def late_entries(self, connection: sa.Connection) -> tuple[int, int]:
         """How many entries got all their files late, and how many count without their provisional files.
 
         One of the two changes whenever operations are recorded before those of a later entry.
         """
-        resolved = sa.func.count(_pending.c.resolved_at)
-        partial = sa.func.count(sa.case((sa.and_(_pending.c.resolved_at.is_(None), t.anchors.c.operations > 0), 1)))
-        joined = _pending.join(t.anchors, t.anchors.c.number == _pending.c.number)
-        query = sa.select(resolved, partial).select_from(joined)
-        row = self._database.read(lambda c, _now: c.execute(query).one())
-        return int(row[0]), int(row[1])
+        ((resolved, partial),) = _LATE.rows(connection)
+        return int(resolved), int(partial)
 
     def _insert_operations(self, connection: sa.Connection, now: int, found: _ObservedOperations) -> None:
         _insert_history(connection, found)
@@ -216,14 +227,14 @@ class OperationHistory:
         """The chain, without documents, of a DID of which nothing was observed."""
         return Chain(self._versions.latest.profile, documents=False)
 
-    def anchored(self, suffixes: Sequence[str], *, after: int = -1) -> Iterator[tuple[str, AnchoredOperation]]:
+    def anchored(
+        self, connection: sa.Connection, suffixes: Sequence[str], *, after: int = -1
+    ) -> Iterator[tuple[str, AnchoredOperation]]:
         """The anchored operations on *suffixes* above ledger entry *after*, in ledger order for each."""
-        columns = [t.history.c[name] for name in ("suffix", "number", "place", "request")]
         for start in range(0, len(suffixes), _CHUNK):
-            chosen = sa.and_(t.history.c.suffix.in_(suffixes[start : start + _CHUNK]), t.history.c.number > after)
-            query = sa.select(*columns).where(chosen).order_by(t.history.c.number, t.history.c.place)
-            for row in self._database.rows(query):
-                yield row.suffix, AnchoredOperation(row.number, row.place, stored_operation(row.request, row.suffix))
+            asked = json_array(suffixes[start : start + _CHUNK])
+            for suffix, number, place, request in _ANCHORED.rows(connection, suffixes=asked, after=after):
+                yield suffix, AnchoredOperation(number, place, stored_operation(request, suffix))
 
     def with_effects(self, statuses: Sequence[OperationStatus]) -> Sequence[OperationStatus]:
         """*statuses*, and for each observed one what it did to its DID.

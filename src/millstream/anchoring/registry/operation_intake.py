@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -28,6 +28,10 @@ class EligibilityCheck(Protocol):
 
     def refusals(self, operations: Sequence[Operation]) -> Sequence[OperationRefusal | None]:
         """For each of *operations*, in order, why it is refused; None if it is accepted."""
+        ...
+
+    def accepted(self, operations: Iterable[tuple[str, Operation]]) -> None:
+        """Those *operations* and their ids were stored."""
         ...
 
 
@@ -155,8 +159,10 @@ class OperationIntake:
         self._refuse_crowd()
         checked = [item for group in groups for item in group.items if isinstance(item, _Checked)]
         refusals = self._refusals(checked)
-        fit = [item.submission for item, refusal in zip(checked, refusals, strict=True) if refusal is None]
-        statuses = iter(self._store.accept(fit)) if fit else iter(())
+        taken = [item for item, refusal in zip(checked, refusals, strict=True) if refusal is None]
+        statuses = iter(self._store.accept([item.submission for item in taken]) if taken else ())
+        if self._judge is not None:
+            self._judge.accepted((item.submission.id, item.operation) for item in taken)
         outcomes = iter(
             [
                 SubmissionResult(next(statuses), operation=item.operation)
@@ -165,8 +171,8 @@ class OperationIntake:
                 for item, refusal in zip(checked, refusals, strict=True)
             ]
         )
-        if fit:
-            self._notify(list(dict.fromkeys(submission.id for submission in fit)))
+        if taken:
+            self._notify(list(dict.fromkeys(item.submission.id for item in taken)))
         for group in groups:
             group.future.set_result([next(outcomes) if isinstance(i, _Checked) else i for i in group.items])
 
@@ -181,8 +187,8 @@ class OperationIntake:
             for place, refusal in zip(in_time, judged, strict=True):
                 refusals[place] = refusal
         refused = [item.submission.id for item, refusal in zip(checked, refusals, strict=True) if refusal is not None]
-        taken = self._store.statuses(refused) if refused else {}
-        still = {name for name, status in taken.items() if status.state != OperationState.REJECTED}
+        known = self._store.statuses(refused) if refused else {}
+        still = {name for name, status in known.items() if status.state != OperationState.REJECTED}
         return [
             None if item.submission.id in still else refusal for item, refusal in zip(checked, refusals, strict=True)
         ]

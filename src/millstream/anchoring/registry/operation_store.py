@@ -19,13 +19,21 @@ from millstream.anchoring.registry.states import (
     QueueSummary,
     Submission,
 )
-from millstream.core.sql_rows import insert_rows, update_rows
+from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array, update_rows
 
 _ops = t.operations
 _STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "retries", "anchor", "place", "reason")]
 _QUEUED = [_ops.c[n] for n in ("seq", "id", "suffix", "request", "version", "retries", "accepted_at")]
 _ACCEPTED = ["id", "suffix", "type", "version", "request", "state", "open", "retries", "accepted_at", "available_at"]
 _CHUNK = 5_000
+_OPEN = DriverQuery(
+    sa.select(_ops.c.seq, _ops.c.suffix, _ops.c.id).where(
+        among(_ops.c.suffix, sa.bindparam("suffixes", type_=sa.Text)), _ops.c.open
+    )
+)
+_REQUESTS = DriverQuery(
+    sa.select(_ops.c.id, _ops.c.suffix, _ops.c.request).where(among(_ops.c.id, sa.bindparam("ids", type_=sa.Text)))
+)
 _NOT_HELD = "the anchor does not contain this operation, or was made outside the operation's time window"
 
 
@@ -110,21 +118,16 @@ class OperationStore:
 
         return self.database.read(transaction)
 
-    def open_ids(self, suffixes: Sequence[str]) -> Sequence[tuple[str, str]]:
+    def open_ids(self, connection: sa.Connection, suffixes: Sequence[str]) -> Sequence[tuple[str, str]]:
         """Suffix and id of the operations on *suffixes* that are not in a final state, in the order of acceptance."""
-        found = list[tuple[int, str, str]]()
-        for start in range(0, len(suffixes), _CHUNK):
-            chosen = sa.and_(_ops.c.suffix.in_(suffixes[start : start + _CHUNK]), _ops.c.open)
-            rows = self.database.rows(sa.select(_ops.c.seq, _ops.c.suffix, _ops.c.id).where(chosen))
-            found += [(row.seq, row.suffix, row.id) for row in rows]
-        return [(suffix, name) for _, suffix, name in sorted(found)]
+        rows = _OPEN.rows(connection, suffixes=json_array(suffixes))
+        return [(suffix, name) for _, suffix, name in sorted(map(tuple, rows))]
 
-    def requests(self, operations: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
+    def requests(self, connection: sa.Connection, operations: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
         """Id, suffix and request of those of *operations* (ids) that are recorded."""
         for start in range(0, len(operations), _CHUNK):
-            chosen = _ops.c.id.in_(operations[start : start + _CHUNK])
-            for row in self.database.rows(sa.select(_ops.c.id, _ops.c.suffix, _ops.c.request).where(chosen)):
-                yield row.id, row.suffix, row.request
+            rows = _REQUESTS.rows(connection, ids=json_array(operations[start : start + _CHUNK]))
+            yield from ((name, suffix, request) for name, suffix, request in rows)
 
     def open_count(self) -> int:
         """How many operations are not in a final state."""

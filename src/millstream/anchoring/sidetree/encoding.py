@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import re
+from functools import lru_cache
 from typing import Any
 
 from millstream.anchoring.sidetree.errors import RequestError
@@ -97,8 +98,9 @@ def commitment_to(public_key: Any) -> str:
     return hash_bytes(hashlib.sha256(canonical(public_key)).digest())
 
 
+@lru_cache(maxsize=16_384)
 def commitment_of(reveal_value: str) -> str:
-    """The commitment that *reveal_value* opens."""
+    """The commitment that *reveal_value* opens. An operation is asked for it whenever it is looked at."""
     return hash_bytes(multihash_digest(reveal_value))
 
 
