@@ -30,7 +30,7 @@ from millstream.anchoring.sidetree.patches import PURPOSES
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_native
 from millstream.anchoring.sidetree.reference_reader import as_applied
-from millstream.anchoring.sidetree.resolver import AnchoredOperation, DidState, resolve
+from millstream.anchoring.sidetree.resolver import AnchoredOperation, DidState, initial_state, resolve
 
 RESOLUTION_CONTEXT = "https://w3id.org/did-resolution/v1"
 DOCUMENT_CONTEXT = "https://www.w3.org/ns/did/v1"
@@ -92,9 +92,8 @@ def resolution(
 
 def created(create: Operation, profile: Profile) -> dict[str, Any]:
     """The answer for the DID that *create* makes, while it is not anchored."""
-    answer = resolution(Did(f"did:{profile.method}:{create.suffix}", profile.method, create.suffix, create), None)
-    assert answer is not None, "a checked create has a document"
-    return answer
+    did = Did(f"did:{profile.method}:{create.suffix}", profile.method, create.suffix, create)
+    return _answer(did, initial_state(create), published=False)
 
 
 def _initial_state(text: str, suffix: str, profile: Profile) -> Operation | None:

@@ -71,7 +71,7 @@ class Chain:
         operation = anchored.operation
         if operation.type == OperationType.CREATE:
             if self.state is None:
-                self._advance(anchored, _create(anchored), _RECOVERY)
+                self._advance(anchored, _create(anchored, documents=self._documents), _RECOVERY)
                 self._follow(_RECOVERY)
                 self._follow(_UPDATE)
             return
@@ -117,7 +117,7 @@ class Chain:
             # What was tried for this commitment in this state fails again.
             candidates = self._waiting[kind][present][self._tried.get((kind, present), 0) :]
             for anchored in candidates:
-                following = apply(self.state, anchored, self._profile)
+                following = apply(self.state, anchored, self._profile, documents=self._documents)
                 following_commitment = None if following is None else _next_commitment(following, kind)
                 if following is None or following_commitment == present or following_commitment in opened:
                     continue
@@ -130,7 +130,7 @@ class Chain:
                 return
 
     def _advance(self, anchored: AnchoredOperation, state: DidState, kind: _Kind) -> None:
-        self.state = state if self._documents else msgspec.structs.replace(state, document={})
+        self.state = state
         self._applied.add((anchored.number, anchored.index))
         self._tried.clear()
         if kind == _RECOVERY:
@@ -169,18 +169,30 @@ def chain_of(operations: Iterable[AnchoredOperation], profile: Profile = SIDETRE
     return chain
 
 
-def apply(state: DidState | None, anchored: AnchoredOperation, profile: Profile = SIDETREE) -> DidState | None:
-    """*state* after one more operation; None where the operation is not valid for that state."""
+def initial_state(create: Operation) -> DidState:
+    """The state that *create*, which was checked with its delta, makes while it is not anchored."""
+    data, delta = create.suffix_data, create.delta
+    assert data is not None and delta is not None, "a checked create has both"
+    return _changed(DidState(create.suffix, {}, data["recoveryCommitment"], None), delta, documents=True)
+
+
+def apply(
+    state: DidState | None, anchored: AnchoredOperation, profile: Profile = SIDETREE, *, documents: bool = True
+) -> DidState | None:
+    """*state* after one more operation; None where the operation is not valid for that state.
+
+    With ``documents=False`` its document stays as it is.
+    """
     operation = anchored.operation
     if operation.type == OperationType.CREATE:
-        return _create(anchored) if state is None else None
+        return _create(anchored, documents=documents) if state is None else None
     if state is None or commitment_of(operation.reveal_value) != _next_commitment(state, _kind(operation)):
         return None
     if not reveals_its_key(operation):
         return None
-    if operation.type == OperationType.UPDATE and profile.reference:
+    if operation.type == OperationType.UPDATE and profile.reference and documents:
         state = msgspec.structs.replace(state, document=_copied(state.document))
-    return _APPLIERS[operation.type](state, anchored)
+    return _APPLIERS[operation.type](state, anchored, documents)
 
 
 _Kind = str
@@ -211,52 +223,57 @@ def _copied(value: Any) -> Any:
     return {} if value is None else value
 
 
-def _create(anchored: AnchoredOperation) -> DidState:
+def _create(anchored: AnchoredOperation, *, documents: bool) -> DidState:
     operation = anchored.operation
     data = operation.suffix_data
     assert data is not None, "a create has suffix data"
     bare = DidState(operation.suffix, {}, data["recoveryCommitment"], None, anchored.number)
-    return _with_delta(bare, operation.delta, data["deltaHash"])
+    return _with_delta(bare, operation.delta, data["deltaHash"], documents=documents)
 
 
-def _apply_update(state: DidState, anchored: AnchoredOperation) -> DidState | None:
+def _apply_update(state: DidState, anchored: AnchoredOperation, documents: bool) -> DidState | None:
     """An update whose delta is unavailable changes nothing, not even the commitment."""
     delta, signed = anchored.operation.delta, anchored.operation.signed
     if delta is None or signed is None or not hashes_to(delta, signed.payload["deltaHash"]):
         return None
-    state = msgspec.structs.replace(state, number=anchored.number)
-    return _with_delta(state, delta, signed.payload["deltaHash"])
+    return _changed(msgspec.structs.replace(state, number=anchored.number), delta, documents=documents)
 
 
-def _apply_recover(state: DidState, anchored: AnchoredOperation) -> DidState | None:
+def _apply_recover(state: DidState, anchored: AnchoredOperation, documents: bool) -> DidState | None:
     """A recovery counts even without its delta: the recovery key moves on, and the document is empty."""
     signed = anchored.operation.signed
     assert signed is not None, "a recover has signed data"
     bare = DidState(state.suffix, {}, signed.payload["recoveryCommitment"], None, anchored.number)
-    return _with_delta(bare, anchored.operation.delta, signed.payload["deltaHash"])
+    return _with_delta(bare, anchored.operation.delta, signed.payload["deltaHash"], documents=documents)
 
 
-def _apply_deactivate(state: DidState, anchored: AnchoredOperation) -> DidState | None:
+def _apply_deactivate(state: DidState, anchored: AnchoredOperation, _documents: bool) -> DidState | None:
     return DidState(state.suffix, {}, None, None, anchored.number)
 
 
-def _with_delta(state: DidState, delta: Mapping[str, Any] | None, delta_hash: str) -> DidState:
-    """*state* after *delta*; as it is where the delta is not available or another one was signed.
-
-    Where a patch does not apply none does, and the commitment moves on: the key was revealed.
-    """
+def _with_delta(state: DidState, delta: Mapping[str, Any] | None, delta_hash: str, *, documents: bool) -> DidState:
+    """*state* after *delta*; as it is where the delta is not available or another one was signed."""
     try:
         if delta is None or not hashes_to(delta, delta_hash):
             return state
     except RequestError:
         return state
+    return _changed(state, delta, documents=documents)
+
+
+def _changed(state: DidState, delta: Mapping[str, Any], *, documents: bool) -> DidState:
+    """*state* after *delta*, the signed one; the document only changes with *documents*.
+
+    Where a patch does not apply none does, and the commitment moves on: the key was revealed.
+    """
     document = state.document
-    with contextlib.suppress(RequestError):
-        document = apply_patches(document, delta["patches"])
+    if documents:
+        with contextlib.suppress(RequestError):
+            document = apply_patches(document, delta["patches"])
     return msgspec.structs.replace(state, document=document, update_commitment=delta["updateCommitment"])
 
 
-_APPLIERS: Mapping[OperationType, Callable[[DidState, AnchoredOperation], DidState | None]] = {
+_APPLIERS: Mapping[OperationType, Callable[[DidState, AnchoredOperation, bool], DidState | None]] = {
     OperationType.UPDATE: _apply_update,
     OperationType.RECOVER: _apply_recover,
     OperationType.DEACTIVATE: _apply_deactivate,
