@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import threading
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ import pytest
 from abusive import abusive_requests
 from raw_http import Answer, RawConnection
 from registry_server import OPERATIONS, Api
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from millstream.core.amounts import parse_duration
 from millstream.core.canonical import canonical_json
-from millstream.rest.connection import LONGEST_HEAD, ResponseTransport
+from millstream.rest.connection import LONGEST_HEAD, DirectAnswer, Headers, ResponseTransport
 from millstream.rest.server import serving
 from millstream.settings import SettingsError, load_settings
 from millstream.settings.serving import HttpSettings
@@ -369,6 +371,70 @@ def test_a_fault_of_the_server_has_a_code_and_no_details() -> None:
 
     found = asyncio.run(ask())
     assert (found.status, found.body["code"]) == (500, "internal") and "secret" not in json.dumps(found.body)
+
+
+# Requests without ASGI
+
+
+class _Direct:
+    """An application that answers each request with the way on which it came."""
+
+    url = b"/direct"
+
+    def __init__(self) -> None:
+        self.direct = self
+
+    def takes(self, headers: Headers) -> bool:
+        return (b"x-unusual", b"1") not in headers
+
+    def submit(self, body: bytes, answer: DirectAnswer) -> None:
+        text = b"direct " + body
+        later = functools.partial(answer, 200, [(b"content-length", b"%d" % len(text))], text)
+        asyncio.get_running_loop().call_later(0.02, later)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = (await receive())["body"]
+        await Response(b"asgi " + body)(scope, receive, send)
+
+
+def test_usual_requests_of_a_direct_endpoint_are_answered_without_asgi_and_in_order() -> None:
+    def post(body: str, *headers: str, path: str = "/direct", version: str = "1.1") -> bytes:
+        lines = (f"POST {path} HTTP/{version}", "Host: x", f"Content-Length: {len(body)}", *headers, "", body)
+        return "\r\n".join(lines).encode()
+
+    def ask(port: int) -> None:
+        with RawConnection(port) as one:
+            for request, expected in (
+                (post("a"), b"direct a"),
+                (post("b", "X-Unusual: 1"), b"asgi b"),
+                (post("c", path="/other"), b"asgi c"),
+                (post("d", path="/direct?x=1"), b"asgi d"),
+                (post("e").replace(b"POST", b"PUT"), b"asgi e"),
+            ):
+                one.send(request)
+                assert one.answer().body == expected
+            one.send(post("f") + post("g") + post("h"))  # those behind the first are for the queue of ASGI
+            assert [one.answer().body for _ in range(3)] == [b"direct f", b"asgi g", b"asgi h"]
+            one.send(post("i"))
+            assert one.answer().body == b"direct i"
+        with RawConnection(port) as leaving:
+            leaving.send(post("left"))
+        for last in (post("j", "Connection: close"), post("j", version="1.0")):
+            with RawConnection(port) as closing:
+                closing.send(last)
+                found = closing.answer()
+                assert found.body.endswith(b" j") and found.headers["connection"] == "close"
+                assert closing.is_closed()
+        with RawConnection(port) as half:
+            half.send(post("k"))
+            half.send_no_more()
+            assert half.answer().body == b"direct k" and half.is_closed()
+
+    async def serve() -> None:
+        async with serving(_Direct(), "127.0.0.1", 0, HttpSettings()) as port:
+            await asyncio.to_thread(ask, port)
+
+    asyncio.run(serve())
 
 
 # Abuse

@@ -11,13 +11,14 @@ import enum
 import http
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import httptools
 import msgspec
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from millstream.rest.bodies import answer
@@ -30,6 +31,10 @@ SLOWEST_BODY = 500
 
 LINGER_SECONDS = 2.0
 """How long further input of a client is discarded after the last response, so that the client can read the response."""
+
+Headers = list[tuple[bytes, bytes]]
+DirectAnswer = Callable[[int, Headers, bytes], object]
+"""Gets the status, the headers and the whole body of a response."""
 
 _STEP = 8 << 10
 _INCOMING = "millstream.incoming"
@@ -46,6 +51,26 @@ class HttpLimits(msgspec.Struct, frozen=True):
     header_timeout: float = 20.0
     body_timeout: float = 30.0
     max_connections: int = 1_000
+
+
+class DirectEndpoint(Protocol):
+    """The attribute ``direct`` of an application: what answers ``POST`` requests of one URL without ASGI.
+
+    A request through ASGI costs a task, a scope and several messages: more than checking and storing what it says.
+    """
+
+    @property
+    def url(self) -> bytes:
+        """The URL, as it is in the request line."""
+        ...
+
+    def takes(self, headers: Headers) -> bool:
+        """Whether a request with *headers* (names in lower case) is answered here; all others go through ASGI."""
+        ...
+
+    def submit(self, body: bytes, answer: DirectAnswer) -> None:
+        """Begin a request with the whole *body*; *answer* is called in this event loop, once."""
+        ...
 
 
 class _Phase(enum.Enum):
@@ -79,6 +104,26 @@ class _Incoming:
 
     complete = False
     refused = False
+
+
+class _DirectRequest:
+    """A request that is answered without ASGI, with those attributes of uvicorn's cycle that a connection uses."""
+
+    def __init__(self, connection: BoundedHttpProtocol, *, keep_alive: bool) -> None:
+        self._connection = connection
+        self.keep_alive = keep_alive
+        self.body = bytearray()
+        self.disconnected = self.response_started = self.response_complete = self.waiting_for_100_continue = False
+        self.message_event = self
+
+    def set(self) -> None:
+        """Nothing waits for a message."""
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send the response, unless the client has left."""
+        if not self.disconnected:
+            self.response_started = self.response_complete = True
+            self._connection.respond(status, headers, body, keep_alive=self.keep_alive)
 
 
 class ResponseTransport:
@@ -142,6 +187,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._inner, self.app = self.app, self._serve
+        self._direct: DirectEndpoint | None = getattr(config.app, "direct", None)
+        self._direct_request: _DirectRequest | None = None
         self._socket: asyncio.Transport
         self._output: ResponseTransport
         self._incoming = _Incoming()
@@ -239,22 +286,33 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if version not in ("1.0", "1.1"):
             self._fault = _Refusal(400, "bad_request", f"unsupported version HTTP {version}: use HTTP/1.1")
             raise ValueError(self._fault.message)
-        super().on_headers_complete()
+        self._direct_request = None
+        if self._direct is not None and self._is_direct(self._direct, version):
+            self._direct_request = _DirectRequest(self, keep_alive=self.parser.should_keep_alive())
+            self.cycle = cast(Any, self._direct_request)
+        else:
+            super().on_headers_complete()
         self._unanswered += 1
         self._phase = _Phase.BODY
         self._head_bytes, self._body_bytes, self._waited, self._body_seconds = 0, 0, 0.0, 0.0
 
     def on_body(self, body: bytes) -> None:
         """A part of the body was received."""
-        super().on_body(body)
+        if self._direct_request is None:
+            super().on_body(body)
+        else:
+            self._direct_request.body += body
         self._body_bytes += len(body)
         self._waited = 0.0
 
     def on_message_complete(self) -> None:
         """A request was received completely."""
-        super().on_message_complete()
         self._phase = _Phase.IDLE
         self._incoming.complete = True
+        if self._direct is None or self._direct_request is None:
+            super().on_message_complete()
+        else:
+            self._direct.submit(bytes(self._direct_request.body), self._direct_request.answer)
 
     def on_response_complete(self) -> None:
         """A response is complete: continue with the next request, or answer why it is refused."""
@@ -290,8 +348,29 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if has_started:
                 raise
             _log.exception("a request failed: %s %s", scope["method"], scope["path"])
-            text = "internal error of the server: see the log of its process"
-            await answer({"code": "internal", "message": text}, 500)(scope, receive, send_last_or_not)
+            await internal_error()(scope, receive, send_last_or_not)
+
+    def _is_direct(self, direct: DirectEndpoint, version: str) -> bool:
+        """Whether the request whose headers were received is answered without ASGI: none that has to wait is."""
+        return (
+            self.url == direct.url
+            and self.parser.get_method() == b"POST"
+            and version == "1.1"
+            and not self._unanswered
+            and not self.flow.write_paused
+            and direct.takes(self.headers)
+        )
+
+    def respond(self, status: int, headers: Headers, body: bytes, *, keep_alive: bool) -> None:
+        """Send the whole response to a direct request."""
+        if self._is_ending():
+            return
+        lines = [b"%s: %s\r\n" % header for header in (*self.server_state.default_headers, *headers)]
+        end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+        self._output.write(b"".join([STATUS_LINE[status], *lines, end, body]))
+        if not keep_alive:
+            self.end()
+        self.on_response_complete()
 
     # Refusals
 
@@ -438,6 +517,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._unread_seconds >= self.limits.body_timeout:
             self._socket.abort()
         return True
+
+
+def internal_error() -> Response:
+    """The answer where the server has failed, which its log explains."""
+    return answer({"code": "internal", "message": "internal error of the server: see the log of its process"}, 500)
 
 
 def _malformed(error: httptools.HttpParserError) -> _Refusal:

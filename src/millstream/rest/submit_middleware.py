@@ -7,6 +7,8 @@ arrives while a commit runs is read, checked and committed together, in one call
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,13 +19,17 @@ from millstream.anchoring.registry import DidRegistry, ReadOnlyError, Submission
 from millstream.anchoring.sidetree import Operation, OperationType, created
 from millstream.core.errors import MillstreamError
 from millstream.rest.bodies import JSON, check_head, check_size, error_response
+from millstream.rest.connection import DirectAnswer, DirectEndpoint, Headers, internal_error
 
 PATH = "/sidetree/v1/operations"
 MAX_OPERATIONS = 256
 """Operations a commit. More would let the first of them wait for the checks of the last."""
 
 _encoder = msgspec.json.Encoder()
+_URL = PATH.encode("ascii")
 _JSON = (b"content-type", b"application/json")
+_SPECIAL = frozenset({b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"})
+_log = logging.getLogger(__name__)
 
 
 class SubmitMiddleware:
@@ -33,7 +39,7 @@ class SubmitMiddleware:
         self._registry = registry
         self._profile = registry.versions.latest.profile
         self._app = app
-        self._waiting: list[tuple[bytes, asyncio.Future[SubmissionResult]]] = []
+        self._waiting: list[tuple[bytes, DirectAnswer]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,43 +49,78 @@ class SubmitMiddleware:
         try:
             check_head(scope, self._profile.max_operation_bytes, JSON)
             body = await _body(receive, self._profile.max_operation_bytes)
-            if body is None:
-                return
-            outcome = await self._submit(body)
-            status = outcome.result()
         except MillstreamError as error:
             await registry_error(error)(scope, receive, send)
             return
-        headers = [_JSON, (b"operation-id", status.id.encode("ascii"))]
-        answer = _encoder.encode(self._created(outcome.operation) or status)
-        headers.append((b"content-length", str(len(answer)).encode("ascii")))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if body is None:
+            return
+        future: asyncio.Future[tuple[int, Headers, bytes]] = asyncio.get_running_loop().create_future()
+        self.submit(body, lambda *parts: None if future.done() else future.set_result(parts))
+        status, headers, answer = await future
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    async def _submit(self, data: bytes) -> SubmissionResult:
-        future: asyncio.Future[SubmissionResult] = asyncio.get_running_loop().create_future()
-        self._waiting.append((data, future))
+    # An endpoint of connections, without ASGI
+
+    @property
+    def direct(self) -> DirectEndpoint:
+        """What answers requests without ASGI, if nothing about them is unusual."""
+        return self
+
+    @property
+    def url(self) -> bytes:
+        """The URL of the requests."""
+        return _URL
+
+    def takes(self, headers: Headers) -> bool:
+        """Whether a request with *headers* is one of a whole operation, of a length and a type as they should be."""
+        length = -1
+        for name, value in headers:
+            if name == b"content-length":
+                length = int(value)
+            elif name in _SPECIAL or (name == b"content-type" and value != b"application/json"):
+                return False
+        return 0 <= length <= self._profile.max_operation_bytes
+
+    def submit(self, body: bytes, answer: DirectAnswer) -> None:
+        """Take the operation *body* and call *answer* when it is durable, or refused."""
+        self._waiting.append((body, answer))
         if self._task is None:
-            self._task = asyncio.create_task(self._drain())
-        return await future
+            self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
         """Submit what waits, again and again until nothing does."""
         while self._waiting:
             group, self._waiting = self._waiting[:MAX_OPERATIONS], self._waiting[MAX_OPERATIONS:]
-            futures = [future for _, future in group]
+            outcomes: Sequence[SubmissionResult | Exception]
             try:
                 pending = self._registry.acceptance.submit_nowait([data for data, _ in group])
-                outcomes = await asyncio.wrap_future(pending)
+                results = await asyncio.wrap_future(pending)
+                outcomes = results
             except Exception as error:  # each of them is told, and the next group has its own chance
-                for future in futures:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for future, outcome in zip(futures, outcomes, strict=True):
-                if not future.done():  # a client that has left gets no answer
-                    future.set_result(outcome)
+                outcomes = [error] * len(group)
+            for (_, answer), outcome in zip(group, outcomes, strict=True):
+                try:
+                    answer(*self._response(outcome))
+                except Exception:  # nor may one answer keep the others back
+                    _log.exception("an answer failed: POST %s", PATH)
         self._task = None
+
+    def _response(self, outcome: SubmissionResult | Exception) -> tuple[int, Headers, bytes]:
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            status = outcome.result()
+            body = _encoder.encode(self._created(outcome.operation) or status)
+        except MillstreamError as error:
+            response = registry_error(error)
+        except Exception:
+            _log.exception("a request failed: POST %s", PATH)
+            response = internal_error()
+        else:
+            length = str(len(body)).encode("ascii")
+            return 200, [_JSON, (b"operation-id", status.id.encode("ascii")), (b"content-length", length)], body
+        return response.status_code, response.raw_headers, bytes(response.body)
 
     def _created(self, operation: Operation | None) -> dict[str, Any] | None:
         if operation is None or operation.type != OperationType.CREATE:
