@@ -14,7 +14,7 @@ from millstream.core.cid import cid_of
 from millstream.mill.errors import ReportError
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.reports import table
-from millstream.mill.reports.archive import copy_reports, reports_of, verify_chain
+from millstream.mill.reports.archive import copy_reports, last_reports, reports_of, verify_chain
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import IntegrityReport, SpaceTally, build_report, encode_report
 from millstream.mill.reports.table import ReportTable
@@ -39,11 +39,8 @@ def test_reports_are_chained_and_their_files_are_named_by_their_content(
     monkeypatch.setattr(table, "_PART", 20)
     blobs = MemoryCas()
     archive = ReportTable(engine, lambda: blobs)
-    assert (archive.latest("second", "photos"), archive.version("second", "photos"), archive.spaces()) == (
-        None,
-        None,
-        [],
-    )
+    photos = "second", "photos"
+    assert (archive.latest(*photos), archive.heads([photos]), archive.spaces()) == (None, {}, [])
     assert archive.lines("second", "photos") is None and verify_chain(archive, "second", "photos") is None
     lines = [f"line {number}\n" for number in range(10)]
     archive.save(report(1), lines)
@@ -54,7 +51,9 @@ def test_reports_are_chained_and_their_files_are_named_by_their_content(
     assert archive.latest("second", "photos") == second and blobs.has(cid_of(encode_report(second)))
     assert verify_chain(archive, "second", "photos") == second.sha256
     assert archive.spaces() == [("second", "letters"), ("second", "photos")]
-    assert archive.version("second", "photos") == 2
+    head = archive.heads([photos, ("second", "absent"), ("first", "letters")])
+    assert {key: (one.version, one.read()) for key, one in head.items()} == {photos: (2, second)}
+    assert last_reports(archive, [("second", "letters"), photos]).keys() == set(archive.spaces())
     pieces = list(archive.lines("second", "photos", 1) or ())
     assert len(pieces) > 2 and b"".join(pieces).decode() == "".join(lines)
     assert archive.lines("second", "photos") is None, "the last report has no table"

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from millstream.anchoring.cas import MemoryCas
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.journal_reader import BatchFilter, JournalReader
 from millstream.anchoring.transparency.tree_tables import (
@@ -34,7 +35,9 @@ from millstream.mill.policies.policy import Pair
 from millstream.mill.policies.repository import Policies
 from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.reports.coverage import coverage_of, findings_of
+from millstream.mill.reports.report import SpaceTally, build_report
 from millstream.mill.reports.statistics import SpaceSize, SpaceStatisticsTable, StatisticsPeriod
+from millstream.mill.reports.table import ReportTable
 from millstream.mill.retirement import StoreRetirement
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.status.history import MinuteSample, StatusHistory
@@ -43,6 +46,7 @@ from millstream.stores.audit import AuditAction, AuditEvent
 from millstream.stores.audit.intents import IntentGroup
 from millstream.stores.audit.outbox import AuditOutbox
 from millstream.testing.batches import CONFIG, make_batch
+from support.protected_spaces import add_spaces, space_statuses
 
 IDS = ["a", "A", "a ", "a/b", "Ab", "z", "é", "日", "\U0001f600", "x" * 1024]
 """Ids that a database may take for one another, and the longest one."""
@@ -171,6 +175,17 @@ def adoption(engine: sa.Engine) -> Iterator[Any]:
     yield [item.content_id for item in catalog.scan("1", "s")]
 
 
+def protection(engine: sa.Engine) -> Iterator[Any]:
+    add_spaces(engine, 0, 8)
+    add_spaces(engine, 0, 4, case=str.upper)
+    yield from space_statuses(engine)
+    archive = ReportTable(engine, MemoryCas)
+    for number, space in enumerate(("s0", "S0", "s0")):
+        archive.save(build_report(SpaceTally(), "two", space, started_at=number, ended_at=number + 1))
+    asked = [(store, space) for store in ("one", "two") for space in ("s0", "S0", "s1")]
+    yield sorted((*key, one.version, one.read()) for key, one in archive.heads(asked).items())
+
+
 def held_items(engine: sa.Engine) -> Iterator[Any]:
     clock = VirtualClock()
     held, pair = HeldItems(engine, clock), Pair("1", "2")
@@ -275,6 +290,7 @@ SCRIPTS = [
     outbox,
     audit_log,
     adoption,
+    protection,
     held_items,
     retirement,
     repairs_and_statistics,

@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 
 import click
@@ -25,6 +26,7 @@ from millstream.mill.adoption.reading_times import reading_times
 from millstream.mill.adoption.status import VANISHED, CopyStatus, OpenWork, ProtectionStatus, SpaceStatus
 from millstream.mill.errors import PolicyError, TaskError
 from millstream.mill.policies.repository import Policies
+from millstream.mill.reports.archive import last_reports
 from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import CopyFinding, ReportResult
 from millstream.mill.tasks import QueueName, decode_task
@@ -121,7 +123,8 @@ def _protected_spaces(node: Node, verdict: Verdict, now: int) -> list[SpaceStatu
     work = OpenWork(
         holds=node.stores.change_guard.pending(), problems=_problems(verdict), dead_tasks=_dead_tasks(node.settings)
     )
-    return list(ProtectionStatus(node.databases.own, policies, work, node.mill.reports.archive.latest, now).spaces())
+    reports = partial(last_reports, node.mill.reports.archive)
+    return list(ProtectionStatus(node.databases.own, policies, work, reports, now).spaces())
 
 
 def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str]:

@@ -182,12 +182,17 @@ class Manifest:
 
     def size(self, store: str, space: str) -> tuple[int, int]:
         """The number of live rows of a space, and the sum of their bytes."""
-        query: sa.Select[*tuple[Any, ...]] = sa.select(sa.func.count(), total(_manifest.c.size)).where(
-            _manifest.c.deleted.is_(False)
+        return self.sizes(store, [space]).get(space, (0, 0))
+
+    def sizes(self, store: str, spaces: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """The sizes (see :meth:`size`) of each of *spaces* that has live rows: one statement for all."""
+        row = _manifest.c
+        query = sa.select(row.space, sa.func.count(), total(row.size)).where(
+            row.store == store, among(row.space, spaces), row.deleted.is_(False)
         )
         with self._engine.connect() as connection:
-            items, size = connection.execute(_narrow(query, store, space)).one()
-            return int(items), int(size)
+            rows = connection.execute(query.group_by(row.space))
+            return {space: (int(items), int(size)) for space, items, size in rows}
 
     def _select(self, query: sa.Select[Any]) -> Iterator[ManifestRow]:
         with self._engine.connect() as connection:

@@ -182,6 +182,10 @@ class SpaceTotals(msgspec.Struct, frozen=True):
     excluded: int
 
 
+NO_ITEMS = SpaceTotals(0, 0, 0, 0, 0, None, 0)
+"""The totals of a space of which nothing was adopted."""
+
+
 class AdoptionCatalog:
     """The catalog in the database of *engine*; its tables are made where they are absent. Thread-safe."""
 
@@ -233,6 +237,17 @@ class AdoptionCatalog:
         query = _of(items_table, store, space).where(items_table.c.vanished_at.is_not(None))
         return self._select(query.order_by(items_table.c.content_id).limit(limit))
 
+    def vanished_names(self, store: str, spaces: Sequence[str], *, limit: int) -> Mapping[str, list[str]]:
+        """The ids of the first *limit* items of each of *spaces* that have vanished from the source."""
+        row = items_table.c
+        query = sa.select(row.space, row.content_id).where(row.store == store, among(row.space, spaces))
+        query = first_of_each_space(query.where(row.vanished_at.is_not(None)), row, limit)
+        found: dict[str, list[str]] = {}
+        with self.engine.connect() as connection:
+            for one in connection.execute(query):
+                found.setdefault(one.space, []).append(one.content_id)
+        return found
+
     def excluded(self, store: str, space: str) -> Sequence[AdoptedItem]:
         """The items that are left out on purpose, in the order of the ids."""
         query = _of(items_table, store, space).where(items_table.c.excluded_at.is_not(None))
@@ -273,9 +288,14 @@ class AdoptionCatalog:
 
     def totals(self, store: str, space: str) -> SpaceTotals:
         """How much of a space is adopted."""
+        return self.totals_of(store, [space]).get(space, NO_ITEMS)
+
+    def totals_of(self, store: str, spaces: Sequence[str]) -> Mapping[str, SpaceTotals]:
+        """How much is adopted of each of *spaces* of which anything is: one statement for all."""
         row, count = items_table.c, sa.func.count
         there = is_listed(items_table)
         query = sa.select(
+            row.space,
             count(sa.case((there, 1))),
             total(sa.case((there, row.size))),
             count(sa.case((sa.and_(there, row.origin == ChecksumEvidence.COMPUTED.value), 1))),
@@ -283,9 +303,10 @@ class AdoptionCatalog:
             count(row.vanished_at),
             sa.func.min(sa.case((there, row.last_read_at))),
             count(row.excluded_at),
-        ).where(row.store == store, row.space == space)
+        ).where(row.store == store, among(row.space, spaces))
         with self.engine.connect() as connection:
-            return SpaceTotals(*connection.execute(query).one())
+            rows = connection.execute(query.group_by(row.space))
+            return {space: SpaceTotals(*values) for space, *values in rows}
 
     def reread_before(self, store: str, space: str, count: int) -> int | None:
         """The time at which the *count*-th item in the order of last reading was read; None if there are fewer."""
@@ -298,9 +319,16 @@ class AdoptionCatalog:
 
     def findings(self, store: str, space: str) -> Sequence[AdoptionFinding]:
         """The items that need a decision, ordered by id."""
-        query = _of(_findings, store, space).order_by(_findings.c.content_id, _findings.c.kind)
+        return self.findings_of(store, [space]).get(space, [])
+
+    def findings_of(self, store: str, spaces: Sequence[str]) -> Mapping[str, list[AdoptionFinding]]:
+        """The findings of each of *spaces* that has any: one statement for all."""
+        row, found = _findings.c, dict[str, list[AdoptionFinding]]()
+        query = sa.select(_findings).where(row.store == store, among(row.space, spaces))
         with self.engine.connect() as connection:
-            return [AdoptionFinding(**row) for row in connection.execute(query).mappings()]
+            for one in connection.execute(query.order_by(row.space, row.content_id, row.kind)).mappings():
+                found.setdefault(one["space"], []).append(AdoptionFinding(**one))
+        return found
 
     def replace_findings(self, store: str, space: str, found: Iterable[AdoptionFinding]) -> None:
         """From now on *found*, and nothing else, has to be looked at."""
@@ -363,6 +391,14 @@ _REPLACE = replacing(items_table, _COLUMNS[3:])
 def is_listed(table: sa.Table) -> sa.ColumnElement[bool]:
     """The items of *table* that are there: see :attr:`AdoptedItem.is_there`."""
     return sa.and_(table.c.vanished_at.is_(None), table.c.excluded_at.is_(None))
+
+
+def first_of_each_space(query: sa.Select[Any], columns: Any, limit: int) -> sa.Select[Any]:
+    """The first *limit* rows by id of each space among those of *query*; *columns* are those of the table of items."""
+    place = sa.func.row_number().over(partition_by=columns.space, order_by=columns.content_id)
+    rows = query.add_columns(place.label("place")).subquery()
+    kept = [column for column in rows.c if column.name != "place"]
+    return sa.select(*kept).where(rows.c.place <= limit).order_by(rows.c.space, rows.c.place)
 
 
 def _of(table: sa.Table, store: str, space: str) -> sa.Select[Any]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from millstream.core.sql_rows import total
-from millstream.mill.adoption.catalog import AdoptionCatalog, ChecksumEvidence, is_listed, items_table
+from millstream.core.sql_rows import among, total
+from millstream.mill.adoption.catalog import (
+    AdoptionCatalog,
+    ChecksumEvidence,
+    first_of_each_space,
+    is_listed,
+    items_table,
+)
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest_table import manifest_table
 from millstream.mill.reports.report import AdoptedShare, CopyFinding
@@ -41,58 +47,71 @@ class CopyCoverage(msgspec.Struct, frozen=True):
         return self.items - self.verified - self.pending
 
 
-def copy_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> CopyCoverage:
-    """How the items adopted from *space* of *source* are covered by their copies in the store *copy*."""
-    return _coverage(engine, items_table, is_listed(items_table), (source, space, copy))
+NO_COPIES = CopyCoverage(0, 0, 0, None, None, None, 0)
+"""The coverage of a space without items."""
 
 
-def kept_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> CopyCoverage:
+def copy_coverage(engine: sa.Engine, source: str, spaces: Sequence[str], copy: str) -> Mapping[str, CopyCoverage]:
+    """How the items adopted from each of *spaces* of *source* that has any are covered by their copies in the store
+    *copy*: one statement for all."""
+    return _coverage(engine, items_table, is_listed(items_table), (source, copy), spaces)
+
+
+def kept_coverage(engine: sa.Engine, source: str, spaces: Sequence[str], copy: str) -> Mapping[str, CopyCoverage]:
     """The same of items that are left out since they were adopted: whatever copies of them there are, are kept."""
-    return _coverage(engine, items_table, items_table.c.excluded_at.is_not(None), (source, space, copy))
+    return _coverage(engine, items_table, items_table.c.excluded_at.is_not(None), (source, copy), spaces)
 
 
-def recorded_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> CopyCoverage:
-    """How the items that the manifest has of *space* of *source* are covered by their copies in the store *copy*."""
+def recorded_coverage(engine: sa.Engine, source: str, spaces: Sequence[str], copy: str) -> Mapping[str, CopyCoverage]:
+    """The same of items that the manifest has of *spaces* of *source*."""
     recorded = manifest_table.alias("recorded")
-    return _coverage(engine, recorded, recorded.c.deleted.is_(False), (source, space, copy))
+    return _coverage(engine, recorded, recorded.c.deleted.is_(False), (source, copy), spaces)
 
 
-def recorded_damage(engine: sa.Engine, store: str, space: str) -> int:
-    """How many items of *space* in *store* were missing or damaged when they were last checked."""
-    query = sa.select(sa.func.count()).where(*_damaged_rows(store, space))
-    with engine.connect() as connection:
-        return int(connection.execute(query).scalar_one())
-
-
-def name_recorded_damage(engine: sa.Engine, store: str, space: str, limit: int) -> list[CopyFinding]:
-    """The first *limit* items that :func:`recorded_damage` counts."""
+def recorded_damage(engine: sa.Engine, store: str, spaces: Sequence[str]) -> Mapping[str, int]:
+    """How many items of each of *spaces* in *store* were missing or damaged when they were last checked, if any."""
     row = manifest_table.c
-    query = sa.select(row.content_id, row.outcome, row.detail).where(*_damaged_rows(store, space))
+    query = sa.select(row.space, sa.func.count()).where(*_damaged_rows(store, spaces)).group_by(row.space)
     with engine.connect() as connection:
-        return [_damage(*found) for found in connection.execute(query.order_by(row.content_id).limit(limit))]
+        return {space: int(items) for space, items in connection.execute(query)}
+
+
+def name_recorded_damage(
+    engine: sa.Engine, store: str, spaces: Sequence[str], limit: int
+) -> Mapping[str, list[CopyFinding]]:
+    """The first *limit* items of each of *spaces* that :func:`recorded_damage` counts."""
+    row = manifest_table.c
+    query = sa.select(row.space, row.content_id, row.outcome, row.detail).where(*_damaged_rows(store, spaces))
+    found: dict[str, list[CopyFinding]] = {}
+    with engine.connect() as connection:
+        for space, *damage in connection.execute(first_of_each_space(query, row, limit)):
+            found.setdefault(space, []).append(_damage(*damage))
+    return found
 
 
 def name_uncovered(
-    engine: sa.Engine, source: str, space: str, copy: str, *, is_adopted: bool, limit: int
-) -> list[CopyFinding]:
-    """The first *limit* copies in the store *copy* that are not in order, and the first *limit* items without one."""
+    engine: sa.Engine, source: str, spaces: Sequence[str], copy: str, *, is_adopted: bool, limit: int
+) -> Mapping[str, list[CopyFinding]]:
+    """Of each of *spaces*, the first *limit* copies in the store *copy* that are not in order, and the first *limit*
+    items without one."""
     recorded = manifest_table.alias("recorded")
     items: sa.FromClause = items_table if is_adopted else recorded
     there = items_table.c.vanished_at.is_(None) if is_adopted else recorded.c.deleted.is_(False)
-    joined, copied, good = _join_copies(items, space, copy)
+    joined, copied, good = _join_copies(items, copy)
     item, row = items.c, manifest_table.c
-    query = sa.select(item.content_id, row.outcome, row.detail).select_from(joined).order_by(item.content_id)
-    query = query.where(item.store == source, item.space == space, there).limit(limit)
+    query = sa.select(item.space, item.content_id, row.outcome, row.detail).select_from(joined)
+    query = query.where(item.store == source, among(item.space, spaces), there)
     is_pending: sa.ColumnElement[bool] = sa.func.coalesce(copied, sa.false()).is_(False)
     if is_adopted:
         is_pending = sa.and_(is_pending, is_listed(items_table))
+    damaged = query.where(copied, sa.func.coalesce(good, sa.false()).is_(False))
+    found: dict[str, list[CopyFinding]] = {}
     with engine.connect() as connection:
-        damaged = connection.execute(query.where(copied, sa.func.coalesce(good, sa.false()).is_(False)))
-        found = [_damage(*one) for one in damaged]
-        found += [
-            CopyFinding(one.content_id, NOT_COPIED, "this store has no copy of the recorded version")
-            for one in connection.execute(query.where(is_pending))
-        ]
+        for space, *damage in connection.execute(first_of_each_space(damaged, item, limit)):
+            found.setdefault(space, []).append(_damage(*damage))
+        for space, content_id, *_ in connection.execute(first_of_each_space(query.where(is_pending), item, limit)):
+            text = "this store has no copy of the recorded version"
+            found.setdefault(space, []).append(CopyFinding(content_id, NOT_COPIED, text))
     return found
 
 
@@ -104,14 +123,14 @@ def _damage(content_id: str, outcome: str | None, detail: str | None) -> CopyFin
     return CopyFinding(content_id, name.partition(" ")[2], text)
 
 
-def _damaged_rows(store: str, space: str) -> tuple[sa.ColumnElement[bool], ...]:
+def _damaged_rows(store: str, spaces: Sequence[str]) -> tuple[sa.ColumnElement[bool], ...]:
     row = manifest_table.c
     is_bad = sa.or_(row.missing.is_(True), row.outcome.in_(("FAILURE", "ERROR")))
-    return row.store == store, row.space == space, row.deleted.is_(False), is_bad
+    return row.store == store, among(row.space, spaces), row.deleted.is_(False), is_bad
 
 
 def _join_copies(
-    items: sa.FromClause, space: str, copy: str
+    items: sa.FromClause, copy: str
 ) -> tuple[sa.FromClause, sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     """*items* with the rows of their copies in the store *copy*; whether one is of the version, and whether it is
     verified. Both are NULL where there is no row."""
@@ -119,21 +138,26 @@ def _join_copies(
     copied = sa.and_(row.deleted.is_(False), row.sha256 == item.sha256)
     good = sa.and_(copied, row.missing.is_(False), row.outcome == "SUCCESS", row.verified_at >= row.modified)
     joined = items.outerjoin(
-        manifest_table, sa.and_(row.store == copy, row.space == space, row.content_id == item.content_id)
+        manifest_table, sa.and_(row.store == copy, row.space == item.space, row.content_id == item.content_id)
     )
     return joined, copied, good
 
 
 def _coverage(
-    engine: sa.Engine, items: sa.FromClause, there: sa.ColumnElement[bool], names: tuple[str, str, str]
-) -> CopyCoverage:
-    source, space, copy = names
+    engine: sa.Engine,
+    items: sa.FromClause,
+    there: sa.ColumnElement[bool],
+    stores: tuple[str, str],
+    spaces: Sequence[str],
+) -> Mapping[str, CopyCoverage]:
+    source, copy = stores
     item, row, count = items.c, manifest_table.c, sa.func.count
-    joined, copied, good = _join_copies(items, space, copy)
+    joined, copied, good = _join_copies(items, copy)
     is_pending = sa.func.coalesce(copied, sa.false()).is_(False)
     recorded_at: sa.ColumnElement[Any] = sa.null() if items is items_table else item.modified
     query = (
         sa.select(
+            item.space,
             count(),
             count(sa.case((good, 1))),
             count(sa.case((is_pending, 1))),
@@ -143,10 +167,11 @@ def _coverage(
             count(sa.case((sa.and_(copied, row.missing.is_(False), row.outcome.is_(None)), 1))),
         )
         .select_from(joined)
-        .where(item.store == source, item.space == space, there)
+        .where(item.store == source, among(item.space, spaces), there)
+        .group_by(item.space)
     )
     with engine.connect() as connection:
-        return CopyCoverage(*connection.execute(query).one())
+        return {space: CopyCoverage(*values) for space, *values in connection.execute(query)}
 
 
 def adopted_share(catalog: AdoptionCatalog, store: str, space: str) -> AdoptedShare:

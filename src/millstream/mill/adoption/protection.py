@@ -15,7 +15,7 @@ from millstream.mill.adoption.adopter import READ_PERIOD, Adopter, ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptionFinding
 from millstream.mill.adoption.checksum_files import ChecksumList
-from millstream.mill.adoption.coverage import copy_coverage, kept_coverage, verification_times
+from millstream.mill.adoption.coverage import NO_COPIES, copy_coverage, kept_coverage, verification_times
 from millstream.mill.adoption.deletions import count_kept, forget_followed, forget_renamed
 from millstream.mill.adoption.lost_copies import find_lost, repaired
 from millstream.mill.adoption.renames import copy_renamed
@@ -363,11 +363,10 @@ class Protection:
         report.excluded, report.exclude = totals.excluded, exclusion_of(self._target.source).globs
         report.findings = self._catalog.findings(self._target.store, self._space)
         for pair, copy in copies.items():
-            found = copy_coverage(self._catalog.engine, self._target.store, self._space, pair.destination)
+            where = self._catalog.engine, self._target.store, [self._space], pair.destination
+            found = copy_coverage(*where).get(self._space, NO_COPIES)
             copy.verified, copy.pending, copy.damaged = found.verified, found.pending, found.damaged
-            copy.damaged += kept_coverage(
-                self._catalog.engine, self._target.store, self._space, pair.destination
-            ).damaged
+            copy.damaged += kept_coverage(*where).get(self._space, NO_COPIES).damaged
             copy.oldest_verified, copy.newest_verified = found.oldest_verified, found.newest_verified
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -19,6 +19,16 @@ class StoredReport(msgspec.Struct, frozen=True):
     number: int
     data: bytes
     place: str
+
+
+class ReportHead(NamedTuple):
+    """The last report of a space: ``version`` is a number that changes when one is added, ``read`` reads the report.
+
+    It returns None where there is none after all, and raises :class:`ReportError` where it cannot be read.
+    """
+
+    version: int
+    read: Callable[[], IntegrityReport | None]
 
 
 class ReportArchive(Protocol):
@@ -40,8 +50,8 @@ class ReportArchive(Protocol):
         """Every (store, space) that has a report, sorted."""
         ...
 
-    def version(self, store: str, space: str) -> int | None:
-        """A number that changes when a report on the space is added; None where there is none."""
+    def heads(self, spaces: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], ReportHead]:
+        """The heads of those of *spaces* (store and name) that have a report."""
         ...
 
     def stored(self, store: str, space: str) -> Iterator[StoredReport]:
@@ -60,6 +70,14 @@ class ReportArchive(Protocol):
 def reports_of(archive: ReportArchive, store: str, space: str) -> Iterator[IntegrityReport]:
     """Every report of a space in *archive*, the first one first. Raises :class:`ReportError`."""
     return map(decode_report, archive.stored(store, space))
+
+
+def last_reports(
+    archive: ReportArchive, spaces: Sequence[tuple[str, str]]
+) -> Mapping[tuple[str, str], IntegrityReport]:
+    """The last reports of those of *spaces* (store and name) that have one. Raises :class:`ReportError`."""
+    found = {key: head.read() for key, head in archive.heads(spaces).items()}
+    return {key: report for key, report in found.items() if report is not None}
 
 
 def verify_chain(archive: ReportArchive, store: str, space: str) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from millstream.core.durable import file_lock, replacing, write_durably
-from millstream.mill.reports.archive import StoredReport, decode_report
+from millstream.mill.reports.archive import ReportHead, StoredReport, decode_report
 from millstream.mill.reports.page import page
 from millstream.mill.reports.report import IntegrityReport, encode_report
 
@@ -51,11 +53,13 @@ class ReportFolder:
         folders = sorted({path.parent for path in self._root.glob("*/*/*.json") if _NAME.fullmatch(path.name)})
         return sorted((unquote(folder.parent.name), unquote(folder.name)) for folder in folders)
 
-    def version(self, store: str, space: str) -> int | None:
-        try:
-            return self.folder(store, space).stat().st_mtime_ns
-        except FileNotFoundError:
-            return None
+    def heads(self, spaces: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], ReportHead]:
+        found = {}
+        for store, space in spaces:
+            with contextlib.suppress(FileNotFoundError):
+                version = self.folder(store, space).stat().st_mtime_ns
+                found[store, space] = ReportHead(version, partial(self.latest, store, space))
+        return found
 
     def stored(self, store: str, space: str) -> Iterator[StoredReport]:
         return map(_stored, self._paths(store, space))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -12,8 +13,10 @@ from millstream.core.cached import locked_cached_property
 from millstream.core.column_types import LONG_BYTES, NAME, exact_text
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import make_tables, writing
+from millstream.core.sql_rows import among
 from millstream.mill.errors import ReportError
-from millstream.mill.reports.archive import StoredReport, decode_report
+from millstream.mill.merge_join import groups
+from millstream.mill.reports.archive import ReportHead, StoredReport, decode_report
 from millstream.mill.reports.report import IntegrityReport, encode_report
 
 metadata = sa.MetaData()
@@ -36,6 +39,9 @@ _PART = 8 << 20
 
 _MOST_BYTES = 1 << 30
 """The most bytes of a report that is read."""
+
+_SPACES = 500
+"""Spaces whose last reports are found by one statement."""
 
 
 class Blobs(Protocol):
@@ -82,9 +88,23 @@ class ReportTable:
         with self._engine.connect() as connection:
             return sorted((row.store, row.space) for row in connection.execute(query))
 
-    def version(self, store: str, space: str) -> int | None:
-        last = self._last(store, space)
-        return None if last is None else last[2]
+    def heads(self, spaces: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], ReportHead]:
+        row, found = _reports.c, dict[tuple[str, str], ReportHead]()
+        for some in groups(spaces, _SPACES):
+            keys = set(some)
+            last = (
+                sa.select(row.store, row.space, sa.func.max(row.number).label("number"))
+                .where(among(row.store, {store for store, _ in keys}), among(row.space, {space for _, space in keys}))
+                .group_by(row.store, row.space)
+                .subquery()
+            )
+            is_last = sa.and_(*(row[name] == last.c[name] for name in ("store", "space", "number")))
+            query = sa.select(row.store, row.space, row.number, row.cid).select_from(_reports.join(last, is_last))
+            with self._engine.connect() as connection:
+                for store, space, number, cid in connection.execute(query):
+                    if (store, space) in keys:  # and not the store of one with the name of another
+                        found[store, space] = ReportHead(number, partial(self._decode, store, space, number, cid))
+        return found
 
     def stored(self, store: str, space: str) -> Iterator[StoredReport]:
         query = sa.select(_reports.c.number, _reports.c.cid).where(_of(store, space)).order_by(_reports.c.number)
@@ -122,6 +142,9 @@ class ReportTable:
         with self._engine.connect() as connection:
             row = connection.execute(query.order_by(_reports.c.number.desc()).limit(1)).first()
         return None if row is None else (store, space, row.number, row.cid)
+
+    def _decode(self, store: str, space: str, number: int, cid: str) -> IntegrityReport:
+        return decode_report(self._read(store, space, number, cid))
 
     def _read(self, store: str, space: str, number: int, cid: str) -> StoredReport:
         place = f"report {number} on {space} in {store}"

@@ -250,7 +250,8 @@ def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[
     query = request.query
     where, end = app.node.mill.reports.current_spaces(), query.offset + query.limit
     shown = where if query.sort != "name" else where[query.offset : end]
-    rows = [row for store, space in shown if (row := _report(app, store, space)) is not None]
+    last = app.poller.reports.latest(shown)
+    rows = [_report(*key, last[key]) for key in shown if key in last]
     if query.sort != "name":
         rows = sorted(rows, key=_REPORT_ORDERS[query.sort])[query.offset : end]
     return Listing(rows, str(end) if end < len(where) else None, total=len(where))
@@ -359,10 +360,7 @@ _REPORT_ORDERS: Mapping[str, Callable[[ReportRow], Any]] = {
 }
 
 
-def _report(app: AppContext, store: str, space: str) -> ReportRow | None:
-    one = app.poller.reports.latest(store, space)
-    if one is None:
-        return None
+def _report(store: str, space: str, one: IntegrityReport) -> ReportRow:
     counts = (one.listed, one.checked, one.explained, one.failed, one.known_coverage)
     return ReportRow(store, space, one.result.value, one.ended_at, *counts, one.strays.count, one.absent.count)
 

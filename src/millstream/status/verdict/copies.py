@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.adoption.status import OpenWork, ProtectionStatus, SpaceStatus
 from millstream.mill.errors import PolicyError, ReportError
+from millstream.mill.merge_join import groups
 from millstream.mill.policies.repository import Policies, PolicyRepository
-from millstream.mill.reports.archive import ReportArchive
+from millstream.mill.reports.archive import ReportArchive, ReportHead
 from millstream.mill.reports.report import IntegrityReport
 from millstream.node import Node
 from millstream.stores.protocol import StoreError
 
 POLICIES = "the policies"
 """What they are called among the troubles."""
+
+_REPORTS = 200
+"""Reports that are read before the next question whether to stop."""
 
 
 class CopiesStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,21 +45,23 @@ class LatestReports:
         self._read: dict[tuple[str, str], tuple[int, IntegrityReport | None]] = {}
         self.troubles: dict[str, str] = {}
 
-    def latest(self, store: str, space: str) -> IntegrityReport | None:
-        """The last report on *space* in *store*; None where there is none, or where it cannot be read."""
-        changed = self._archive.version(store, space)
-        if changed is None:
-            return None
-        known = self._read.get((store, space))
-        if known is None or known[0] != changed:
+    def latest(self, spaces: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], IntegrityReport]:
+        """The last reports of those of *spaces* (store and name) that have one which can be read."""
+        found = {key: self._latest(key, head) for key, head in self._archive.heads(spaces).items()}
+        return {key: report for key, report in found.items() if report is not None}
+
+    def _latest(self, key: tuple[str, str], head: ReportHead) -> IntegrityReport | None:
+        known = self._read.get(key)
+        if known is None or known[0] != head.version:
+            store, space = key
             report = None
             try:
-                report = self._archive.latest(store, space)
+                report = head.read()
             except ReportError as error:
                 self.troubles[f"the report on {space} in {store}"] = str(error)
             else:
                 self.troubles.pop(f"the report on {space} in {store}", None)
-            known = self._read[store, space] = changed, None if report is None else _without_items(report)
+            known = self._read[key] = head.version, None if report is None else _without_items(report)
         return known[1]
 
 
@@ -68,14 +74,20 @@ def look_at_copies(
 ) -> CopiesStatus:
     """Look once at *now* (microseconds).
 
-    Raises :class:`LookStoppedError` if *stopping* returns True, which is asked before each space and each report: on a
-    node with thousands of spaces a look takes more than a minute.
+    Raises :class:`LookStoppedError` if *stopping* returns True, which is asked before each space and some reports.
     """
 
     def proceed() -> bool:
         if stopping():
             raise LookStoppedError
         return True
+
+    def latest(keys: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], IntegrityReport]:
+        found: dict[tuple[str, str], IntegrityReport] = {}
+        for some in groups(keys, _REPORTS):
+            proceed()
+            found |= reports.latest(some)
+        return found
 
     troubles = dict[str, str]()
     policies = Policies()
@@ -85,15 +97,14 @@ def look_at_copies(
         troubles[POLICIES] = str(error)
     adopted = {(one.store, one.space): one.ended_at for one in AdoptionCatalog(node.databases.own).spaces()}
     work = OpenWork(holds=node.stores.change_guard.pending())
-    statuses = ProtectionStatus(node.databases.own, policies, work, reports.latest, now).spaces()
+    statuses = ProtectionStatus(node.databases.own, policies, work, latest, now, names=False).spaces()
     spaces = [one for one in statuses if proceed()]
     where = {(one.store, one.space) for one in spaces} | {(c.store, one.space) for one in spaces for c in one.copies}
-    places = where | set(node.mill.reports.current_spaces())
-    found = {place: reports.latest(*place) for place in places if proceed()}
+    found = latest(sorted(where | set(node.mill.reports.current_spaces())))
     return CopiesStatus(
         policies=policies,
         spaces=spaces,
-        reports={place: report for place, report in found.items() if report is not None},
+        reports=found,
         adopted=adopted,
         troubles=troubles | reports.troubles,
     )
