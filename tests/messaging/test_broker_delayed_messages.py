@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+from collections.abc import Iterator
 
 import pytest
 
@@ -163,6 +165,75 @@ def test_nothing_is_held_back_for_a_topic_that_is_being_deleted() -> None:
         assert not desk.core.journal.state.delayed
 
     with_harness(step)
+
+
+def test_a_topic_that_is_created_while_it_is_deleted_is_there_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = TopicSpec("later", "DELAY", 1)
+
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("later", b"old", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        with disk_that_waits(monkeypatch) as disk:
+            deleting = asyncio.ensure_future(desk.core.drop_topic("later"))
+            creating = asyncio.ensure_future(desk.core.create_topic(spec))
+            await disk.wait()
+            assert not creating.done()
+            disk.go_on()
+            await asyncio.gather(deleting, creating)
+        assert desk.core.find_spec("later") == spec and not desk.core.journal.state.delayed
+        await desk.send("later", b"new", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+
+    async def after_restart(desk: BrokerHarness) -> None:
+        assert [hold.topic for hold in desk.core.journal.state.delayed] == ["later"]
+
+    with_harness(step, after_restart)
+
+
+def test_a_topic_that_exists_as_asked_is_durable_when_that_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = TopicSpec("new")
+
+    async def step(desk: BrokerHarness) -> None:
+        with disk_that_waits(monkeypatch) as disk:
+            calls = [asyncio.ensure_future(desk.core.create_topic(spec)) for _ in range(2)]
+            await disk.wait()
+            assert not any(call.done() for call in calls)
+            disk.go_on()
+            await asyncio.gather(*calls)
+
+    with_harness(step)
+
+
+class WaitingDisk:
+    """Writers wait for the disk until :meth:`go_on`."""
+
+    def __init__(self) -> None:
+        self._reached, self._open, self._durable = asyncio.Event(), asyncio.Event(), Writer.durable_async
+
+    async def durable_async(self, writer: Writer, last_id: int) -> None:
+        self._reached.set()
+        await self._open.wait()
+        await self._durable(writer, last_id)
+
+    async def wait(self) -> None:
+        """Until a writer waits, and the other calls went on as far as they can."""
+        await self._reached.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    def go_on(self) -> None:
+        self._open.set()
+
+
+@contextlib.contextmanager
+def disk_that_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[WaitingDisk]:
+    """A disk that confirms nothing yet."""
+    disk = WaitingDisk()
+
+    async def durable_async(writer: Writer, last_id: int) -> None:
+        await disk.durable_async(writer, last_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "durable_async", durable_async)
+        yield disk
 
 
 def test_a_message_that_is_twice_in_a_call_is_held_once_but_half_messages_are_separate() -> None:

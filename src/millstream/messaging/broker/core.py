@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -53,7 +54,7 @@ class BrokerCore:
         self.notifier = TopicNotifier()
         self._store = store
         self._topics: dict[str, Topic] = {}
-        self._dropping: set[str] = set()
+        self._dropping: dict[str, asyncio.Event] = {}
         self._is_closed = False
         self.journal = BrokerJournal(store, clock.now(), self.limits)
         self._last_seen = dict(self.journal.state.last_seen())
@@ -128,10 +129,16 @@ class BrokerCore:
         return None if found is None else found.writer
 
     async def create_topic(self, spec: TopicSpec) -> None:
-        """Make a topic; nothing happens where it is there as asked. Raises :class:`TopicError` where it is another."""
+        """Make a topic, durably; nothing happens where it is there as asked. Waits while a topic of this name is being
+        dropped, and then makes a new one. Raises :class:`TopicError` where it is another.
+        """
+        while (dropped := self._dropping.get(spec.name)) is not None:
+            await dropped.wait()  # else the deletion that is under way would delete this topic, too
         if changes_topic(self.journal.state.topics.get(spec.name), spec):
             await self.journal.write(TopicMade(spec.name, spec.type, spec.queues))
             self._close_topic(spec.name)
+        else:
+            await self.journal.confirm_all()  # another call may be about to make it
 
     async def drop_topic(self, name: str) -> None:
         """Drop a topic, the progress of its groups, and what is held back for it; its log stays.
@@ -140,12 +147,14 @@ class BrokerCore:
         """
         if self.find_spec(name) is None:
             raise missing_topic(name)
-        self._dropping.add(name)
+        dropped = self._dropping[name] = asyncio.Event()
         try:
             await self.journal.drop_topic(name)
         finally:
-            self._dropping.discard(name)
-        self._close_topic(name)
+            del self._dropping[name]
+            dropped.set()
+            if name not in self.journal.state.topics:
+                self._close_topic(name)
 
     def find_spec(self, name: str) -> TopicSpec | None:
         """The topic *name*; None where there is none, or where it is being dropped."""
@@ -243,6 +252,8 @@ class BrokerCore:
         """From now on *spec* is how often messages are delivered to its group, and how long consumers wait between."""
         if self.journal.state.groups.get(spec.name, GroupSpec(spec.name)) != spec:
             await self.journal.write(GroupConfigured(spec.name, spec.max_attempts, spec.backoff))
+        else:
+            await self.journal.confirm_all()
 
     async def reset_offset(self, group: str, topic: str, next_id: int) -> None:
         """Let *group* continue at message *next_id* of *topic*: all before counts as done, nothing from it on."""

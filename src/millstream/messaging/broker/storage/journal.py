@@ -53,6 +53,7 @@ class BrokerJournal:
         self._saved_positions: Mapping[tuple[str, str], int] = {}
         self._log = store.log(JOURNAL)
         self._writer = self._log.writer("broker")
+        self._recorded = 0
         self._held_log = store.log(HELD)
         self._message_cache = MessageCache(self._held_log)
         try:
@@ -81,6 +82,7 @@ class BrokerJournal:
         ids = self._writer.append_nowait([event_message(event)])
         assert ids is not None
         self.state.apply(event, ids.last)
+        self._recorded = ids.last
         self._since_snapshot += 1
         return ids.last
 
@@ -95,6 +97,10 @@ class BrokerJournal:
         if self._is_snapshot_due:
             self._since_snapshot = 0
             self._snapshot = asyncio.ensure_future(self._take_snapshot())
+
+    async def confirm_all(self) -> None:
+        """Return once all events that were recorded before are durable."""
+        await self.confirm(self._recorded)
 
     async def write(self, event: Event) -> int:
         """Record *event*, durably; its number."""
