@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from millstream.cli.common import echo_line, print_json
 from millstream.core.amounts import counted, size_text
+from millstream.core.shown_commands import arguments
 from millstream.mill.adoption.adoption_run import AdoptionSummary
 from millstream.mill.adoption.catalog import FindingKind
 from millstream.mill.adoption.dry_run import ProtectionPlan
@@ -20,10 +20,10 @@ SHOWN = 20
 """Maximum number of findings, and of repairs, that are printed; ``--json`` prints all."""
 
 _REMEDIES = {
-    FindingKind.SUSPECTED_ROT: "restore them from a copy (`millstream store get {copy} {space} ID FILE`), or accept "
-    "the new bytes: `millstream mill accept {store} {space} ID…`",
+    FindingKind.SUSPECTED_ROT: "restore them from a copy (`millstream store get {in_copy} ID FILE`), or accept "
+    "the new bytes: `millstream mill accept {in_source} ID…`",
     FindingKind.CHECKSUM_MISMATCH: "find out whether the file or the listed checksum is right; to accept the "
-    "files as they are, run `millstream mill accept {store} {space} ID…`",
+    "files as they are, run `millstream mill accept {in_source} ID…`",
     FindingKind.UNREADABLE: "make these items readable, or exclude them with --exclude",
     FindingKind.UNSTABLE: "run the same command again when no program writes to these items",
     FindingKind.NOT_SUPPORTED: "exclude these items with --exclude",
@@ -160,9 +160,8 @@ def _finding_lines(report: ProtectionReport) -> Iterator[str]:
     if len(findings) > SHOWN:
         yield f"  … and {counted(len(findings) - SHOWN, 'more finding')}: see --json"
     names = {
-        "store": report.store,
-        "space": shlex.quote(report.space),
-        "copy": report.copies[0].store if report.copies else "COPY",
+        "in_source": arguments(report.store, report.space),
+        "in_copy": arguments(report.copies[0].store if report.copies else "COPY", report.space),
     }
     for kind in sorted({one.kind for one in report.findings}):
         yield f"  {kind}: {_REMEDIES[FindingKind(kind)].format(**names)}"
@@ -175,7 +174,7 @@ def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
         yield (
             f"  WAITING  {counted(report.vanished, 'item')} vanished from the source, and their "
             "copies are kept: put the items back, or approve the deletion of the copies with "
-            f"`millstream mill forget {report.store} {shlex.quote(report.space)} --vanished`"
+            f"`millstream mill forget {arguments(report.store, report.space, options='--vanished')}`"
         )
         yield from (f"    vanished: {name!r}" for name in report.vanished_items[:SHOWN])
         if report.vanished > SHOWN:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from millstream.cli.node import member_lines
 from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import counted, size_text
 from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.core.shown_commands import arguments
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.adoption.adopted_store import adopted_store, find_adopted_store
 from millstream.mill.adoption.coverage import NOT_COPIED
@@ -216,7 +216,7 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
             "`millstream queue redrive`"
         )
     if space.vanished:
-        command = f"millstream mill forget {space.store} {shlex.quote(space.space)} --vanished"
+        command = f"millstream mill forget {arguments(space.store, space.space, options='--vanished')}"
         yield (
             f"  {counted(space.vanished, 'item')} vanished from the source: put the items back, or approve the "
             f"deletion of their copies with `{command}`"
@@ -229,7 +229,7 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
 
 def _report_lines(report: ReportResult | None, store: str, space: str) -> Iterator[str]:
     if report not in (None, ReportResult.SUCCESS):
-        yield f"  the last report on {store} is {report}: see `millstream mill report {store} {shlex.quote(space)}`"
+        yield f"  the last report on {store} is {report}: see `millstream mill report {arguments(store, space)}`"
 
 
 def _name_lines(named: Sequence[CopyFinding], counts: Mapping[str, int]) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Sequence
 
 from millstream.core.errors import InputError
+from millstream.core.shown_commands import arguments
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
 from millstream.mill.manifest import Manifest, ManifestEvent
@@ -35,7 +35,7 @@ def record_deletions(
             raise NotDeletedError(
                 f"{there[0]!r} is still in space {space!r} of store {store!r}"
                 + (f", and {len(there) - 1:,} more are" if len(there) > 1 else "")
-                + f": delete the item there first (`millstream store delete {store} {shlex.quote(space)} CONTENT_IDS`)"
+                + f": delete the item there first (`millstream store delete {arguments(store, space)} CONTENT_IDS`)"
             )
     now = providers.clock.now()
     rows = manifest.get_many(store, space, names)

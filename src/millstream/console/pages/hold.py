@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from millstream.console.page_renderer import PageRenderer, PageRequest, body_of
 from millstream.core.errors import NotFoundError
+from millstream.core.shown_commands import arguments
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.rest.views import holds
 
@@ -69,10 +69,11 @@ def reject(call: PageRequest) -> Mapping[str, Any] | Response:
         return call.redirect_with_notice(
             f"/integrity/holds/{plan.number}", f"Rejected: the plan for {plan.space} {plan.pair} is not executed."
         )
+    restored = arguments(plan.space, options="--to FOLDER")
     details = [
         f"No plan for {plan.space} from {plan.source} to {plan.destination} is executed until its source is in order: "
-        f"put missing items back at {plan.source} (`millstream restore {shlex.quote(plan.space)} --to FOLDER` writes "
-        "them from the copies), or record their deletion (`millstream mill forget`).",
+        f"put missing items back at {plan.source} (`millstream restore {restored}` writes them from the copies), "
+        "or record their deletion (`millstream mill forget`).",
         f"Single copies after recorded changes of {plan.source} continue within the limits of the change guard.",
         "You are asked again only if the plan grows. A rejected plan can still be approved.",
     ]
@@ -87,7 +88,7 @@ def effects(plan: PendingApproval) -> Sequence[str]:
     if plan.changes:
         lines.append(f"Replaces {_copies(plan.changes)} in {plan.destination} by what {plan.source} has now.")
     if plan.vanished:
-        command = f"millstream mill forget {plan.source} {shlex.quote(plan.space)} ID"
+        command = f"millstream mill forget {arguments(plan.source, plan.space)} ID"
         lines.append(
             f"Keeps {_copies(plan.vanished)} in {plan.destination} without an original in {plan.source}: an approval "
             f"deletes no copy without a recorded deletion (`{command}`)."

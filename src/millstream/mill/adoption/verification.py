@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
 from millstream.core.errors import MillstreamError
+from millstream.core.shown_commands import arguments
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
 from millstream.mill.configured_stores import ConfiguredStores
@@ -90,7 +90,7 @@ def stray_finding(target: AdoptionTarget, found: CheckResult) -> CopyFinding | N
         return None
     if target.catalog.get_many(target.store, found.space, [found.content_id]):
         return None
-    remove = shlex.join(["millstream", "store", "delete", found.store, found.space, found.content_id])
+    remove = f"millstream store delete {arguments(found.store, found.space, found.content_id)}"
     return CopyFinding(
         found.content_id, STRAY, f"only this copy has it: put it at the source, or delete it (`{remove}`)"
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 
 from millstream.core.errors import InputError
+from millstream.core.shown_commands import arguments
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
@@ -41,14 +41,13 @@ def accept_bytes(
     info = providers.find(place)
     if info is None:
         raise ItemNotFoundError(
-            f"there is no item {place}: `millstream store list {place.store} {shlex.quote(place.space)}` lists the "
-            "items"
+            f"there is no item {place}: `millstream store list {arguments(place.store, place.space)}` lists the items"
         )
     read, stated = providers.hash(place), info.checksum()
     if stated not in (None, read.sha256):
         raise NotAcceptedError(
             f"the content of {place} does not match the checksum of its provider: put the item again "
-            f"(`millstream store put {place.store} {shlex.quote(place.space)} PATH`)"
+            f"(`millstream store put {arguments(place.store, place.space)} PATH`)"
         )
     row, now = manifest.get(place.store, place.space, place.content_id), providers.clock.now()
     event = ManifestEvent(

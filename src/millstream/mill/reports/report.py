@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import hashlib
 import itertools
-import shlex
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ import msgspec
 
 from millstream.core.amounts import share_text, size_text
 from millstream.core.canonical import canonical_json
+from millstream.core.shown_commands import arguments
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.manifest_table import IntactItems
@@ -329,7 +329,7 @@ def report_lines(report: IntegrityReport, *, age: str = "") -> Iterator[str]:
         yield f"  {finding.content_id}: {finding.row} {finding.kind}: {finding.detail}"
     if len(report.findings) > SHOWN:
         more = len(report.findings) - SHOWN
-        yield f"  … and {more:,} more: see `millstream mill report {report.store} {shlex.quote(report.space)}`"
+        yield f"  … and {more:,} more: see `millstream mill report {arguments(report.store, report.space)}`"
     yield from (f"  {one.content_id}: repaired: {one.kind}: {one.detail}" for one in report.repaired[:SHOWN])
     if len(report.repaired) > SHOWN:
         yield f"  … and {len(report.repaired) - SHOWN:,} more that were repaired: see the report itself"

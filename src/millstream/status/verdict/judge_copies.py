@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS
+from millstream.core.shown_commands import arguments
 from millstream.mill.adoption.status import CopyStatus, SpaceStatus
 from millstream.mill.configured_stores import is_system
 from millstream.mill.duplication.held_items import VANISHED, HeldCount
@@ -88,7 +88,7 @@ def _reports(facts: Facts, copies: CopiesStatus) -> Iterator[Issue]:
         if is_system(space) or ((ended := copies.adopted.get((store, space))) and report.ended_at < ended):
             continue  # a run of `protect` since then says more
         page = f"/integrity/space?{urlencode({'store': store, 'space': space})}"
-        where, subject = f"{store} {shlex.quote(space)}", f"{space} in {store}"
+        where, subject = arguments(store, space), f"{space} in {store}"
         if report.result is ReportResult.INCOMPLETE and report.listed == 0 and not report.notes:
             continue  # nothing is there, so nothing was left out
         if _lacks_items_alone(report) and all((source, space) in recorded for source in report.sources):
@@ -167,7 +167,7 @@ def _vanished(facts: Facts) -> Iterator[Issue]:
         text = f"{counted(items, 'item')} of {space} vanished from the store {store}"
         text += " without a recorded deletion"
         page = f"/integrity/vanished?{urlencode({'store': store, 'space': space})}"
-        where = f"{store} {shlex.quote(space)}"
+        where = arguments(store, space)
         yield make_issue("vanished", f"{space} in {store}", text, page, since=since, count=items, where=where)
 
 

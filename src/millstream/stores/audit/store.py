@@ -6,13 +6,13 @@ import contextlib
 import hashlib
 import io
 import logging
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
 import msgspec
 import sqlalchemy as sa
 
+from millstream.core.shown_commands import arguments
 from millstream.stores.audit.bulk import AuditedBulk
 from millstream.stores.audit.events import NEW_BYTES, AuditAction, AuditEvent
 from millstream.stores.audit.holders import HolderState
@@ -255,7 +255,7 @@ class AuditedStore(StoreWrapper):
             raise StoreUnavailableError(
                 f"cannot determine whether {event.action.value} of {event.content_id!r} happened, "
                 f"because {self.url} lists no spaces: {absence_question(self.url)} If the store "
-                f"is new, create the space again with `millstream store create {self.name} {shlex.quote(event.space)}`"
+                f"is new, create the space again with `millstream store create {arguments(self.name, event.space)}`"
             )
 
     def _look_before(self, space: str, content_id: str, *, required: bool = False) -> ItemInfo | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -228,7 +229,8 @@ class ObjectsBackend:
         stored = self._find(log)
         if stored is None:
             raise LogNotFoundError(
-                f"there is no log {log!r} in {self.url}; `millstream log list --store '{self.url}'` lists its logs"
+                f"there is no log {log!r} in {self.url}; `millstream log list --store {shlex.quote(self.url)}` "
+                "lists its logs"
             )
         return stored
 
