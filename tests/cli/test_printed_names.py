@@ -41,7 +41,7 @@ def test_commands_print_such_names_in_one_line(desk: Desk, capsysbinary: pytest.
         (["status"], 1),
         (["mill", "check", "--store", "disk1"], 1),
         (["mill", "repair"], 1),
-        (["mill", "accept", "photos", "photos", f"{NAME} that is not there"], 1),
+        (["mill", "accept", "photos", "photos", f"{NAME} that is not there"], 3),
     ):
         assert run([*command, "--data", str(desk.data)]) == code, command
         told = capsysbinary.readouterr()

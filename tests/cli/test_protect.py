@@ -42,7 +42,7 @@ def test_a_protected_source_without_a_report_names_the_command_that_makes_one(
     desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     desk.protect()
-    assert run(["mill", "report", "photos", "photos", "--data", str(desk.data)]) == 1
+    assert run(["mill", "report", "photos", "photos", "--data", str(desk.data)]) == 3
     line = b"no report yet; run `millstream mill check --store photos --space photos` (`millstream status`"
     assert line in capsysbinary.readouterr().err
 

@@ -164,8 +164,8 @@ def test_an_id_of_which_nothing_is_known_gets_no_tombstone(
     mill("duplicate")
     local(data, "one").delete("s", "item 0")
     told = mill("forget", "one", "s", "item 0", "itm 0")
-    assert told == (1, [{"tombstones": 1, "unknown": ["itm 0"]}])
-    assert run(["mill", "forget", "one", "s", "itm 0", "--data", str(data)]) == 1
+    assert told == (3, [{"tombstones": 1, "unknown": ["itm 0"]}])
+    assert run(["mill", "forget", "one", "s", "itm 0", "--data", str(data)]) == 3
     printed = capsysbinary.readouterr()
     assert b"unknown item 'itm 0'" in printed.err and printed.out == b""
     local(data, "two").put("s", "put by hand", io.BytesIO(b"x"))
@@ -420,7 +420,20 @@ def test_what_was_deleted_through_the_node_is_deleted_at_its_copies_before_the_a
 
 def test_commands_in_messages_quote_the_names_of_spaces(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local(data, "one").create_space("my photos")
-    assert run(["mill", "accept", "one", "my photos", "absent", "--data", str(data)]) == 1
+    assert run(["mill", "accept", "one", "my photos", "absent", "--data", str(data)]) == 3
     assert "`millstream store list one 'my photos'` lists the items" in capsys.readouterr().err
-    assert run(["mill", "report", "one", "my photos", "--data", str(data)]) == 1
+    assert run(["mill", "report", "one", "my photos", "--data", str(data)]) == 3
     assert "run `millstream mill check --store one --space 'my photos'`" in capsys.readouterr().err
+
+
+def test_commands_on_what_does_not_exist_end_with_3(
+    data: Path, mill: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert mill("accept", "one", "s", "absent")[0] == 3
+    assert mill("accept", "two", "s", "absent", "item 0")[0] == 1  # two is not the source of what it has
+    assert mill("duplicate")[0] == 0
+    assert mill("repair", "s", "absent")[0] == 3
+    assert mill("repair", "s", "absent", "--dry-run")[0] == 3
+    lines = str(tmp_path / "lines.tsv")
+    assert run(["mill", "report", "one", "s", "--tsv", lines, "--data", str(data)]) == 3
+    assert b"one/s: no report yet" in capsysbinary.readouterr().err

@@ -10,7 +10,7 @@ from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.protect_parts import adoption_target
-from millstream.core.errors import MillstreamError
+from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.adoption.adopter import Adopter
 from millstream.mill.adoption.catalog import AdoptedItem
@@ -33,9 +33,9 @@ def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[
 
     Use it for items with suspected rot, with a checksum other than the listed one, or changed without the node (B9), if
     you know that their bytes are correct. The next `millstream protect`, or `mill duplicate`, replaces their copies.
-    STORE is the source of the items. Exit code 1 if an item could not be recorded.
+    STORE is the source of the items. Exit code 3 if an item does not exist, 1 if one could not be recorded.
     """
-    failed = 0
+    codes = set[int]()
     with Node.open(settings) as node:
         accept_item = _acceptor(node, store)
         for content_id in content_ids:
@@ -43,14 +43,14 @@ def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[
                 item = accept_item(space, content_id)
             except MillstreamError as error:
                 echo_line(f"{content_id}: {error}", err=True)
-                failed += 1
+                codes.add(NotFoundError.exit_code if isinstance(error, NotFoundError) else 1)
                 continue
             record_change(node, "accept", f"{space}/{content_id}", store=store, sha256=item.sha256)
             if as_json:
                 print_json({"content_id": content_id, "sha256": item.sha256, "size": item.size})
             else:
                 echo_line(f"{content_id}: accepted, sha256 {item.sha256}")
-    return 1 if failed else 0
+    return min(codes, default=0)  # 3 only if nothing else went wrong
 
 
 def _acceptor(node: Node, store: str) -> Callable[[str, str], AdoptedItem | ManifestEvent]:

@@ -15,10 +15,12 @@ from millstream.cli.mill.report import print_report
 from millstream.cli.mill.space_options import chosen_spaces
 from millstream.cli.progress import progress_bar
 from millstream.cli.queue_draining import drain_queues, print_tally
+from millstream.core.errors import NotFoundError
 from millstream.mill.audit.audit_lookup import add_missed
 from millstream.mill.integrity.checker import CheckedGroup
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.repair.repair_log import RepairEvent
+from millstream.mill.repair.repairer import UNKNOWN_ITEM
 from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.mill.tasks import QueueName, encode_task
 from millstream.node import Node
@@ -63,8 +65,8 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
 def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_source: bool, as_json: bool) -> int:
     """Repair what checks have found, or the copies of one item, from a confirmed copy.
 
-    A copy is confirmed if manifest and audit log agree with its bytes. Exit code 1 if something could not be repaired;
-    the reason is printed.
+    A copy is confirmed if manifest and audit log agree with its bytes. Exit code 1 if something could not be repaired,
+    3 if the item is unknown; the reason is printed.
     """
     if len(item) not in (0, 2) or ((dry_run or restore_source) and not item):
         raise click.UsageError(
@@ -73,8 +75,9 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
         )
     with Node.open(settings) as node:
         if dry_run:
-            print_json(node.mill.repairs.repairer.plan(*item, restore_source=restore_source))
-            return 0
+            plan = node.mill.repairs.repairer.plan(*item, restore_source=restore_source)
+            print_json(plan)
+            return NotFoundError.exit_code if UNKNOWN_ITEM in plan.reasons else 0
         if not item:
             errors = node.queues.open(QueueName.BIT_ERROR)
             before, started = errors.depth().ready, node.clock.now()
@@ -86,6 +89,8 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
         result = node.mill.repairs.repairer.repair(*item, restore_source=restore_source)
         record_change(node, "repair", "/".join(item), repaired=result.repaired, refused=len(result.refused))
         _print_events(result.events, as_json)
+        if UNKNOWN_ITEM in result.plan.reasons:
+            return NotFoundError.exit_code
         return 1 if result.refused else 0
 
 

@@ -15,6 +15,7 @@ from millstream.cli.mill.processes_option import processes_option
 from millstream.cli.progress import progress_bar
 from millstream.cli.protect_parts import adoption_target
 from millstream.cli.queue_draining import drain_queues, print_tally
+from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.adoption.deletions import forget_vanished
 from millstream.mill.duplication.planning import plan_space_duplication
@@ -82,7 +83,7 @@ def forget(
 ) -> int:
     """Record that items were deleted from STORE on purpose, so that their copies may be deleted too.
 
-    Nothing is recorded if STORE still has one of them. Exit code 1 if an id is unknown in every store.
+    Nothing is recorded if STORE still has one of them. Exit code 3 if an id is unknown in every store.
     """
     if bool(content_ids) == vanished:
         raise click.UsageError("give either content ids or --vanished")
@@ -108,4 +109,4 @@ def forget(
             )
         for name in unknown:
             click.echo(f"unknown item {name!r} in space {space!r}: no store has it, and nothing is recorded", err=True)
-    return 1 if unknown else 0
+    return NotFoundError.exit_code if unknown else 0

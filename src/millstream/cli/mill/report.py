@@ -17,6 +17,7 @@ from millstream.cli.mill.space_options import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.core.amounts import counted, share_text, size_text
 from millstream.core.durable import replacing, write_durably
+from millstream.core.errors import NotFoundError
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.errors import ReportError
@@ -61,7 +62,7 @@ def report(
     """Print the latest report of every space, and its age.
 
     Exit code 1 unless all say SUCCESS and no change is left open, that is, it is known of every change whether it
-    happened.
+    happened; 3 if there is no report on SPACE in STORE.
     """
     with Node.open(settings) as node:
         places = chosen_spaces(node, store, space, known=node.mill.reports.archive.spaces(), asked=True)
@@ -79,6 +80,8 @@ def report(
             else:
                 print_report(found, as_json, now)
         left = print_open_changes(node, store, space)
+    if store is not None and space is not None and latest == [None]:
+        return NotFoundError.exit_code
     return 0 if not left and all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
 
 
@@ -92,6 +95,8 @@ def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -
     """Write the lines of the last report on *space* in *store* to *path*."""
     if store is None or space is None:
         raise click.UsageError("--tsv writes the table of one report: name its STORE and SPACE")
+    if node.mill.reports.archive.latest(store, space) is None:
+        raise NotFoundError(_without_report(node, store, space))
     lines = node.mill.reports.archive.lines(store, space)
     if lines is None:
         raise ReportError(
