@@ -106,6 +106,24 @@ def test_the_signed_tree_is_compared_with_its_ledger(data: Path, tmp_path: Path)
     assert (code, "entry 1 of the ledger 'anchors' differs" in err) == (1, True)
 
 
+def test_a_checkpoint_that_cannot_be_used_is_named_with_its_place_and_what_to_do(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "copies").mkdir()
+    at = ("--data", str(data))
+    (data / "millstream.toml").write_text(f'[anchoring]\ncheckpoint_copy = "{tmp_path / "copies"}"\ntiles = true\n')
+    assert run_command("anchor", "checkpoint", *at).code == 0
+    for folder in (tmp_path / "copies" / "anchors", data / "ledger-tiles" / "anchors"):
+        (folder / "checkpoint").write_bytes(b"damaged")
+        for command in ("checkpoint", "verify"):
+            code, _, err = run_command("anchor", command, *at)
+            assert (code, f"(file 'checkpoint' in {folder})" in err, "delete the file: " in err) == (1, True, True)
+        (folder / "checkpoint").unlink()
+        assert run_command("anchor", "checkpoint", *at).code == 0
+    with contextlib.closing(sqlite3.connect(data / "node.db")) as database, database:
+        database.execute("UPDATE anchor_trees SET checkpoint = x'00' WHERE ledger = 'anchors'")
+    code, _, err = run_command("anchor", "checkpoint", *at)
+    assert (code, "in the node's database is damaged" in err, "Restore the node's database" in err) == (1, True, True)
+
+
 @pytest.mark.parametrize("copy", ["{data}/ledger-tiles", "file://{data}/ledger-tiles/", "s3://bucket/tiles"])
 def test_the_copy_of_checkpoints_and_the_tiles_have_places_of_their_own(data: Path, copy: str) -> None:
     tiles = '"s3://bucket/tiles/"' if copy.startswith("s3") else "true"

@@ -22,7 +22,7 @@ class ChecksumSigner:
         text = f"{self.origin}\n{size}\n{b64encode(root).decode()}\n"
         return "\n".join([text, *(self._line(text, key) for key in self.keys), ""]).encode()
 
-    def read(self, checkpoint: bytes) -> TreeHead:
+    def read(self, checkpoint: bytes, place: str = "") -> TreeHead:
         try:
             text, _, lines = checkpoint.decode().partition("\n\n")
             origin, size, root = text.split("\n")

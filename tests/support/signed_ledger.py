@@ -43,7 +43,7 @@ class MemorySignedLedger:
     def sign(self, size: int, root: bytes) -> bytes:
         return encode_note(sign_note(Checkpoint(self.origin, size, root).text, [self.key]))
 
-    def read(self, checkpoint: bytes) -> TreeHead:
+    def read(self, checkpoint: bytes, place: str = "") -> TreeHead:
         raise NotImplementedError
 
     def is_current(self, checkpoint: bytes) -> bool:

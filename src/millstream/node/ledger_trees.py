@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from millstream.anchoring import LogLedger
+from millstream.anchoring.errors import RESTORE_DATABASE, LedgerError, NoteError
 from millstream.anchoring.settings import TILES_FOLDER
 from millstream.core.clock import Clock
 from millstream.node.context import NodeContext
@@ -64,7 +65,13 @@ class LedgerTreesPart:
         from millstream.anchoring.transparency.signed_note import parse_note
 
         newest = self._trees[name].newest()
-        origin = parse_checkpoint(parse_note(newest.data)).origin if newest else None
+        try:
+            origin = parse_checkpoint(parse_note(newest.data)).origin if newest else None
+        except NoteError as error:
+            raise LedgerError(
+                f"the newest checkpoint of the ledger {name} in the node's database is damaged: {error}. "
+                f"{RESTORE_DATABASE}"
+            ) from error
         return LedgerSigner(ledger_keys(self._context.settings, name, self._context.clock), origin)
 
     def places(self, name: LedgerName) -> TreePlaces:

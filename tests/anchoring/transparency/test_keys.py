@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from pathlib import Path
 
@@ -146,9 +147,17 @@ def test_only_a_checkpoint_of_an_unknown_key_is_blamed_on_the_key_file(tmp_path:
         (signed.replace(b"\n3\n", b"\n4\n"), "does not match the signed text"),
         (signed.rpartition(b"\n\n")[0], "no empty line"),
     ):
-        with pytest.raises(LedgerError, match=f"cannot use a checkpoint of the ledger anchors: .*({reason})") as error:
+        with pytest.raises(
+            LedgerError, match=r"cannot use the checkpoint of the ledger anchors \(in the node's"
+        ) as error:
             signer.read(damaged)
-        assert str(error.value).endswith("Restore the checkpoint from a backup; the key file is not the cause")
+        assert re.search(reason, str(error.value)) and "The key file is not the cause" in str(error.value)
+        assert str(error.value).endswith("node.database) from a backup")
+        with pytest.raises(LedgerError, match=r"anchors \(file 'checkpoint' in /backup/anchors\): ") as error:
+            signer.read(damaged, "/backup/anchors")
+        assert "delete the file: `millstream anchor checkpoint --ledger anchors` writes it again" in str(error.value)
+    with pytest.raises(LedgerError, match="If /backup/anchors belongs to another node, correct the setting"):
+        signer.read(other.sign(3, ROOT), "/backup/anchors")
 
 
 def test_a_key_file_that_is_a_link_stays_one_and_the_file_behind_it_gets_the_new_key(tmp_path: Path) -> None:

@@ -14,7 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.anchoring.errors import LedgerError, LedgerKeyError, NoteError, UnknownSignerError
+from millstream.anchoring.errors import (
+    RESTORE_DATABASE,
+    LedgerError,
+    LedgerKeyError,
+    NoteError,
+    UnknownSignerError,
+)
 from millstream.anchoring.transparency.checkpoint import Checkpoint, check_origin, read_checkpoint
 from millstream.anchoring.transparency.signed_note import (
     SigningKey,
@@ -270,22 +276,34 @@ class LedgerSigner:
         keys = self._signing()
         return encode_note(sign_note(Checkpoint(keys[0].name, size, root).text, keys))
 
-    def read(self, checkpoint: bytes) -> TreeHead:
-        """What a checkpoint of this ledger says, once its signature was checked. Raises :class:`LedgerError`."""
+    def read(self, checkpoint: bytes, place: str = "") -> TreeHead:
+        """See :meth:`CheckpointSigner.read`."""
         known = [*(key.verifier_key for key in self._signing()), *self._keys.retired()]
         try:
             head = read_checkpoint(checkpoint, known[0].name, known)
         except UnknownSignerError as error:
+            other = f". If {place} belongs to another node, correct the setting that names it" if place else ""
             raise LedgerError(
-                f"a checkpoint of the ledger {self._keys.ledger} is not signed by a key in {self._keys.path}: {error}. "
-                f"{self._keys.restore_hint()}"
+                f"{self._described(place)} is not signed by a key in {self._keys.path}: {error}. "
+                f"{self._keys.restore_hint()}{other}"
             ) from error
         except NoteError as error:
             raise LedgerError(
-                f"cannot use a checkpoint of the ledger {self._keys.ledger}: {error}. Restore the checkpoint from a "
-                "backup; the key file is not the cause"
+                f"cannot use {self._described(place)}: {error}. The key file is not the cause. {self._remedy(place)}"
             ) from error
         return TreeHead(head.origin, head.size, head.root)
+
+    def _described(self, place: str) -> str:
+        where = f"file 'checkpoint' in {place}" if place else "in the node's database"
+        return f"the checkpoint of the ledger {self._keys.ledger} ({where})"
+
+    def _remedy(self, place: str) -> str:
+        if not place:
+            return RESTORE_DATABASE
+        return (
+            "Restore this file from a backup. If there is no backup, and the node was not restored from an older one, "
+            f"delete the file: `millstream anchor checkpoint --ledger {self._keys.ledger}` writes it again"
+        )
 
     def _signing(self) -> Sequence[SigningKey]:
         keys = self._keys.signing(create=self._origin is None)

@@ -176,8 +176,8 @@ class LedgerTree:
             if copy:
                 self._put_copy(copy, kept.get(str(copy)), signed, signer)
             if self._publisher and self._known:
-                published = kept.get(str(self._publisher.files))
-                found = None if published is None else SignedCheckpoint.read(published, signer)
+                place = str(self._publisher.files)
+                found = SignedCheckpoint.read(kept[place], signer, place) if place in kept else None
                 self._publisher.publish(signed, self._known.tree, lambda first: self._lines(first, entry), found)
             self._problem = None
             if self._known and self._known.problem:
@@ -215,7 +215,7 @@ class LedgerTree:
         copied = copy.read(CHECKPOINT)
         if copied is None or copied == newest.data:
             return newest if copied else None
-        signed = SignedCheckpoint.read(copied, self.required_signer)
+        signed = SignedCheckpoint.read(copied, self.required_signer, str(copy))
         return signed if signed.size <= self.size and self.root(signed.size) == signed.root else None
 
     @property
@@ -272,7 +272,7 @@ class LedgerTree:
         if before == signed.data:
             return
         now = copy.read(CHECKPOINT)
-        if now is None or now == before or signer.read(now).size <= signed.size:
+        if now is None or now == before or signer.read(now, str(copy)).size <= signed.size:
             copy.put(CHECKPOINT, signed.data, CHECKPOINT_MEDIA)
 
     def _follow(self, entry: LedgerEntry | None) -> None:
@@ -378,7 +378,7 @@ class LedgerTree:
             self._require_prefix(tree, before, TreeRoot(newest.size, newest.root), "the newest checkpoint")
         for where, data in kept.items():
             if newest is None or data != newest.data:
-                head = signer.read(data)
+                head = signer.read(data, where)
                 self._require_prefix(tree, before, TreeRoot(head.size, head.root), f"the checkpoint in {where}")
         if newest is not None and newest.size == tree.size and signer.is_current(newest.data):
             return newest

@@ -30,8 +30,12 @@ class CheckpointSigner(Protocol):
         """
         ...
 
-    def read(self, checkpoint: bytes) -> TreeHead:
-        """What a checkpoint of this ledger says, once its signature was checked. Raises :class:`LedgerError`."""
+    def read(self, checkpoint: bytes, place: str = "") -> TreeHead:
+        """What a checkpoint of this ledger says, once its signature was checked.
+
+        *place* is the folder or space outside the node that has it; by default the node's database has it. Raises
+        :class:`LedgerError`, which names the place and says what to do.
+        """
         ...
 
     def is_current(self, checkpoint: bytes) -> bool:

@@ -58,7 +58,8 @@ def verify_tree(
         state = read_state(connection, name)
         signed: dict[str, SignedCheckpoint] = {}
         if signer is not None and (state.checkpoint or any(outside.values())):
-            signed = {str(place): SignedCheckpoint.read(data, signer()) for place, data in outside.items() if data}
+            found = {str(place): data for place, data in outside.items() if data}
+            signed = {place: SignedCheckpoint.read(data, signer(), place) for place, data in found.items()}
             if state.checkpoint is not None:
                 require_signed_row(state.checkpoint, signer(), name)
                 signed["the node's database"] = state.checkpoint

@@ -70,9 +70,10 @@ class SignedCheckpoint(msgspec.Struct, frozen=True):
     root: bytes
 
     @classmethod
-    def read(cls, data: bytes, signer: CheckpointSigner) -> SignedCheckpoint:
-        """What the checkpoint *data* says, once its signature was checked. Raises :class:`LedgerError`."""
-        head = signer.read(data)
+    def read(cls, data: bytes, signer: CheckpointSigner, place: str = "") -> SignedCheckpoint:
+        """What the checkpoint *data* at *place* says, once its signature was checked: see
+        :meth:`CheckpointSigner.read`."""
+        head = signer.read(data, place)
         return cls(data, head.size, head.root)
 
 
