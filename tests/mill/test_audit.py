@@ -291,6 +291,37 @@ def test_commands_settle_what_ended_processes_left_open_and_name_what_they_canno
     assert millstream("mill", "produce", "audit-log", "--once")[0] == 0
 
 
+@pytest.mark.parametrize("removed", [True, False])
+def test_open_changes_of_a_store_that_is_not_audited_any_more_say_what_to_do(
+    tmp_path: Path, millstream: Millstream, removed: bool
+) -> None:
+    data = tmp_path / "data"
+    assert millstream("store", "put", "first", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
+    assert [millstream("mill", command)[0] for command in ("audit", "duplicate")] == [0, 0]
+    outbox = AuditOutbox(open_engine(f"sqlite:///{data / 'node.db'}"), holder="elsewhere/1/2/ab")
+    dead = AuditedStore(LocalStore(data / "stores" / "first"), outbox, "first")
+    outbox.begin(dead.event(AuditAction.ADD_CONTENT, "s", "b", sha256="b" * 64))
+    settings = data / "millstream.toml"
+    audited = settings.read_text()
+    other = audited[audited.index("[stores.second]") :] if removed else audited.replace("audited = true", "")
+    settings.write_text(other)
+    code, _, errors = millstream("mill", "audit", "--recover")
+    why = "store 'first' is not in the settings" if removed else "store 'first' is not audited any more"
+    assert (code, why in errors, "1 change of process 1 on elsewhere is open since" in errors) == (1, True, True)
+    if not removed:
+        settings.write_text(audited)
+        code, _, errors = millstream("mill", "audit", "--recover")
+        assert (code, errors) == (0, "first: 1 open change settled\n")
+        return
+    assert "`millstream mill retire first` ends them" in errors
+    (data / "policies" / "local-duplication-policy.json").write_text('{"defaultPolicies": []}')
+    assert "1 change of which it is not known" in millstream("mill", "retire", "first")[2]
+    code, printed, _ = millstream("mill", "retire", "first", "--yes", "--json")
+    assert (code, json.loads(printed)["open_changes"]) == (0, 1)
+    assert millstream("mill", "audit", "--recover")[::2] == (0, "")
+    assert millstream("mill", "retire", "first", "--yes")[0] == 3
+
+
 def test_the_command_line_audits_what_the_settings_say(tmp_path: Path, millstream: Millstream) -> None:
     data = tmp_path / "data"
     assert millstream("store", "put", "second", "s", str(tmp_path / "a.txt"), "--create")[0] == 0

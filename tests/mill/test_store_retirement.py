@@ -185,7 +185,8 @@ def test_rows_that_an_interruption_has_left_are_removed_by_the_next_call(monkeyp
 
 
 def test_what_counts_as_another_good_copy() -> None:
-    found, rows, sizes, held = retirement(sa.create_engine("sqlite://", poolclass=sa.StaticPool))
+    found, rows, sizes, held, changes = retirement(sa.create_engine("sqlite://", poolclass=sa.StaticPool))
+    assert (found.open_changes, changes) == (1, ["here"])
     assert found.named == ["s/A", "s/z", "s/é", "t/é"]
     assert (found.items, found.deletions, found.spaces) == (11, 1, ["s", "t", "x-quarantine"])
     assert {row["store"] for row in rows} == {"here"}

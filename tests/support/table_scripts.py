@@ -201,7 +201,9 @@ def held_items(engine: sa.Engine) -> Iterator[Any]:
 
 def retirement(engine: sa.Engine) -> Iterator[Any]:
     manifest, statistics = Manifest(engine), SpaceStatisticsTable(engine)
-    guard = ChangeGuard(engine, VirtualClock(), manifest.count)
+    guard, outbox = ChangeGuard(engine, VirtualClock(), manifest.count), AuditOutbox(engine, holder="elsewhere/1/2/ab")
+    for store in ("here", "gone"):
+        outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "me", store, "file", "s", "new", SUM, 1))
     for store, at in (("here", 100), ("gone", 90)):
         manifest.writer.record_added(AddedItems(store, "s", at, IDS, [SUM] * 10, list(range(10)), ["text/plain"] * 10))
     manifest.writer.record(
@@ -219,13 +221,14 @@ def retirement(engine: sa.Engine) -> Iterator[Any]:
     statistics.add(SpaceSize("gone", "s", 1, 9, 45))
     vanished = ComparedItem("a", ItemDifference.HELD, 1, replaces=False)
     guard.items.record(Pair("gone", "here"), "s", [vanished], is_held=False)
-    retiring = StoreRetirement(manifest, statistics, guard, ["here"], Policies())
+    retiring = StoreRetirement(manifest, statistics, guard, ["here"], Policies(), outbox=outbox)
     found = retiring.find("gone")
     yield found
     retiring.retire(found, VirtualClock(5))
     yield manifest.rows().to_pylist()
     yield statistics.latest()
     yield guard.items.counts()
+    yield [one.event.store for one in outbox.open_intents(others=True)]
 
 
 def repairs_and_statistics(engine: sa.Engine) -> Iterator[Any]:

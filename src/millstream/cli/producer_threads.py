@@ -113,7 +113,8 @@ def _run_of_export(node: Node, export: AuditExport) -> OneRun:
         done = export.run(stopping)
         if done.events:
             yield f"{counted(done.events, 'event')} exported"
-        yield from (str(one) for one in open_changes(node.stores.outbox) if one.is_left(node.clock.now()))
+        found = open_changes(node.stores.outbox, node.stores.providers)
+        yield from (str(one) for one in found if one.is_left(node.clock.now()))
 
     return one_run
 

@@ -23,6 +23,7 @@ from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import Manifest, manifest_table
 from millstream.mill.policies.repository import Policies
 from millstream.mill.reports.statistics import SpaceSize, SpaceStatisticsTable
+from millstream.stores.audit import AuditOutbox, HolderState, describe_holder
 
 NAMED = 10
 """Items without another good copy that are named."""
@@ -38,7 +39,7 @@ class LastCopiesError(MillError):
 
 class StoreRecords(msgspec.Struct, frozen=True, kw_only=True):
     """The records of ``store``: its ``spaces``, the number of ``items`` and their ``bytes``, and recorded
-    ``deletions``.
+    ``deletions``; of ``open_changes`` it is not known whether they happened.
 
     Of ``last_copies`` items no store in the settings has another copy that is recorded as good; ``named`` are the first
     of them, as SPACE/ID.
@@ -51,6 +52,7 @@ class StoreRecords(msgspec.Struct, frozen=True, kw_only=True):
     deletions: int
     last_copies: int
     named: Sequence[str]
+    open_changes: int = 0
 
 
 def require_copies(found: StoreRecords) -> None:
@@ -66,7 +68,7 @@ def require_copies(found: StoreRecords) -> None:
 class StoreRetirement:
     """Looks at the records of removed stores in *manifest*, and retires them.
 
-    *urls* are the stores in the settings by id, *policies* those in force.
+    *urls* are the stores in the settings by id, *policies* those in force; *outbox* has the open changes.
     """
 
     def __init__(
@@ -76,14 +78,17 @@ class StoreRetirement:
         change_guard: ChangeGuard,
         urls: Collection[str],
         policies: Policies,
+        *,
+        outbox: AuditOutbox,
     ) -> None:
         self._manifest, self._statistics, self._change_guard = manifest, statistics, change_guard
-        self._urls, self._policies = urls, policies
+        self._urls, self._policies, self._outbox = urls, policies, outbox
         self._engine = manifest.writer.engine
 
     def find(self, store: str) -> StoreRecords:
         """The records of *store*, which was removed. Raises :class:`StoreInUseError` and :class:`UnknownStoreError`."""
         self._require_removed(store)
+        changes = self._open_changes(store)
         row = manifest_table.c
         is_live = sa.case((row.deleted, 0), else_=1)
         query = (
@@ -94,9 +99,9 @@ class StoreRetirement:
         )
         with self._engine.connect() as connection:
             spaces = {name: tuple(map(int, sums)) for name, *sums in connection.execute(query)}
-        if not spaces:
+        if not spaces and not changes:
             raise UnknownStoreError(self._nothing_recorded(store))
-        rows, items, size = (sum(column) for column in zip(*spaces.values(), strict=True))
+        rows, items, size = (sum(column) for column in zip((0, 0, 0), *spaces.values(), strict=True))
         count, named = self._last_copies(store)
         return StoreRecords(
             store=store,
@@ -106,6 +111,7 @@ class StoreRetirement:
             deletions=rows - items,
             last_copies=count,
             named=named,
+            open_changes=len(changes),
         )
 
     def retire(self, found: StoreRecords, clock: Clock) -> None:
@@ -114,7 +120,18 @@ class StoreRetirement:
         for size in self._statistics.latest(found.store):
             if size.items:
                 self._statistics.add(SpaceSize(found.store, size.space, clock.now(), 0, 0))
+        self._outbox.cancel(*self._open_changes(found.store))
         self._manifest.writer.remove_store(found.store)
+
+    def _open_changes(self, store: str) -> Sequence[int]:
+        """The numbers of the changes of *store* that nobody can settle any more. Raises :class:`StoreInUseError`."""
+        changes = [one for one in self._outbox.open_intents(others=True) if one.event.store == store]
+        for holder in {one.holder for one in changes}:
+            if self._outbox.holders.state(holder) == HolderState.RUNNING:
+                raise StoreInUseError(
+                    f"{describe_holder(holder)} is changing store {store!r}: restart this process first"
+                )
+        return [one.event.number for one in changes]
 
     def _require_removed(self, store: str) -> None:
         if store in self._urls:

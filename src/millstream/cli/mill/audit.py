@@ -9,6 +9,7 @@ from millstream.cli.common import data_options, echo_line, json_option, print_js
 from millstream.cli.examples import example
 from millstream.cli.mill.space_options import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
+from millstream.core.amounts import counted
 from millstream.mill.audit.audit_log import tsv_lines
 from millstream.mill.audit.reconciliation import MissingEvent, missing_events
 from millstream.mill.tasks import QueueName
@@ -37,13 +38,12 @@ def audit(
     """Print the audit log of all audited stores, or of one, as a text table.
 
     Pending changes are processed first, and duplicated (see `millstream mill work`). Exit code 1 if changes are left
-    open, that is, if it is not known whether they happened.
+    open, that is, if it is not known whether they happened; each of these lines says what to do.
     """
+    unavailable = False
     with Node.open(settings) as node:
         if recover:
-            for provider in node.stores.providers.values():
-                if isinstance(provider, AuditedStore):
-                    provider.recover()
+            unavailable = _recover(node)
             record_change(node, "recover audit", "open changes of all stores")
         process_audits(node)
         events = node.mill.audit.log.events(store, space, content_id)
@@ -53,7 +53,22 @@ def audit(
         else:
             for line in tsv_lines(events):
                 click.echo(line, nl=False)
-        return 1 if print_open_changes(node, store, space) else 0
+        return 1 if print_open_changes(node, store, space) or unavailable else 0
+
+
+def _recover(node: Node) -> bool:
+    """Settle the open changes of all audited stores; whether a store did not answer."""
+    unavailable = False
+    for name, provider in node.stores.providers.items():
+        if not isinstance(provider, AuditedStore):
+            continue
+        try:
+            if settled := provider.recover():
+                click.echo(f"{name}: {counted(settled, 'open change')} settled", err=True)
+        except StoreError as error:
+            echo_line(f"{name}: {error}", err=True)
+            unavailable = True
+    return unavailable
 
 
 @example("millstream mill reconcile primary")

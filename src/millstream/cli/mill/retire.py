@@ -26,8 +26,9 @@ def retire(settings: Settings, store: str, *, yes: bool, last_copies: bool, as_j
     """Retire the records of STORE, which was removed from the settings for good.
 
     Without --yes, the command only shows what is recorded. With it, the manifest no longer lists the items of STORE,
-    held plans between STORE and other stores are withdrawn, and checks no longer report STORE. Nothing is changed in
-    any store, and no copy may be deleted because of this. Reports and the audit log are kept.
+    held plans between STORE and other stores are withdrawn, and checks no longer report STORE. Changes of STORE of
+    which it is not known whether they happened are ended, without events in the audit log. Nothing is changed in any
+    store, and no copy may be deleted because of this. Reports and the audit log are kept.
 
     STORE must not be in the settings or in a policy. Restart the processes of the node after you removed it there.
     """
@@ -39,13 +40,16 @@ def retire(settings: Settings, store: str, *, yes: bool, last_copies: bool, as_j
             node.stores.change_guard,
             settings.store_urls,
             node.policies.current,
+            outbox=node.stores.outbox,
         )
         found = retirement.find(store)
         if yes:
             if not last_copies:
                 require_copies(found)
             facts = msgspec.to_builtins(found)
-            facts = {name: facts[name] for name in ("spaces", "items", "bytes", "deletions", "last_copies")}
+            facts = {
+                name: facts[name] for name in ("spaces", "items", "bytes", "deletions", "last_copies", "open_changes")
+            }
             record_change(node, "retire", f"store {store}", **facts)
             retirement.retire(found, node.clock)
     if as_json:
@@ -58,6 +62,10 @@ def _print(found: StoreRecords, *, retired: bool) -> None:
     spaces = f"{counted(found.items, 'item')} ({size_text(found.bytes)}) in {counted(len(found.spaces), 'space')}"
     deletions = f", {counted(found.deletions, 'recorded deletion')}" if found.deletions else ""
     click.echo(f"{found.store}: {spaces}{deletions}{' retired' if retired else ''}")
+    if found.open_changes:
+        changes = counted(found.open_changes, "change")
+        ending = "ended: the audit log has no events of them" if retired else "will be ended without events"
+        click.echo(f"{changes} of which it is not known whether they happened {ending}", err=True)
     if found.last_copies:
         click.echo(f"{counted(found.last_copies, 'item')} without another copy that is recorded as good:", err=True)
         for name in found.named:
