@@ -274,7 +274,7 @@ def test_a_batch_is_read_back_by_the_instance_that_cut_it_and_by_no_other(
     submit(one, *creates(3))
     one.queue.claim(100)
     with monkeypatch.context() as stopped:
-        stopped.setattr(one.observer, "observe", lambda: 1 / 0)
+        stopped.setattr(one.observer, "observe", lambda known=None: 1 / 0)
         stopped.setattr(one.writer, "_with_effect", lambda parsed, _rejected: parsed)
         with pytest.raises(ZeroDivisionError):
             one.writer.cut(force=True)

@@ -27,6 +27,7 @@ from millstream.anchoring.sidetree import (
     WrittenBatch,
     one_per_suffix,
     read_batch,
+    read_written,
     write_batch,
 )
 from millstream.anchoring.sidetree.batch_files import parse_anchor
@@ -399,6 +400,32 @@ def test_what_needs_no_provisional_file_counts_while_these_are_unavailable(profi
         assert isinstance(batch.unavailable, CasNotFoundError)
         assert {operation.type for operation in batch.operations} == set(OperationType) - passed_over
         assert all(operation.delta is None for operation in batch.operations)
+
+
+@pytest.mark.parametrize("profile", [SIDETREE, STRICT, ORB], ids=lambda profile: profile.name)
+def test_a_known_batch_is_not_parsed_again_while_all_of_its_files_are_there(profile: Profile) -> None:
+    written, cas = write_batch(mixed_batch(), profile), MemoryCas()
+    known = read_written(written, profile)
+    assert {uri for uri, _ in known.files} == {file.uri for file in written.files}
+    for file in written.files:
+        cas.put(file.data)
+    assert read_batch(written.anchor, cas.get, profile, known=known) is known.batch
+    assert read_batch(written.anchor, cas.get, profile) == known.batch
+    other = write_batch(mixed_batch()[:1], profile)
+    for file in other.files:
+        cas.put(file.data)
+    assert read_batch(other.anchor, cas.get, profile, known=known).count == 1
+    looser = msgspec.structs.replace(profile, max_chunk_bytes=20_000_000)
+    assert read_batch(written.anchor, cas.get, looser, known=known) is not known.batch, "other rules"
+    chunk = next(file for file in written.files if file.kind == "chunk file")
+    cas.overwrite(chunk.uri, None)
+    with pytest.raises(CasNotFoundError):
+        read_batch(written.anchor, cas.get, profile, known=known)
+
+
+def test_what_readers_would_refuse_a_part_of_is_no_known_batch() -> None:
+    with pytest.raises(BatchFileError):
+        read_written(write_batch(mixed_batch(), SIDETREE), msgspec.structs.replace(SIDETREE, max_chunk_bytes=100))
 
 
 def test_nothing_of_a_batch_of_orb_counts_while_a_file_is_unavailable() -> None:

@@ -10,11 +10,17 @@ from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
 
 def operation_id(operation: Operation, request: bytes) -> str:
     """The hash of the canonical *request* of *operation*, with its signature in normal form."""
-    if operation.signed is None or operation.signed.normalized == operation.signed.text:
-        return hash_bytes(request)
-    return hash_bytes(canonical({**operation.request, "signedData": operation.signed.normalized}))
+    return _normalized_id(operation) or hash_bytes(request)
 
 
 def known_ids(operation: Operation, request: bytes) -> Sequence[str]:
     """The ids under which *operation* may be recorded; earlier releases hashed its canonical *request* as it is."""
-    return list(dict.fromkeys([operation_id(operation, request), hash_bytes(request)]))
+    normalized = _normalized_id(operation)
+    return [hash_bytes(request)] if normalized is None else [normalized, hash_bytes(request)]
+
+
+def _normalized_id(operation: Operation) -> str | None:
+    """The id of *operation* if its signature is not in normal form."""
+    if operation.signed is None or operation.signed.normalized == operation.signed.text:
+        return None
+    return hash_bytes(canonical({**operation.request, "signedData": operation.signed.normalized}))

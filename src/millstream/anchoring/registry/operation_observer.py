@@ -19,7 +19,7 @@ from millstream.anchoring.errors import (
 from millstream.anchoring.ledger import Ledger, LedgerEntry, check_seal
 from millstream.anchoring.registry.history import AnchorRecord, OperationHistory
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
-from millstream.anchoring.sidetree import BatchFileError, OperationBatch, read_batch
+from millstream.anchoring.sidetree import BatchFileError, OperationBatch, ReadBatch, read_batch
 from millstream.anchoring.sidetree.batch_reader import Fetch
 
 _log = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ class OperationObserver:
         self._versions = versions
         self._observing = threading.Lock()
 
-    def observe(self) -> int:
-        """Read all entries that are new; how many there were.
+    def observe(self, *, known: ReadBatch | None = None) -> int:
+        """Read all entries that are new; how many there were. The batch *known* is not parsed again.
 
         Raises :class:`ObservationBlockedError` at an entry while storage does not answer, and :class:`LedgerError`
         where the ledger does not continue what was observed; all entries before that one are kept.
@@ -58,7 +58,7 @@ class OperationObserver:
                         f"entry {entry.number} of the ledger registry does not follow entry {number}, the last one "
                         "that was observed: the ledger was rewritten or replaced; restore the ledger from a backup"
                     )
-                observe_operations(self.history, self._cas, self._versions, entry)
+                observe_operations(self.history, self._cas, self._versions, entry, known=known)
                 number, last, count = entry.number, entry.hash, count + 1
             return count
 
@@ -75,20 +75,21 @@ def observe_operations(
     *,
     postpone: tuple[type[CasError], ...] = UNAVAILABLE_ERRORS,
     judged: Callable[[], object] = lambda: None,
+    known: ReadBatch | None = None,
 ) -> AnchorRecord:
     """Judge *entry* by all reader rules and record the verdict in *history*, which has all earlier entries.
 
     An entry whose files cannot be read because of an error of the types *postpone* is skipped and read again later:
     otherwise any writer to the ledger could block all its readers. Until then, the operations that need no provisional
     file are recorded, if the core files can be read. *judged* is called after everything was read and
-    before anything is recorded.
+    before anything is recorded. The batch *known* is not parsed again.
 
     Raises :class:`ObservationBlockedError` if its files cannot be read for another reason, and :class:`LedgerError` if
     another process has recorded a different entry of this number.
     """
     batch: OperationBatch | None = None
     try:
-        batch, fault = read_entry(cas.get, versions, entry, partial=True)
+        batch, fault = read_entry(cas.get, versions, entry, partial=True, known=known)
         unavailable = batch.unavailable if batch else None
     except CasError as error:
         unavailable, fault = error, None
@@ -132,7 +133,12 @@ def read_postponed(history: OperationHistory, cas: CasReader, versions: Protocol
 
 
 def read_entry(
-    fetch: Fetch, versions: ProtocolVersions, entry: LedgerEntry, *, partial: bool = False
+    fetch: Fetch,
+    versions: ProtocolVersions,
+    entry: LedgerEntry,
+    *,
+    partial: bool = False,
+    known: ReadBatch | None = None,
 ) -> tuple[OperationBatch | None, str | None]:
     """The batch of *entry*, read by *fetch*, and what is wrong with it.
 
@@ -141,7 +147,7 @@ def read_entry(
     """
     try:
         profile = versions.at(entry.time).profile
-        batch = read_batch(entry.anchor_string, fetch, profile, time=entry.time, partial=partial)
+        batch = read_batch(entry.anchor_string, fetch, profile, time=entry.time, partial=partial, known=known)
     except BatchFileError as error:
         return None, str(error)
     except CasError:

@@ -28,10 +28,11 @@ from millstream.anchoring.sidetree import (
     BatchTooLargeError,
     Operation,
     Profile,
+    ReadBatch,
     RequestError,
     WrittenBatch,
     parse_request,
-    read_batch,
+    read_written,
     write_batch,
 )
 from millstream.anchoring.sidetree.operations import stored_operation, time_window_fault
@@ -150,24 +151,27 @@ class OperationWriter:
     def _version(self) -> ProtocolVersion:
         return self._versions.at(self._store.database.clock.now())
 
-    def _prepare(self, removed: RemovedOperations) -> tuple[OpenCut, WrittenBatch] | None:
-        """The cut of what was *removed*, written down, and its batch; None where nothing is left to cut."""
+    def _prepare(self, removed: RemovedOperations) -> tuple[OpenCut, WrittenBatch, ReadBatch] | None:
+        """The cut of what was *removed*, written down, its batch, and how readers take that; None where nothing is left
+        to cut."""
         version = self._version()
         now = self._store.database.read(lambda _connection, now: now)
         parsed, rejected, failed = _parse(removed.operations, version, now)
         parsed = self._with_effect(parsed, rejected)
-        batch = None
-        while parsed and batch is None:
+        read: ReadBatch | None = None
+        while parsed and read is None:
             try:
                 batch = write_largest_batch([each.operation for each in parsed], version.profile)
             except BatchTooLargeError as error:
                 rejected[parsed.pop(0).queued.seq] = str(error)
-            else:
-                if _unreadable(batch, version.profile) is not None:
-                    batch, parsed = None, _without_culprits(parsed, version.profile, rejected)
+                continue
+            try:
+                read = read_written(batch, version.profile)
+            except BatchFileError:
+                parsed = _without_culprits(parsed, version.profile, rejected)
         self._settle(removed, rejected, failed)
-        cut = batch and self._write_down(batch, parsed, version)
-        return (cut, batch) if cut and batch else None
+        cut = self._write_down(batch, parsed, version) if read else None
+        return (cut, batch, read) if cut and read else None
 
     def _with_effect(self, parsed: list[_ParsedOperation], rejected: dict[int, str]) -> list[_ParsedOperation]:
         """Those of *parsed* that have an effect after all of the ledger; the reasons of the others go to *rejected*."""
@@ -198,15 +202,15 @@ class OperationWriter:
             poisoned = [operation for operation in removed.operations if operation.seq in failed]
             RemovedOperations(self._queue, poisoned).nack(failed)
 
-    def _finish(self, cut: OpenCut, batch: WrittenBatch) -> LedgerEntry:
-        """Take *cut* from where it stands to the end."""
+    def _finish(self, cut: OpenCut, batch: WrittenBatch, read: ReadBatch | None = None) -> LedgerEntry:
+        """Take *cut* from where it stands to the end; *read* is how readers take *batch*, if that was checked."""
         # Again where it is anchored: a file may be lost since.
         self._cas.put_many((file.data for file in batch.files), batch.cid)
         append = functools.partial(self._ledger.append, cut.anchor_string, after=cut.ledger_after)
         entry = _PATIENCE.call(append, self._store.database.clock)
         if cut.number is None:
             self._store.anchored(cut, entry.number)
-        self._observer.observe()
+        self._observer.observe(known=read)
         self._read_again(entry)
         seen = self._observer.history.anchor(entry.number)
         self._store.close_cut(cut, seen.fault if seen else None)
@@ -238,27 +242,16 @@ class OperationWriter:
         )
 
 
-def _unreadable(batch: WrittenBatch, profile: Profile) -> str | None:
-    """The reason why readers would refuse a part of *batch*; None if there is none. One operation must not invalidate
-    others."""
-    files = {file.uri: file.data for file in batch.files}
-    try:
-        found = read_batch(batch.anchor, lambda uri, _limit: files[uri], profile)
-    except BatchFileError as error:
-        return str(error)
-    return found.fault or (None if len(found.operations) == len(batch.operations) else "readers skip an operation")
-
-
 def _without_culprits(
     parsed: Sequence[_ParsedOperation], profile: Profile, rejected: dict[int, str]
 ) -> list[_ParsedOperation]:
     """Those of *parsed* that readers take by themselves; the others go to *rejected*."""
     good = list[_ParsedOperation]()
     for each in parsed:
-        fault = _unreadable(write_batch([each.operation], profile), profile)
-        if fault is None:
+        try:
+            read_written(write_batch([each.operation], profile), profile)
             good.append(each)
-        else:
+        except BatchFileError as fault:
             rejected[each.queued.seq] = f"readers would reject this operation: {fault}"
     if len(good) == len(parsed):
         raise AnchoringError(

@@ -13,7 +13,7 @@ from millstream.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from millstream.anchoring.sidetree.batch_files import NamedFile, WrittenBatch, one_per_suffix, write_batch
-    from millstream.anchoring.sidetree.batch_reader import OperationBatch, read_batch
+    from millstream.anchoring.sidetree.batch_reader import OperationBatch, ReadBatch, read_batch, read_written
     from millstream.anchoring.sidetree.did import Did, created, long_form, parse_did, resolution
     from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError, RequestError, SidetreeError
     from millstream.anchoring.sidetree.keys import PrivateKey
@@ -53,6 +53,7 @@ __all__ = [
     "OperationType",
     "PrivateKey",
     "Profile",
+    "ReadBatch",
     "RequestError",
     "SidetreeError",
     "WrittenBatch",
@@ -66,6 +67,7 @@ __all__ = [
     "parse_did",
     "parse_request",
     "read_batch",
+    "read_written",
     "recover_request",
     "resolution",
     "resolve",

@@ -20,6 +20,7 @@ from millstream.anchoring.sidetree.batch_files import (
     CORE_PROOF,
     PROVISIONAL_INDEX,
     PROVISIONAL_PROOF,
+    WrittenBatch,
     check_suffixes,
     parse_anchor,
 )
@@ -58,30 +59,76 @@ class OperationBatch(msgspec.Struct, frozen=True):
     unavailable: CasError | None = None
 
 
+class ReadBatch(msgspec.Struct, frozen=True):
+    """The *batch* that readers make of *anchor* under *profile*, and the *files* for it: their CIDs, and the most bytes
+    of each. As those name their contents, nobody can make another batch of them.
+    """
+
+    anchor: str
+    profile: Profile
+    files: Sequence[tuple[str, int]]
+    batch: OperationBatch
+
+
 class _CoreContent(msgspec.Struct, frozen=True):
     operations: Sequence[Operation]
     provisional_uri: str | None
 
 
 def read_batch(
-    anchor: str, fetch: Fetch, profile: Profile, *, time: int | None = None, partial: bool = False
+    anchor: str,
+    fetch: Fetch,
+    profile: Profile,
+    *,
+    time: int | None = None,
+    partial: bool = False,
+    known: ReadBatch | None = None,
 ) -> OperationBatch:
     """The batch behind the *anchor* string.
 
     With the *time* of the anchor (microseconds), operations whose window it misses are left out. With *partial* a batch
-    whose provisional files are unavailable has the operations that count without them until then.
+    whose provisional files are unavailable has the operations that count without them until then. If the batch is
+    *known*, its files are fetched, but not parsed again.
 
     Raises :class:`BatchFileError` where the whole batch is to be dropped. A file that is missing or
     unavailable (:class:`CasNotFoundError`, :class:`CasDamagedError`, :class:`CasUnavailableError`) is not a verdict:
     try again later.
     """
-    batch = _read(anchor, fetch, profile)
+    batch = _known(anchor, fetch, profile, known) or _read(anchor, fetch, profile)
     if batch.unavailable is not None and not partial:
         raise batch.unavailable
     if time is None:
         return batch
     in_time = [operation for operation in batch.operations if time_window_fault(operation, profile, time) is None]
     return batch if len(in_time) == len(batch.operations) else msgspec.structs.replace(batch, operations=in_time)
+
+
+def read_written(batch: WrittenBatch, profile: Profile) -> ReadBatch:
+    """*batch* as readers take it. Raises :class:`BatchFileError` where they would refuse a part of it."""
+    content, files = {file.uri: file.data for file in batch.files}, list[tuple[str, int]]()
+
+    def fetch(uri: str, limit: int) -> bytes:
+        files.append((uri, limit))
+        return content[uri]
+
+    found = _read(batch.anchor, fetch, profile)
+    if found.fault is not None:
+        raise BatchFileError(found.fault)
+    if len(found.operations) != len(batch.operations):
+        raise BatchFileError("readers skip an operation")
+    return ReadBatch(batch.anchor, profile, tuple(files), found)
+
+
+def _known(anchor: str, fetch: Fetch, profile: Profile, known: ReadBatch | None) -> OperationBatch | None:
+    """The *known* batch, if it is that of *anchor* and all of its files are there."""
+    if known is None or known.anchor != anchor or known.profile != profile:
+        return None
+    try:
+        for uri, limit in known.files:
+            fetch(uri, limit)
+    except CasError:
+        return None  # a part of it may be readable
+    return known.batch
 
 
 def _read(anchor: str, fetch: Fetch, profile: Profile) -> OperationBatch:
