@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from millstream.log import (
     DamagedLogError,
+    FencedError,
     Log,
     LogError,
     LogNotFoundError,
@@ -23,9 +24,13 @@ from millstream.log import (
     WriterFailedError,
     open_store,
 )
+from millstream.log.backends.segments import committed_segments as committed_module
+from millstream.log.backends.segments import files as files_module
 from millstream.log.backends.segments import states as states_module
 from millstream.log.backends.segments import stream as stream_module
+from millstream.log.backends.segments.files import read_at
 from millstream.log.backends.segments.format import CommittedEnd
+from millstream.log.backends.segments.lease import LeaseRecord, write_lease
 from support.segment_folders import (
     SPEC,
     bodies,
@@ -149,6 +154,29 @@ def test_p10_one_writer_a_stale_one_cannot_write_between_two_commits_of_the_newe
         assert bodies(store.log(SPEC)) == [b"old", *[b"new"] * 200]
         newer.close()
         stale.close()
+
+
+def test_a_commit_reads_lease_and_end_again_only_when_they_may_have_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def noted(handle: int, offset: int, size: int) -> bytes:
+        reads.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        return read_at(handle, offset, size)
+
+    for module in (files_module, committed_module):
+        monkeypatch.setattr(module, "read_at", noted)
+    with opened(folder) as store:
+        writer = store.log(SPEC).writer()
+        writer.append([b"first"])
+        reads.clear()
+        writer.append([b"second"])
+        assert reads == ["end"]
+        write_lease(place(folder) / "lease", LeaseRecord(2, b"", 0, 2))
+        with pytest.raises(FencedError, match="another writer has taken over"):
+            writer.append([b"late"])
+        assert bodies(store.log(SPEC)) == [b"first", b"second"]
 
 
 def test_a_process_that_follows_goes_from_segment_to_segment(folder: Path) -> None:

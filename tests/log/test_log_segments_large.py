@@ -10,7 +10,7 @@ import pytest
 from millstream.core.message import Message
 from millstream.log import Gap, IdRange
 from millstream.log.backend import Commit
-from millstream.log.backends.segments.format import decode_end, encode_commit, encode_end
+from millstream.log.backends.segments.format import decode_end, encode_commit, encode_end, head_of
 from millstream.log.block import encode_block
 from millstream.log.block_header import HEADER, MAGIC, VERSION, BlockOrigin, EncodedBlock
 from millstream.log.encoding.columns import from_messages
@@ -31,12 +31,14 @@ def stretch(folder: Path) -> None:
             header = msgspec.structs.replace(block.header, raw_bytes=HOLE, stored_bytes=HOLE - HEADER.size)
             sections, *rest = msgspec.structs.astuple(header)
             head = encode_commit(
-                Commit(
-                    epoch=1,
-                    previous_id=end.last_id,
-                    last_id=first_id,
-                    received_at=1,
-                    blocks=[EncodedBlock(header, bytes(HOLE))],
+                head_of(
+                    Commit(
+                        epoch=1,
+                        previous_id=end.last_id,
+                        last_id=first_id,
+                        received_at=1,
+                        blocks=[EncodedBlock(header, bytes(HOLE))],
+                    )
                 )
             )
             file.seek(end.offset)

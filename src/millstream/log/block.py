@@ -29,8 +29,16 @@ from millstream.log.block_header import (
     name_hash,
     read_header,
 )
-from millstream.log.encoding.columns import HEADERS, Columns, lengths_of
-from millstream.log.encoding.sections import CONSTANT, NUMBERS, SectionError, SectionReader, SectionWriter, filled
+from millstream.log.encoding.columns import HEADERS, Columns, offsets_of
+from millstream.log.encoding.sections import (
+    CONSTANT,
+    NUMBERS,
+    SectionError,
+    SectionReader,
+    SectionWriter,
+    bounds,
+    filled,
+)
 from millstream.log.spec import Compression
 
 EVENT_TIME, RECEIVED_AT, SOURCE, KEY, HEADER_COUNTS, HEADER_NAMES, HEADER_VALUES, BODY = range(1, 9)  # columns
@@ -66,7 +74,7 @@ def encode_block(
         name_hash(origin.producer),
         origin.sequence,
         sections.raw_bytes,
-        sum(memoryview(buffer).nbytes for buffer in buffers),
+        sections.stored_bytes,
     )
     return EncodedBlock(header, _seal(header, buffers))
 
@@ -141,7 +149,7 @@ def _add_received(sections: SectionWriter, columns: Columns) -> tuple[int, int]:
         sections.add(RECEIVED_AT, NUMBERS, CONSTANT, len(columns), b"")
         return times, times
     assert times is not None
-    least, most = int(times.min()), int(times.max())
+    least, most = bounds(times)
     sections.add_times(RECEIVED_AT, times, least, most)
     return least, most
 
@@ -153,16 +161,17 @@ def _add_event(sections: SectionWriter, columns: Columns, received: tuple[int, i
     if isinstance(times, int):
         sections.add(EVENT_TIME, NUMBERS, CONSTANT, len(columns), b"")
         return times, times
-    least, most = int(times.min()), int(times.max())
+    least, most = bounds(times)
     sections.add_times(EVENT_TIME, times, least, most)
     return least, most
 
 
 def _add_headers(sections: SectionWriter, headers: Any) -> None:
-    names, values = headers.flatten().flatten()
-    sections.add_numbers(HEADER_COUNTS, NUMBERS, lengths_of(headers))
-    sections.add_texts(HEADER_NAMES, names)
-    sections.add_values(HEADER_VALUES, values)
+    offsets = offsets_of(headers)
+    pairs = headers.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))  # flatten() releases the interpreter
+    sections.add_numbers(HEADER_COUNTS, NUMBERS, offsets[1:] - offsets[:-1])
+    sections.add_texts(HEADER_NAMES, pairs.field(0))
+    sections.add_values(HEADER_VALUES, pairs.field(1))
 
 
 def _seal(header: BlockHeader, buffers: list[Any]) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -180,6 +181,8 @@ def _times(values: list[int | None]) -> tuple[Times, npt.NDArray[np.bool_] | Non
     first = values[0]
     if values.count(first) == len(values) and (first is None or -(2**63) <= first < 2**63):
         return (None if first is None else operator.index(first)), None
+    if None not in values:
+        return np.array(array("q", cast(list[int], values))), None
     if any(issubclass(kind, float) for kind in set(map(type, values))):  # Arrow alone would cut off the fraction
         raise TypeError("a time must be a whole number")
     return _time_column(pa.array(values, pa.int64()))

@@ -20,7 +20,7 @@ from millstream.log.backends.disk_reserve import DiskReserve, retry_with_reserve
 from millstream.log.backends.durability import FileDurability, durability_option
 from millstream.log.backends.segments.files import FileLock, translated
 from millstream.log.backends.segments.format import SEGMENT_HEAD
-from millstream.log.backends.segments.lease import LeaseRecord, read_lease, write_lease
+from millstream.log.backends.segments.lease import LeaseFile, LeaseRecord, read_lease, write_lease
 from millstream.log.backends.segments.states import StateJournal
 from millstream.log.backends.segments.stream import SEGMENT_BYTES, SegmentStream
 from millstream.log.errors import (
@@ -53,9 +53,13 @@ class _OpenLog:
         self, folder: Path, name: str, clock: Clock, segment_bytes: int, *, read_only: bool, synced: bool
     ) -> None:
         self.lock = FileLock(folder / "lock", clock)
-        self.lease = folder / "lease"
+        self.lease = LeaseFile(folder / "lease")
         self.states = StateJournal(folder, clock)
         self.stream = SegmentStream(folder, name, segment_bytes=segment_bytes, read_only=read_only, synced=synced)
+
+    def close(self) -> None:
+        self.stream.close()
+        self.lease.close()
 
 
 class SegmentsBackend:
@@ -127,19 +131,19 @@ class SegmentsBackend:
     def rename(self, log: str, new: str, *, epoch: int) -> bool:
         found, folder = self._writable(log), self._log_folder(log)
         with translated(self._folder), found.lock.held():
-            lease = read_lease(found.lease)
+            lease = found.lease.read()
             if not self._change_lease(found, lease, epoch, holder=b"", until=0):
                 return False
             folder.rename(self._log_folder(new))
             sync_folder(folder.parent)
         with self._opening:
-            self._logs.pop(log).stream.close()
+            self._logs.pop(log).close()
         return True
 
     def head(self, log: str) -> Head:
         found = self._log(log)
         with translated(self._folder):
-            lease, end = read_lease(found.lease), found.stream.end()
+            lease, end = read_lease(found.lease.path), found.stream.end()
             value = found.states.get(WATERMARKS).value
         last_id, received_at = max(end.last_id, lease.last_id), end.received_at
         return Head(
@@ -154,7 +158,7 @@ class SegmentsBackend:
         found = self._writable(log)
         self._reserve.keep()
         with translated(self._folder), found.lock.held():
-            lease = read_lease(found.lease)
+            lease = found.lease.read()
             if lease.epoch != epoch:
                 return False
             found.stream.recover(confirmed_id=lease.last_id)
@@ -162,26 +166,26 @@ class SegmentsBackend:
             if self.durability == "os":
                 self._skip_to_hot_mark(found, log)
             last_id = max(lease.last_id, found.stream.end().last_id)
-            write_lease(found.lease, LeaseRecord(epoch + 1, holder, until, last_id))
+            write_lease(found.lease.path, LeaseRecord(epoch + 1, holder, until, last_id))
             return True
 
     @retry_with_reserve
     def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
-            lease = read_lease(found.lease)
+            lease = found.lease.read()
             return bool(lease.holder) and self._change_lease(found, lease, epoch, holder=lease.holder, until=until)
 
     @retry_with_reserve
     def release_lease(self, log: str, *, epoch: int) -> None:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
-            self._change_lease(found, read_lease(found.lease), epoch, holder=b"", until=0)
+            self._change_lease(found, found.lease.read(), epoch, holder=b"", until=0)
 
     def commit(self, log: str, commit: Commit) -> None:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
-            if read_lease(found.lease).epoch != commit.epoch:
+            if found.lease.read().epoch != commit.epoch:
                 raise FencedError(
                     f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
                     "stop one of the two, and append the data again"
@@ -252,7 +256,7 @@ class SegmentsBackend:
         with self._opening:
             self._closed = True
             while self._logs:
-                self._logs.popitem()[1].stream.close()
+                self._logs.popitem()[1].close()
 
     def _open_store(self, *, create: bool) -> None:
         marker = self._folder / "store.json"
@@ -305,7 +309,7 @@ class SegmentsBackend:
             return False
         log.stream.settle()  # what the lease says is there must be there
         last_id = max(lease.last_id, log.stream.end().last_id)
-        write_lease(log.lease, msgspec.structs.replace(lease, holder=holder, until=until, last_id=last_id))
+        write_lease(log.lease.path, msgspec.structs.replace(lease, holder=holder, until=until, last_id=last_id))
         return True
 
     def _writable(self, log: str) -> _OpenLog:

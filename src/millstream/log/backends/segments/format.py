@@ -104,16 +104,27 @@ def decode_segment(data: bytes) -> SegmentHead:
     )
 
 
-def encode_commit(commit: Commit) -> bytes:
-    """The bytes before the blocks of *commit*."""
-    name = commit.producer.encode()
-    size = sum(len(block.data) for block in commit.blocks)
-    ids = commit.previous_id, commit.last_id
-    sequence = commit.sequence or 0
-    head = (commit.epoch, *ids, commit.received_at, sequence, size)
-    return _seal(
-        _COMMIT.pack(COMMIT_MARK, VERSION, len(name), 0, len(commit.blocks), *head), name + bytes(-len(name) % 8)
+def head_of(commit: Commit) -> CommitHead:
+    """The head of *commit*."""
+    name = len(commit.producer.encode())
+    return CommitHead(
+        blocks=len(commit.blocks),
+        epoch=commit.epoch,
+        previous_id=commit.previous_id,
+        last_id=commit.last_id,
+        received_at=commit.received_at,
+        sequence=commit.sequence or 0,
+        bytes=sum([len(block.data) for block in commit.blocks]),
+        producer=commit.producer,
+        size=_COMMIT.size + name + -name % 8,
     )
+
+
+def encode_commit(head: CommitHead) -> bytes:
+    """*head* as the bytes before the blocks of a commit."""
+    name = head.producer.encode()
+    numbers = head.epoch, head.previous_id, head.last_id, head.received_at, head.sequence, head.bytes
+    return _seal(_COMMIT.pack(COMMIT_MARK, VERSION, len(name), 0, head.blocks, *numbers), name + bytes(-len(name) % 8))
 
 
 def name_size(data: bytes) -> int:

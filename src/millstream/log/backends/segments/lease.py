@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,31 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     last_id: int = 0
 
 
+class LeaseFile:
+    """The lease at *path*, which is read again only when the file was replaced. For one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle: int | None = None
+        self._version = (0, 0)
+        self._lease = LeaseRecord()
+
+    def read(self) -> LeaseRecord:
+        """The present lease. Raises like :func:`read_lease`."""
+        if self._handle is None or _version(self.path.stat()) != self._version:
+            self.close()
+            self._handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)  # while it is open, no other has its inode
+            self._lease = read_lease(self.path)
+            self._version = _version(os.fstat(self._handle))  # comes last: a signal may interrupt before
+        return self._lease
+
+    def close(self) -> None:
+        """Close the file; :meth:`read` opens it again."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
 def write_lease(path: Path, lease: LeaseRecord) -> None:
     """Put *lease* at *path*, durably: its CRC32C in hexadecimal, a space, JSON."""
     data = msgspec.json.encode(lease)
@@ -36,3 +62,7 @@ def read_lease(path: Path) -> LeaseRecord:
     if checksum != b"%08x" % crc32c(data):
         raise DamagedLogError(f"{path} is damaged: its CRC32C does not match. Restore it from a backup")
     return msgspec.json.decode(data, type=prepared(LeaseRecord))
+
+
+def _version(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_mtime_ns

@@ -16,11 +16,11 @@ from millstream.log.backends.segments.files import read_at, sync, write_all
 from millstream.log.backends.segments.format import (
     CommittedEnd,
     FormatError,
-    decode_commit,
     encode_commit,
     encode_end,
     encode_footer,
     encode_segment,
+    head_of,
 )
 from millstream.log.backends.segments.scan import Entry, SegmentScan
 from millstream.log.block_header import log_hash
@@ -75,24 +75,24 @@ class SegmentStream(CommittedSegments):
         if end.offset >= self._segment_bytes or len(self._table) >= SEGMENT_BLOCKS:
             end = self._roll(end, handle)
             handle = self._handle(end.segment)
-        head = encode_commit(commit)
+        head = head_of(commit)
         with _undone(handle, end.offset):
-            stop = write_all(handle, [head, *(block.data for block in commit.blocks)], end.offset)
+            data = [encode_commit(head), *(block.data for block in commit.blocks)]
+            stop = write_all(handle, data, end.offset)
             if self._synced:
                 sync(handle)
         with self._state:
-            self._announce(
-                CommittedEnd(
-                    boot=self._boot,
-                    segment=end.segment,
-                    offset=stop,
-                    last_id=commit.last_id,
-                    received_at=commit.received_at,
-                )
+            new_end = CommittedEnd(
+                boot=self._boot,
+                segment=end.segment,
+                offset=stop,
+                last_id=commit.last_id,
+                received_at=commit.received_at,
             )
+            self._announce(new_end)
             if self._scan is not None and self._scan.offset == end.offset:
-                self._scan.add(decode_commit(head), _entries(commit, end.offset + len(head)))
-            self.end()
+                self._scan.add(head, _entries(commit, end.offset + head.size))
+            self._follow(new_end)
 
     def settle(self, *, always: bool = False) -> None:
         """Wait until every commit is on the disk; with synced commits there is nothing to wait for.
