@@ -65,9 +65,14 @@ def test_the_doctor_asks_the_server_and_names_what_a_move_has_left(
         assert checks["database packets"]["ok"], checks["database packets"]
         assert checks["left-over states"]["found"] == "node.db, batching/a.batches.state: not read by any process"
         assert "they date from the move" in str(checks["left-over states"]["fix"])
-        with Node.open(settings) as node, node.batching.state_file("a.batches") as path:
-            assert path.read_bytes() == b"{}"
-            path.write_bytes(b"[]")
+        with Node.open(settings) as node, node.batching.state_file("a.batches") as state:
+            assert state.path.read_bytes() == b"{}"
+            state.path.write_bytes(b"[ ]")
+            with Node.open(settings) as other:
+                assert other.batching.state("a.batches").read() == b"{}"
+                state.keep()
+                assert other.batching.state("a.batches").read() == b"[ ]"
+            state.path.write_bytes(b"[]")
         with Node.open(settings) as node:
             assert node.batching.state("a.batches").read() == b"[]"
         assert doctor()["left-over states"]["found"] == "node.db: not read by any process"

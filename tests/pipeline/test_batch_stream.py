@@ -381,6 +381,7 @@ def test_p5_a_running_stream_continues_by_rules_that_are_requested_of_it(
     messages, plan = in_order(untidy(11, 1500)), plan_of(tmp_path, log_url, per_trigger=100)
     write_log(log_url, "untidy", messages[:700])
     triggers: list[Trigger] = []
+    saved: list[tuple[int, bool]] = []
     first, answered = threading.Event(), threading.Event()
     changed: list[Rulebook] = []
 
@@ -401,8 +402,11 @@ def test_p5_a_running_stream_continues_by_rules_that_are_requested_of_it(
     thread = threading.Thread(target=change)
     thread.start()
     finished = lambda: answered.is_set() and (not changed or triggers[-1].last_id == len(messages))  # noqa: E731
-    done = run_stream(spark, plan, stopped=finished, on_trigger=note)
+    note_saved = lambda: saved.append((len(triggers), plan.state.exists()))  # noqa: E731
+    done = run_stream(spark, plan, stopped=finished, on_trigger=note, on_saved=note_saved)
     thread.join()
+    assert saved[0] == (0, True), "before the first trigger"
+    assert len(saved) >= 4 and saved[-1][0] == len(triggers), "at each change of the rules and at the end, too"
     (rules,) = changed
     assert rules.current == CHANGED
     assert rules.later[-1].since < (messages[-1].received_at or 0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from millstream.batching import Rulebook
 from millstream.batching.default_limits import BATCHING_FOLDER, read_default_limits
@@ -29,6 +30,14 @@ from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
 
 _SUFFIX = ".state"
+
+
+class StateFile(NamedTuple):
+    """The file *path* with the state of a batch service; ``keep`` puts what is written there into the node's database
+    now, so that other processes of the node see it."""
+
+    path: Path
+    keep: Callable[[], None]
 
 
 class BatchingPart:
@@ -145,28 +154,34 @@ class BatchingPart:
         return self._documents.document(f"{BATCHING_FOLDER}/{output}{_SUFFIX}")
 
     @contextlib.contextmanager
-    def state_file(self, output: str) -> Iterator[Path]:
-        """:meth:`state` as a file, for a job on Spark: what the block writes into it is kept at the end.
+    def state_file(self, output: str) -> Iterator[StateFile]:
+        """:meth:`state` as a file, for a job on Spark: what the block writes into it is kept, at the end at the latest.
 
         Where the states are in a database, the file is removed at the end, once the database has what it contains.
         """
         document = self.state(output)
         if isinstance(document, FileDocument):
             document.path.parent.mkdir(exist_ok=True)
-            yield document.path
+            yield StateFile(document.path, lambda: None)
             return
         file = FileDocument(self._context.folder / BATCHING_FOLDER / f"{output}{_SUFFIX}")
-        before = document.read()
-        if before is None:
+        kept = document.read()
+        if kept is None:
             file.path.unlink(missing_ok=True)
         else:
-            file.write(before)
+            file.write(kept)
+
+        def keep() -> None:
+            nonlocal kept
+            written = file.read()
+            if written is not None and written != kept:
+                document.write(written)
+                kept = written
+
         try:
-            yield file.path
+            yield StateFile(file.path, keep)
         finally:
-            after = file.read()
-            if after is not None and after != before:
-                document.write(after)
+            keep()
             file.path.unlink(missing_ok=True)
 
     @property

@@ -48,7 +48,7 @@ def run_log_stream(
             log=log,
             output=output,
             rules=node.batching.rules,
-            state=state,
+            state=state.path,
             shards=shards,
             per_trigger=per_trigger,
         )
@@ -58,6 +58,7 @@ def run_log_stream(
             available_now=available_now,
             stopped=stopped,
             on_trigger=on_trigger,
+            on_saved=state.keep,
             ticks=idle_log_ticker(source, node.clock) if ticks and not available_now else None,
             clock=node.clock,
             **options,

@@ -106,13 +106,15 @@ def run_stream(
     available_now: bool = False,
     stopped: Callable[[], bool] = lambda: False,
     on_trigger: Callable[[Trigger], None] = lambda _: None,
+    on_saved: Callable[[], object] = lambda: None,
     ticks: Ticker | None = None,
     figures: MetricsCollector | None = None,
     clock: Clock | None = None,
 ) -> StreamRun:
     """Batch the log of *plan* from its last position, until *stopped* returns True.
 
-    With *available_now* it ends once it has taken what was there when it began. *ticks* appends ticks to the log where
+    With *available_now* it ends once it has taken what was there when it began. *on_saved* is called once the state
+    file was written: at the beginning, at a change of the rules, and at the end. *ticks* appends ticks to the log where
     a batch is due and no message comes (:mod:`millstream.batching.ticks`). *figures* collects delays, refusals, batches
     and what is open; Spark's progress of the query has the observation ``batching``. At the end the figures are logged
     as one line. Where the rules of the output were changed, those of *plan* must be the latest of them; a change that
@@ -137,6 +139,7 @@ def run_stream(
         with spark_errors_explained("batch --stream"):
             while True:
                 first_id = _first_id(plan, source, writer.sequence)
+                on_saved()
                 watch.before = max(first_id - 1, read_progress(plan.checkpoint).done)
                 query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
                 await_query(query, lambda: stopped() or requests.waiting(), clock, check=watch.check)
@@ -144,6 +147,7 @@ def run_stream(
                 if not record.is_mine:
                     raise lease_lost(plan.output)
                 save_state(spark, plan)
+                on_saved()
                 if stopped() or not requests.found:
                     break
                 plan = requests.taken_up(plan, source)
