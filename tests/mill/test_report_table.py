@@ -63,6 +63,17 @@ def test_reports_are_chained_and_their_files_are_named_by_their_content(
         verify_chain(archive, "second", "photos")
 
 
+def test_the_last_reports_of_many_spaces_are_found_by_one_statement(engine: sa.Engine) -> None:
+    blobs, statements = MemoryCas(), list[str]()
+    archive = ReportTable(engine, lambda: blobs)
+    spaces = [f"s{number}" for number in range(20)]
+    saved = {("second", space): archive.save(report(number, space)) for number in (1, 2) for space in spaces}
+    sa.event.listen(engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
+    last = last_reports(archive, [*saved, ("first", "s1"), ("second", "absent")])
+    assert {key: one.sha256 for key, one in last.items()} == {key: one.sha256 for key, one in saved.items()}
+    assert len(statements) == 1
+
+
 def test_two_processes_that_add_reports_make_one_chain(engine: sa.Engine) -> None:
     blobs = MemoryCas()
     archives = [ReportTable(engine, lambda: blobs) for _ in range(2)]

@@ -21,7 +21,7 @@ from millstream.core.errors import NotFoundError
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.errors import ReportError
-from millstream.mill.reports.archive import reports_of, verify_chain
+from millstream.mill.reports.archive import last_reports, reports_of, verify_chain
 from millstream.mill.reports.page import age_text, overview
 from millstream.mill.reports.report import IntegrityReport, ReportResult, report_lines
 from millstream.mill.reports.statistics import store_sizes
@@ -66,7 +66,8 @@ def report(
     """
     with Node.open(settings) as node:
         places = chosen_spaces(node, store, space, known=node.mill.reports.archive.spaces(), asked=True)
-        latest = [node.mill.reports.archive.latest(*place) for place in places]
+        last = last_reports(node.mill.reports.archive, places)
+        latest = [last.get(place) for place in places]
         now = node.clock.now()
         if html is not None:
             write_durably(html, "".join(overview(places, latest, now)).encode())
