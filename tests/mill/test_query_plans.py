@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core.database_server import open_server
 from millstream.core.writers_lock import lock_writers
+from millstream.mill.adoption.coverage import name_uncovered, recorded_coverage, recorded_damage
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity_decision import BitCheckOutcome, CheckVerdict
@@ -77,6 +78,10 @@ def _ask(engine: sa.Engine) -> list[Callable[[], Any]]:
         lambda: audit.last_sums("1", "s", some),
         lambda: audit.last("1", "s", some),
         lambda: next(audit.events("1", "s", some[0])),
+        lambda: manifest.sizes("1", some),
+        lambda: recorded_coverage(engine, "1", some, "2"),
+        lambda: name_uncovered(engine, "1", some, "2", is_adopted=False, limit=3),
+        lambda: recorded_damage(engine, "1", some),
     ]
 
 

@@ -188,7 +188,7 @@ class Manifest:
         """The sizes (see :meth:`size`) of each of *spaces* that has live rows: one statement for all."""
         row = _manifest.c
         query = sa.select(row.space, sa.func.count(), total(row.size)).where(
-            row.store == store, among(row.space, spaces), row.deleted.is_(False)
+            row.store == store, row.space.in_(spaces), row.deleted.is_(False)
         )
         with self._engine.connect() as connection:
             rows = connection.execute(query.group_by(row.space))

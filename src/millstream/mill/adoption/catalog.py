@@ -240,7 +240,7 @@ class AdoptionCatalog:
     def vanished_names(self, store: str, spaces: Sequence[str], *, limit: int) -> Mapping[str, list[str]]:
         """The ids of the first *limit* items of each of *spaces* that have vanished from the source."""
         row = items_table.c
-        query = sa.select(row.space, row.content_id).where(row.store == store, among(row.space, spaces))
+        query = sa.select(row.space, row.content_id).where(row.store == store, row.space.in_(spaces))
         query = first_of_each_space(query.where(row.vanished_at.is_not(None)), row, limit)
         found: dict[str, list[str]] = {}
         with self.engine.connect() as connection:
@@ -303,7 +303,7 @@ class AdoptionCatalog:
             count(row.vanished_at),
             sa.func.min(sa.case((there, row.last_read_at))),
             count(row.excluded_at),
-        ).where(row.store == store, among(row.space, spaces))
+        ).where(row.store == store, row.space.in_(spaces))
         with self.engine.connect() as connection:
             rows = connection.execute(query.group_by(row.space))
             return {space: SpaceTotals(*values) for space, *values in rows}
@@ -324,7 +324,7 @@ class AdoptionCatalog:
     def findings_of(self, store: str, spaces: Sequence[str]) -> Mapping[str, list[AdoptionFinding]]:
         """The findings of each of *spaces* that has any: one statement for all."""
         row, found = _findings.c, dict[str, list[AdoptionFinding]]()
-        query = sa.select(_findings).where(row.store == store, among(row.space, spaces))
+        query = sa.select(_findings).where(row.store == store, row.space.in_(spaces))
         with self.engine.connect() as connection:
             for one in connection.execute(query.order_by(row.space, row.content_id, row.kind)).mappings():
                 found.setdefault(one["space"], []).append(AdoptionFinding(**one))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from millstream.core.sql_rows import among, total
+from millstream.core.sql_rows import total
 from millstream.mill.adoption.catalog import (
     AdoptionCatalog,
     ChecksumEvidence,
@@ -100,7 +100,7 @@ def name_uncovered(
     joined, copied, good = _join_copies(items, copy)
     item, row = items.c, manifest_table.c
     query = sa.select(item.space, item.content_id, row.outcome, row.detail).select_from(joined)
-    query = query.where(item.store == source, among(item.space, spaces), there)
+    query = query.where(item.store == source, item.space.in_(spaces), there)
     is_pending: sa.ColumnElement[bool] = sa.func.coalesce(copied, sa.false()).is_(False)
     if is_adopted:
         is_pending = sa.and_(is_pending, is_listed(items_table))
@@ -126,7 +126,7 @@ def _damage(content_id: str, outcome: str | None, detail: str | None) -> CopyFin
 def _damaged_rows(store: str, spaces: Sequence[str]) -> tuple[sa.ColumnElement[bool], ...]:
     row = manifest_table.c
     is_bad = sa.or_(row.missing.is_(True), row.outcome.in_(("FAILURE", "ERROR")))
-    return row.store == store, among(row.space, spaces), row.deleted.is_(False), is_bad
+    return row.store == store, row.space.in_(spaces), row.deleted.is_(False), is_bad
 
 
 def _join_copies(
@@ -167,7 +167,7 @@ def _coverage(
             count(sa.case((sa.and_(copied, row.missing.is_(False), row.outcome.is_(None)), 1))),
         )
         .select_from(joined)
-        .where(item.store == source, among(item.space, spaces), there)
+        .where(item.store == source, item.space.in_(spaces), there)
         .group_by(item.space)
     )
     with engine.connect() as connection:

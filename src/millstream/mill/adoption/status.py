@@ -36,7 +36,8 @@ _CopyKey = tuple[str, str, str]
 """The store of the source, a space, and the store of the copy."""
 
 _PAGE = 500
-"""Spaces that are read together."""
+"""Spaces that are read together. Queries list them as values: of a JSON array (:func:`~millstream.core.sql_rows.among`)
+MariaDB expects so few that it reads all items of the store for each of them."""
 
 OVERDUE = 31 * 24 * 3600 * 1_000_000
 """A copy that was not read for longer (microseconds) is named, as runs once a day read all of them in 30 days."""

@@ -13,7 +13,6 @@ from millstream.core.cached import locked_cached_property
 from millstream.core.column_types import LONG_BYTES, NAME, exact_text
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import make_tables, writing
-from millstream.core.sql_rows import among
 from millstream.mill.errors import ReportError
 from millstream.mill.merge_join import groups
 from millstream.mill.reports.archive import ReportHead, StoredReport, decode_report
@@ -94,7 +93,7 @@ class ReportTable:
             keys = set(some)
             last = (
                 sa.select(row.store, row.space, sa.func.max(row.number).label("number"))
-                .where(among(row.store, {store for store, _ in keys}), among(row.space, {space for _, space in keys}))
+                .where(row.store.in_({store for store, _ in keys}), row.space.in_({space for _, space in keys}))
                 .group_by(row.store, row.space)
                 .subquery()
             )
