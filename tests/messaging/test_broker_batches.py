@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from millstream.log import LogError, LogSpec
 from millstream.log import Message as Stored
 from millstream.messaging.broker.handlers.batch_codec import to_columns, to_log_messages
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
+from millstream.messaging.broker.storage.journal import JOURNAL
+from millstream.messaging.broker.storage.journal_events import Finished, read_event
 from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer
 from millstream.messaging.client.batch_codec import from_batch, to_batch
 from millstream.messaging.client.endpoints import parse_endpoints
@@ -266,6 +269,27 @@ def test_a_batch_of_acknowledgements_says_which_failed() -> None:
         late = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", [c]), CALL)
         assert late.code == v2.INVALID_RECEIPT_HANDLE
         assert bodies(await desk.receive("g", "plain")) == [b"c"]
+
+    with_harness(step)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_batch_of_acknowledgements_is_recorded_as_ranges(in_order: bool) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", *(b"%d" % number for number in range(100)))
+        got = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
+        handles = [handle for number, handle in enumerate(got.handles) if number != 50]
+        if not in_order:
+            random.Random(1).shuffle(handles)
+        handles.insert(70, "nonsense")
+        settled = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", handles), CALL)
+        assert list(settled.refused) == [70]
+        *_, batch = desk.store.log(JOURNAL).read(1)
+        *_, last = batch
+        assert read_event(last) == Finished("g", "plain", [(1, 50), (52, 100)])
+        assert [(run.first, run.last) for run in desk.core.delivery("g", "plain").in_flight] == [(51, 51)]
+        settled = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", got.handles), CALL)
+        assert list(settled.refused) == [row for row in range(100) if row != 50]
 
     with_harness(step)
 

@@ -94,7 +94,7 @@ def test_messages_with_the_ids_of_lost_ones_are_delivered(
         await send(desk, "5", "6", "7")
         assert bodies(await desk.receive("g", topic, 1)) == [b"5"], "the message has the id of a lost one"
         assert desk.core.journal.state.offsets["g", topic, 0] == 2
-        assert list(desk.core.delivery("g", topic).flights) == [1, 3]
+        assert [run.first for run in desk.core.delivery("g", topic).in_flight] == [1, 3]
 
     async def receive_again(desk: BrokerHarness) -> None:
         desk.clock.advance(31)
@@ -199,7 +199,7 @@ def test_snapshots_keep_all_that_the_journal_says() -> None:
     async def second(desk: BrokerHarness) -> None:
         assert desk.core.journal._log.pointer("snapshot") > 0
         assert [hold.message_id for hold in desk.core.journal.state.delayed] == ["held"]
-        assert len(desk.core.delivery("g", "plain").flights) == 10
+        assert desk.core.delivery("g", "plain").in_flight.messages == 10
         assert await desk.receive("g", "ordered") == []
         desk.clock.advance(31)
         assert len(await desk.receive("g", "plain")) == 10

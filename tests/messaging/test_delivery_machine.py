@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -12,13 +10,17 @@ from millstream.messaging.broker.delivery.group_delivery import (
     RENEW_LONGEST,
     RENEW_STEP,
     GroupDelivery,
-    LeaseTerms,
-    to_ranges,
 )
-from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
+from millstream.messaging.broker.delivery.id_ranges import to_ranges
+from millstream.messaging.broker.delivery.in_flight_runs import InFlightRun, LeaseTerms
 from suite.sizes import machine
 
 GROUPS = ("a", "b", "c")
+
+
+def ids_of(delivery: GroupDelivery) -> list[int]:
+    """The messages that *delivery* has in flight."""
+    return [number for run in delivery.in_flight for number in range(run.first, run.last + 1)]
 
 
 class DeliveryMachine(RuleBasedStateMachine):
@@ -59,10 +61,10 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def _lend(self, ids: list[int], hold: int) -> None:
         self.token += 1
-        self.delivery.lease(ids, LeaseTerms(self.token, self.now + hold, self.now))
+        self.delivery.lease(to_ranges(sorted(ids)), LeaseTerms(self.token, self.now + hold, self.now))
         for number in ids:
             self.attempts[number] = self.attempts.get(number, 0) + 1
-            assert self.delivery.flights[number].attempts == self.attempts[number]
+            assert self.delivery.attempts(number) == self.attempts[number]
             self.away[number] = self.token, self.now + hold
 
     def _choose(self, count: int, consecutive: bool) -> list[int]:
@@ -95,10 +97,10 @@ class DeliveryMachine(RuleBasedStateMachine):
     def acknowledge(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.away)))
         token, until = self.away[number]
-        is_lease_current = self.delivery.is_lease_current(number, token, self.now)
-        assert is_lease_current == (until > self.now)
-        assert not self.delivery.is_lease_current(number, token + 1, self.now)
-        if is_lease_current:
+        held = self.delivery.held(number, number, token, self.now)
+        assert held == ([(number, number)] if until > self.now else [])
+        assert not self.delivery.held(number, number, token + 1, self.now)
+        if held:
             self.delivery.finish([(number, number)])
             del self.away[number]
             self.done.add(number)
@@ -107,27 +109,27 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(data=st.data(), hold=st.integers(0, 30))
     def hide(self, data: st.DataObject, hold: int) -> None:
         number = data.draw(st.sampled_from(sorted(self.away)))
-        if self.delivery.is_lease_current(number, self.away[number][0], self.now):
+        if self.delivery.held(number, number, self.away[number][0], self.now):
             self.token += 1
             self.delivery.hide(number, self.token, self.now + hold)
             self.away[number] = self.token, self.now + hold
 
     @rule()
     def reset_offset(self) -> None:
-        pointer, ahead, flights = self.delivery.keep()
+        kept = self.delivery.keep()
         self.delivery = GroupDelivery(fifo=self.fifo)
-        self.delivery.restore(pointer, ahead, flights)
+        self.delivery.restore(*kept)
         self.delivery.end_recovery(self.now)
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        assert set(self.delivery.flights) == set(self.attempts) - self.done
+        assert ids_of(self.delivery) == sorted(set(self.attempts) - self.done)
         assert all(number in self.delivery.done for number in self.done)
 
     @invariant()
     def the_next_deadline_is_known(self) -> None:
         due = self.delivery.next_due()
-        expected = min((flight.until for flight in self.delivery.flights.values() if flight.away), default=None)
+        expected = min((run.terms.until for run in self.delivery.in_flight if run.away), default=None)
         assert due == expected
 
     def teardown(self) -> None:
@@ -160,7 +162,7 @@ def _schedules() -> None:
 
 def test_what_is_renewed_stays_away_while_its_client_lives() -> None:
     delivery = GroupDelivery()
-    delivery.lease([1], LeaseTerms(1, until=RENEW_STEP, at=0, client="c", renew=True))
+    delivery.lease([(1, 1)], LeaseTerms(1, until=RENEW_STEP, at=0, client="c", renew=True))
     delivery.expire(RENEW_STEP, lambda client, _connection: client == "c")
     assert delivery.next_due() == 2 * RENEW_STEP
     assert delivery.returning(5) == []
@@ -170,7 +172,7 @@ def test_what_is_renewed_stays_away_while_its_client_lives() -> None:
 
 def test_what_is_renewed_comes_back_in_the_end() -> None:
     delivery = GroupDelivery()
-    delivery.lease([1], LeaseTerms(1, until=RENEW_STEP, at=0, client="c", renew=True))
+    delivery.lease([(1, 1)], LeaseTerms(1, until=RENEW_STEP, at=0, client="c", renew=True))
     now = RENEW_STEP
     while not (back := delivery.returning(1)):
         delivery.expire(now, lambda _client, _connection: True)
@@ -181,7 +183,7 @@ def test_what_is_renewed_comes_back_in_the_end() -> None:
 
 def test_a_client_that_is_gone_gives_back_soon() -> None:
     delivery = GroupDelivery()
-    delivery.lease([1, 2], LeaseTerms(1, until=RENEW_STEP, at=0, client="c", renew=True))
+    delivery.lease([(1, 2)], LeaseTerms(1, until=RENEW_STEP, at=0, client="c", renew=True))
     delivery.expire_soon("c", 1_000)
     delivery.expire(1_000, lambda _client, _connection: True)
     assert delivery.returning(5) == [1, 2]
@@ -193,7 +195,7 @@ def test_an_attempt_that_is_repeated_gets_the_same_messages(fifo: bool) -> None:
     for number in (1, 2, 3):
         if fifo:
             delivery.enqueue(number, "g")
-    delivery.lease([1, 2, 3], LeaseTerms(1, until=50, at=0, renew=True, attempt_id="x"))
+    delivery.lease([(1, 3)], LeaseTerms(1, until=50, at=0, renew=True, attempt_id="x"))
     delivery.finish([(2, 2)])
 
     def again(attempt_id: str) -> list[int]:
@@ -202,22 +204,21 @@ def test_an_attempt_that_is_repeated_gets_the_same_messages(fifo: bool) -> None:
 
     assert again("y") == []
     kept = GroupDelivery(fifo=fifo)
-    pointer, ahead, flights = delivery.keep()
-    kept.restore(pointer, ahead, [dataclasses.replace(flight) for flight in flights])
+    kept.restore(*delivery.keep())
     assert again("x") == [1, 3]
-    delivery.lease([1], LeaseTerms(2, until=60, at=0, attempt_id="x"))
-    assert delivery.flights[1].attempts == 1  # nobody has seen the first
+    delivery.lease([(1, 1)], LeaseTerms(2, until=60, at=0, attempt_id="x"))
+    assert delivery.attempts(1) == 1  # nobody has seen the first
     assert again("x") == ([1, 3] if fifo else [1])
-    delivery.lease([1, 3], LeaseTerms(3, until=60, at=0, attempt_id="z"))
+    delivery.lease([(1, 1), (3, 3)], LeaseTerms(3, until=60, at=0, attempt_id="z"))
     assert again("x") == []
     kept.reclaim_attempt("x")  # also after a crash
-    assert [number for number, flight in kept.flights.items() if not flight.away] == [1, 3]
+    assert [run.first for run in kept.in_flight if not run.away] == [1, 3]
 
 
 def test_attempts_are_forgotten_with_their_messages() -> None:
     delivery = GroupDelivery()
     for number in range(1, 5_001):
-        delivery.lease([number], LeaseTerms(number, until=number + 50, at=0, attempt_id=f"a-{number}"))
+        delivery.lease([(number, number)], LeaseTerms(number, until=number + 50, at=0, attempt_id=f"a-{number}"))
         delivery.finish([(number, number)])
     assert len(delivery._attempts) <= 1_001
 
@@ -226,13 +227,12 @@ def test_ranges_cover_exactly_the_ids() -> None:
     assert to_ranges([1, 2, 3, 7, 9, 10]) == [(1, 3), (7, 7), (9, 10)]
 
 
-def test_a_flight_knows_whether_it_is_away() -> None:
+def test_messages_of_a_snapshot_are_with_their_consumer_or_are_given_again() -> None:
     delivery = GroupDelivery()
-    delivery.restore(
-        0, [(3, 3)], [InFlightMessage(1, attempts=2, until=9, token=4, away=True), InFlightMessage(2, attempts=1)]
-    )
-    assert delivery.is_lease_current(1, 4, 8)
-    assert not delivery.is_lease_current(1, 4, 9)
+    terms = LeaseTerms(4, until=9, at=0)
+    delivery.restore(0, [(3, 3)], [InFlightRun(1, 1, 2, terms), InFlightRun(2, 2, 1, terms, away=False)])
+    assert delivery.held(1, 2, 4, 8) == [(1, 1)]
+    assert delivery.held(1, 2, 4, 9) == []
     assert delivery.returning(5) == [2]
     assert not delivery.is_new(3)
     assert delivery.is_new(4)
@@ -242,17 +242,17 @@ def test_all_messages_are_new_behind_the_last_that_was_given_or_is_done() -> Non
     delivery = GroupDelivery()
     delivery.reset_offset(5)
     assert (delivery.are_new_from(4), delivery.are_new_from(5)) == (False, True)
-    delivery.lease([7], LeaseTerms(1, 10**12, 0))
+    delivery.lease([(7, 7)], LeaseTerms(1, 10**12, 0))
     assert (delivery.are_new_from(7), delivery.are_new_from(8)) == (False, True)
     delivery.finish([(9, 12)])
     assert (delivery.are_new_from(12), delivery.are_new_from(13)) == (False, True)
-    delivery.restore(20, [(25, 26)], [InFlightMessage(30)])
+    delivery.restore(20, [(25, 26)], [InFlightRun(28, 30, 1, LeaseTerms(1, 10**12, 0))])
     assert (delivery.are_new_from(30), delivery.are_new_from(31)) == (False, True)
 
 
 def test_timers_that_no_longer_count_are_let_go() -> None:
     delivery = GroupDelivery()
-    delivery.lease([1, 2], LeaseTerms(1, 10**12, 0))
+    delivery.lease([(1, 2)], LeaseTerms(1, 10**12, 0))
     for turn in range(10_000):
         delivery.hide(2, turn + 2, 10**12 + turn)
     assert len(delivery._timers) < 2_000

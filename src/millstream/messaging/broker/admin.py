@@ -419,7 +419,7 @@ class AdminService:
         delivery, rules = self._core.journal.state.delivery(group, topic), self._core.group(group)
         consumers = len(self._core.sessions.in_group(group))
         lag = delivery.lag(*self._core.extent(topic))
-        done, in_flight = delivery.done.pointer, len(delivery.flights)
+        done, in_flight = delivery.done.pointer, delivery.in_flight.messages
         return GroupInfo(
             group=group,
             topic=topic,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pyarrow import RecordBatch
 
@@ -13,10 +13,11 @@ from millstream.core.clock import Clock
 from millstream.log import Log, LogError, LogNotFoundError, LogSpec, LogStore, Message, Writer, WriterBusyError
 from millstream.messaging.broker.clients.client_commands import ClientCommands
 from millstream.messaging.broker.clients.sessions import ClientSessions
-from millstream.messaging.broker.delivery.group_delivery import GroupDelivery, to_ranges
+from millstream.messaging.broker.delivery.group_delivery import GroupDelivery
+from millstream.messaging.broker.delivery.id_ranges import IdRanges, merge_ranges, missing_ids, to_ranges
 from millstream.messaging.broker.delivery.topic_notifier import TopicNotifier
 from millstream.messaging.broker.limits import GroupSpec, Limits
-from millstream.messaging.broker.names import dead_letter_topic, read_handle, write_handle
+from millstream.messaging.broker.names import dead_letter_topic, read_consecutive_handles, write_handle
 from millstream.messaging.broker.storage.journal import BrokerJournal
 from millstream.messaging.broker.storage.journal_events import (
     Finished,
@@ -193,36 +194,36 @@ class BrokerCore:
 
     def check_handle(self, group: str, topic: str, handle: str) -> int:
         """The message whose receipt *handle* is current. Raises INVALID_RECEIPT_HANDLE."""
-        number, token = read_handle(handle)
-        found, now = self.journal.state.deliveries.get((group, topic)), self.clock.now()
-        if found is not None:
-            self.expire(found, now)
-        if found is None or not found.is_lease_current(number, token, now):
-            raise StatusError(v2.INVALID_RECEIPT_HANDLE, _EXPIRED)
-        return number
+        held, refused = self.check_handles(group, topic, [handle])
+        for code, text in refused.values():
+            raise StatusError(code, text)
+        return held[0][0]
 
-    def check_handles(
-        self, group: str, topic: str, handles: Sequence[str]
-    ) -> tuple[list[int], dict[int, tuple[int, str]]]:
+    def check_handles(self, group: str, topic: str, handles: list[str]) -> tuple[IdRanges, dict[int, tuple[int, str]]]:
         """The messages whose receipt handles are current; by its row the code and text of each that is not."""
         delivery, now = self.journal.state.deliveries.get((group, topic)), self.clock.now()
         if delivery is not None:
             self.expire(delivery, now)
-        held: list[int] = []
+        held: list[tuple[int, int]] = []
         refused: dict[int, tuple[int, str]] = {}
-        for row, handle in enumerate(handles):
+        row = 0
+        while row < len(handles):
             try:
-                number, token = read_handle(handle)
-                if delivery is None or not delivery.is_lease_current(number, token, now):
-                    raise StatusError(v2.INVALID_RECEIPT_HANDLE, _EXPIRED)
-                held.append(number)
+                first, last, token = read_consecutive_handles(handles, row)
             except StatusError as error:
                 refused[row] = error.code, str(error)
+                row += 1
+                continue
+            current = () if delivery is None else delivery.held(first, last, token, now)
+            held += current
+            for number in missing_ids(first, last, current):
+                refused[row + number - first] = v2.INVALID_RECEIPT_HANDLE, _EXPIRED
+            row += last - first + 1
         return held, refused
 
-    async def finish(self, group: str, topic: str, ids: Iterable[int], *, dead: str = "") -> None:
+    async def finish(self, group: str, topic: str, ids: IdRanges, *, dead: str = "") -> None:
         """*group* is done with the messages *ids* of *topic*, durably."""
-        number = self.journal.record(Finished(group, topic, to_ranges(sorted(set(ids))), dead))
+        number = self.journal.record(Finished(group, topic, merge_ranges(ids), dead))
         self._notify_ordered(group, topic)
         await self.journal.confirm(number)
 
@@ -241,7 +242,7 @@ class BrokerCore:
         await self.create_topic(self.journal.state.topics.get(name) or TopicSpec(name, "NORMAL", 1))
         if found:  # else they were trimmed meanwhile
             await self.publish(name, [_dead(message, topic) for message in found.values()])
-        await self.finish(group, topic, numbers, dead=reason)
+        await self.finish(group, topic, to_ranges(numbers), dead=reason)
 
     def group(self, name: str) -> GroupSpec:
         """The rules of the group *name*: its own, else the broker's."""

@@ -35,11 +35,15 @@ class MessageGroupQueues:
         if group is not None and self._queues[group][0] == number:
             heapq.heappush(self._heads, number)
 
-    def remove(self, number: int) -> None:
-        """The message *number* is done; the one behind it may go."""
-        group = self._groups.pop(number, None)
-        if group is None:
-            return
+    def remove(self, first: int, last: int) -> None:
+        """The messages *first* to *last* are done; those behind them may go."""
+        done = range(first, last + 1)
+        for number in done if last - first < len(self) else sorted(self._groups):
+            if number in done and number in self._groups:
+                self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        group = self._groups.pop(number)
         queue = self._queues[group]
         was_head = queue[0] == number
         if was_head:

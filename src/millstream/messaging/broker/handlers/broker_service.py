@@ -156,14 +156,10 @@ class BrokerService:
     async def ack_message(self, request: v2.AckMessageRequest, call: CallContext) -> v2.AckMessageResponse:
         group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
         response = v2.AckMessageResponse()
-        held: list[int] = []
-        for entry in request.entries:
+        held, refused = self._core.check_handles(group, topic, [entry.receipt_handle for entry in request.entries])
+        for row, entry in enumerate(request.entries):
             result = response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
-            try:
-                held.append(self._core.check_handle(group, topic, entry.receipt_handle))
-                _set_status(result.status, v2.OK, "OK")
-            except StatusError as refused:
-                _set_status(result.status, refused.code, str(refused))
+            _set_status(result.status, *refused.get(row, (v2.OK, "OK")))
         if held:
             await self._core.finish(group, topic, held)
         results = [(entry.status.code, entry.status.message) for entry in response.entries]

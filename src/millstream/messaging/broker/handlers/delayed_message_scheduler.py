@@ -14,7 +14,7 @@ from typing import Final
 from millstream.core.clock import MICROSECONDS
 from millstream.log import Message
 from millstream.messaging.broker.core import BrokerCore
-from millstream.messaging.broker.delivery.group_delivery import to_ranges
+from millstream.messaging.broker.delivery.id_ranges import to_ranges
 from millstream.messaging.broker.names import read_recall, read_transaction, split_name, write_transaction
 from millstream.messaging.broker.storage.delayed_messages import DelayedMessage, released_message
 from millstream.messaging.broker.storage.journal_events import Released, TransactionChecked

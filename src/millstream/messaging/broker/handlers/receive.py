@@ -14,8 +14,8 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.message import from_arrow
 from millstream.log import Message
 from millstream.messaging.broker.core import BrokerCore
-from millstream.messaging.broker.delivery.group_delivery import GroupDelivery, IdRanges, to_ranges
-from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
+from millstream.messaging.broker.delivery.group_delivery import GroupDelivery
+from millstream.messaging.broker.delivery.id_ranges import IdRanges, to_ranges
 from millstream.messaging.broker.handlers.column_chunk import ColumnChunk
 from millstream.messaging.broker.handlers.filters import MessageFilter
 from millstream.messaging.broker.names import write_handle
@@ -141,33 +141,34 @@ class ReceiveHandler:
                 delivery.reclaim_attempt(ask.attempt_id)
             search = _MessageSearch(self._core, delivery, ask)
             await search.run()
-            if not search.ids:
+            ids = search.ids
+            if not ids:
                 return []
-            token = self._lease(ask, search, now)
+            token = self._lease(ask, ids, search.skipped, now)
             if ask.renew:
-                delivery.set_connection(search.ids, ask.connection)
+                delivery.set_connection(ids, ask.connection)
             given: list[DeliveredMessage] | ColumnChunk
             if search.chunk is not None:
                 given = ColumnChunk(search.chunk.arrow, token)
             else:
                 given = [
-                    DeliveredMessage(message, write_handle(message.id, token), delivery.flights[message.id].attempts)
+                    DeliveredMessage(message, write_handle(message.id, token), delivery.attempts(message.id))
                     for message in search.found
                 ]
-        await self._confirm(ask, token, search.ids)
+        await self._confirm(ask, token, ids)
         return given
 
-    def _lease(self, ask: ReceiveRequest, search: _MessageSearch, now: int) -> int:
+    def _lease(self, ask: ReceiveRequest, ids: IdRanges, skipped: Sequence[int], now: int) -> int:
         lent = MessagesLeased(
             group=ask.group,
             topic=ask.topic,
-            ids=list(search.ids),
+            ids=list(ids),
             at=now,
             until=now + ask.invisible,
             client=ask.client,
             renew=ask.renew,
             attempt_id=ask.attempt_id,
-            skipped=to_ranges(sorted(search.skipped)),
+            skipped=to_ranges(sorted(skipped)),
         )
         return self._core.journal.record(lent)
 
@@ -176,9 +177,10 @@ class ReceiveHandler:
             await self._core.journal.confirm(token)
         except asyncio.CancelledError:  # this caller will not get them: the next one may
             now = self._core.clock.now()
-            for number in itertools.chain.from_iterable(range(first, last + 1) for first, last in ids):
-                if self._core.delivery(ask.group, ask.topic).is_lease_current(number, token, now):
-                    self._core.journal.record(Hidden(ask.group, ask.topic, number, now))
+            delivery = self._core.delivery(ask.group, ask.topic)
+            held = [range(first, last + 1) for each in ids for first, last in delivery.held(*each, token, now)]
+            for number in itertools.chain.from_iterable(held):
+                self._core.journal.record(Hidden(ask.group, ask.topic, number, now))
             self._core.notifier.notify(ask.topic)
             raise
 
@@ -224,7 +226,7 @@ class _MessageSearch:
             while not self._is_full and await self._next_page():
                 pass
         except BaseException:
-            self._delivery.return_unused(number for number in back if number in self._delivery.flights)
+            self._delivery.return_unused(to_ranges(back))
             self._delivery.next = begin
             raise
 
@@ -321,7 +323,7 @@ class _MessageSearch:
         if not messages:
             self._pass_over_trimmed(first)
         for message in messages:
-            if message.id not in self._delivery.flights and not self._matches(message):
+            if not self._delivery.attempts(message.id) and not self._matches(message):
                 self._delivery.finish([(message.id, message.id)])
                 self._delivery.next = message.id + 1
                 self.skipped.append(message.id)
@@ -337,15 +339,16 @@ class _MessageSearch:
 
     async def _without_exhausted(self, ids: Sequence[int]) -> list[int]:
         """*ids* without those that were delivered as often as they may be; those are dead now."""
-        flights, most = self._delivery.flights, self._core.group(self._ask.group).max_attempts
-        dead = [number for number in ids if number in flights and self._is_exhausted(flights[number], most)]
+        most = self._core.group(self._ask.group).max_attempts
+        dead = [number for number in ids if self._is_exhausted(number, most)]
         if dead:
             reason = f"delivered {most} times and never acknowledged"
             await self._core.move_to_dead_letters(self._ask.group, self._ask.topic, dead, reason)
         return [number for number in ids if number not in dead]
 
-    def _is_exhausted(self, flight: InFlightMessage, most: int) -> bool:
-        return flight.attempts >= most and not flight.is_repeated_by(self._ask.attempt_id)
+    def _is_exhausted(self, number: int, most: int) -> bool:
+        run = self._delivery.in_flight.find(number)
+        return run is not None and run.attempts >= most and not run.is_repeated_by(self._ask.attempt_id)
 
 
 def message_group(message: Message) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from millstream.log import MAX_ID
-from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP, GroupDelivery, LeaseTerms
-from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
+from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP, GroupDelivery
+from millstream.messaging.broker.delivery.in_flight_runs import InFlightRun, LeaseTerms
 from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.storage.delayed_messages import DelayedMessage, DelayedMessageIndex
 from millstream.messaging.broker.storage.journal_events import (
@@ -124,11 +125,11 @@ class BrokerState:
     def take_connections(self, before: BrokerState) -> None:
         """The connections are still there by which messages went out that the state *before* knows too."""
         for key, delivery in self.deliveries.items():
-            known = before.deliveries[key].flights if key in before.deliveries else {}
-            for flight in delivery.flights.values():
-                found = known.get(flight.id)
-                if found is not None and found.token == flight.token:
-                    flight.connection = found.connection
+            known = before.deliveries[key].in_flight if key in before.deliveries else ()
+            connections = {run.terms.token: run.terms.connection for run in known}
+            for run in delivery.in_flight:
+                connection = connections.get(run.terms.token, "")
+                run.terms = msgspec.structs.replace(run.terms, connection=connection)
 
     def forget_recovery(self) -> None:
         """Drop what only the recovery needed."""
@@ -139,7 +140,7 @@ class BrokerState:
     @property
     def size(self) -> int:
         """About how many things there are to know, as a snapshot would list them."""
-        return len(self.delayed) + len(self.offsets) + sum(len(each.flights) for each in self.deliveries.values())
+        return len(self.delayed) + len(self.offsets) + sum(each.in_flight.messages for each in self.deliveries.values())
 
     def is_free(self, hold: int) -> bool:
         """Whether the held message *hold* was released before the journal was read."""
@@ -156,8 +157,8 @@ class BrokerState:
     def _lease(self, event: MessagesLeased, number: int) -> None:
         delivery = self.delivery(event.group, event.topic)
         delivery.finish(event.skipped)
-        loan = LeaseTerms(number, event.until, event.at, event.client, event.renew, event.attempt_id)
-        delivery.lease((each for first, last in event.ids for each in range(first, last + 1)), loan)
+        terms = LeaseTerms(number, event.until, event.at, event.client, event.renew, event.attempt_id)
+        delivery.lease(event.ids, terms)
 
     def _configure(self, spec: GroupSpec) -> None:
         if spec == GroupSpec(spec.name):
@@ -189,25 +190,39 @@ class BrokerState:
             self._delayed_snapshot.asked[hold] = count
 
     def _restore(self, event: DeliverySnapshot) -> None:
-        flights = (InFlightMessage(**msgspec.structs.asdict(kept)) for kept in event.flights)
-        self.delivery(event.group, event.topic).restore(event.pointer, event.ahead, flights)
+        runs = _runs_of(event.flights)
+        self.delivery(event.group, event.topic).restore(event.pointer, event.ahead, runs)
 
 
 def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery, last_id: int = MAX_ID) -> DeliverySnapshot:
     """The progress of *group* in *topic*, for a snapshot; in its messages up to *last_id*."""
-    pointer, ahead, flights = delivery.keep(last_id)
-    kept = [
+    pointer, ahead, runs = delivery.keep(last_id)
+    flights = [
         InFlightSnapshot(
-            id=each.id,
-            attempts=each.attempts,
-            until=each.until,
-            token=each.token,
-            away=each.away,
-            client=each.client,
-            renew=each.renew,
-            since=each.since,
-            attempt_id=each.attempt_id,
+            id=number,
+            attempts=run.attempts,
+            until=run.terms.until,
+            token=run.terms.token,
+            away=run.away,
+            client=run.terms.client,
+            renew=run.terms.renew,
+            since=run.terms.at,
+            attempt_id=run.terms.attempt_id,
         )
-        for each in flights
+        for run in runs
+        for number in range(run.first, run.last + 1)
     ]
-    return DeliverySnapshot(group, topic, pointer, ahead, kept)
+    return DeliverySnapshot(group, topic, pointer, ahead, flights)
+
+
+def _runs_of(flights: Sequence[InFlightSnapshot]) -> list[InFlightRun]:
+    """The messages *flights* of a snapshot, in any order, as runs."""
+    runs: list[InFlightRun] = []
+    for each in sorted(flights, key=attrgetter("id")):
+        terms = LeaseTerms(each.token, each.until, each.since, each.client, each.renew, each.attempt_id)
+        run = InFlightRun(each.id, each.id, each.attempts, terms, each.away)
+        if runs and runs[-1].is_continued_by(run):
+            runs[-1].last = run.last
+        else:
+            runs.append(run)
+    return runs

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from millstream.log import Log, Message
-from millstream.messaging.broker.delivery.group_delivery import to_ranges
+from millstream.messaging.broker.delivery.id_ranges import to_ranges
 from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex
 from millstream.messaging.broker.storage.wire_codec import DELIVER_AT, ID, PREFIX
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError, system_log
-from millstream.messaging.broker.delivery.group_delivery import to_ranges
+from millstream.messaging.broker.delivery.id_ranges import to_ranges
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot
 from millstream.messaging.broker.storage.delayed_messages import (

@@ -35,7 +35,7 @@ class TopicDropped(msgspec.Struct, frozen=True, tag_field="did", tag="drop-topic
 class MessagesLeased(msgspec.Struct, kw_only=True, frozen=True, tag_field="did", tag="lend", omit_defaults=True):
     """Messages went to a consumer; the number of this event is the token of their handles.
 
-    ``skipped`` are those that the group has no use for. See ``InFlightMessage``.
+    ``skipped`` are those that the group has no use for. See ``LeaseTerms``.
     """
 
     group: str
