@@ -22,8 +22,9 @@ from millstream.anchoring.sidetree import (
 )
 from millstream.anchoring.sidetree.encoding import canonical, commitment_to, encode, hash_of
 from millstream.anchoring.sidetree.keys import check_key, verifier
+from millstream.anchoring.sidetree.operations import parse_with_canonical
 from millstream.anchoring.sidetree.patches import check_patches
-from millstream.anchoring.sidetree.requests import recover_request
+from millstream.anchoring.sidetree.requests import create_request, recover_request
 from millstream.anchoring.sidetree.signatures import sign
 from millstream.testing.dids import DidOwner, add_service, secret_key
 
@@ -56,6 +57,24 @@ def test_the_four_operations_of_one_person_are_taken(curve: str, profile: Profil
 @pytest.mark.parametrize("request_", [CREATE, UPDATE, RECOVER, DEACTIVATE], ids=lambda r: r["type"])
 def test_an_operation_gives_back_the_request_it_came_from(request_: Request) -> None:
     assert parse_request(json.dumps(request_).encode(), SIDETREE).request == request_
+
+
+@pytest.mark.parametrize("text", ["plain", "Zürich", "\U0001f600", '"\\', "a:0,b"])
+@pytest.mark.parametrize("profile", [SIDETREE, ORB], ids=lambda profile: profile.name)
+def test_a_request_is_parsed_together_with_its_canonical_form(text: str, profile: Profile) -> None:
+    endpoint = {"z": text, "a": [text, {"toJ": True, "b": 1 if profile is SIDETREE else text}]}
+    patch = {"action": "add-services", "services": [{"id": "s", "type": "t", "serviceEndpoint": endpoint}]}
+    person = DidOwner("canonical", profile=profile)
+    operations = [person.create, person.update([patch]), person.recover([patch]), person.deactivate()]
+    create = create_request([patch], update_key=person.update_key.public, recovery_key=person.recovery_key.public)
+    requests = [json.dumps(dict(reversed(operation.request.items()))).encode() for operation in operations]
+    if profile is ORB:
+        data = {**operations[0].request, "suffixData": {**(operations[0].suffix_data or {}), "anchorOrigin": text}}
+        requests.append(json.dumps(data).encode())
+    for request in (*requests, create):
+        operation, form = parse_with_canonical(request, profile)
+        assert operation == parse_request(request, profile)
+        assert form == canonical(operation.request) == canonical(json.loads(request))
 
 
 @pytest.mark.parametrize(

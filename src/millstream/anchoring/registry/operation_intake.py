@@ -15,9 +15,8 @@ from millstream.anchoring.registry.operation_id import operation_id
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
 from millstream.anchoring.registry.states import OperationState, OperationStatus, Submission
-from millstream.anchoring.sidetree import Operation, RequestError, parse_request
-from millstream.anchoring.sidetree.encoding import canonical
-from millstream.anchoring.sidetree.operations import stored_operation, time_window_fault
+from millstream.anchoring.sidetree import Operation, RequestError
+from millstream.anchoring.sidetree.operations import parse_with_canonical, stored_operation, time_window_fault
 
 COUNT_SECONDS = 1.0
 """Maximum age in seconds of the count of open operations that back-pressure uses."""
@@ -212,8 +211,7 @@ def check_request(data: bytes, version: ProtocolVersion) -> Submission:
 
 
 def _check(data: bytes, version: ProtocolVersion) -> tuple[Operation, Submission]:
-    operation = parse_request(data, version.profile)
-    request = canonical(operation.request)
+    operation, request = parse_with_canonical(data, version.profile)
     return operation, Submission(
         operation_id(operation, request), operation.suffix, operation.type.value, request, version.name
     )

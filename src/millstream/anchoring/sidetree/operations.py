@@ -19,7 +19,7 @@ from millstream.anchoring.sidetree.encoding import (
     check_multihash,
     commitment_of,
     has_to_json,
-    hash_of,
+    hash_bytes,
     hashes_to,
     is_base64url,
     plain_canonical,
@@ -53,6 +53,11 @@ _requests = msgspec.json.Decoder(prepared(dict[str, Any]))
 
 def parse_request(data: bytes, profile: Profile) -> Operation:
     """The operation in the JSON *data* of a client. Raises :class:`RequestError`, which names the rule it breaks."""
+    return parse_with_canonical(data, profile)[0]
+
+
+def parse_with_canonical(data: bytes, profile: Profile) -> tuple[Operation, bytes]:
+    """As :func:`parse_request`, and the canonical JSON of the request."""
     if len(data) > profile.max_operation_bytes:
         raise RequestError(
             "operation_too_large", f"the operation is larger than the limit of {profile.max_operation_bytes:,} bytes"
@@ -171,8 +176,9 @@ def _type_of(request: Object) -> OperationType:
     return _TYPES[kind]
 
 
-def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
-    """A delta of a size that is allowed, and its canonical bytes, which cost more than all other checks."""
+def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes, bool]:
+    """A delta of a size that is allowed, and its canonical bytes, which cost more than all other checks; whether they
+    are those of :func:`plain_canonical`."""
     if not isinstance(value, dict) or value.keys() != _DELTA_MEMBERS:
         raise RequestError("delta", "a delta must have exactly the members 'patches' and 'updateCommitment'")
     plain = plain_canonical(value)
@@ -185,7 +191,7 @@ def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
     check_multihash(value["updateCommitment"], "updateCommitment of the delta")
     if profile.reference and (plain is None or not is_plain_portable(plain)):
         _refuse_unportable(value, data)
-    return value, data
+    return value, data, plain is not None
 
 
 def _refuse_unportable(delta: Object, data: bytes) -> None:
@@ -207,28 +213,38 @@ def _refuse_unportable(delta: Object, data: bytes) -> None:
         )
 
 
-def _create(request: Object, profile: Profile) -> Operation:
+def _create(request: Object, profile: Profile) -> tuple[Operation, bytes]:
     suffix_data = check_suffix_data(request["suffixData"], profile)
-    delta, data = _sized_delta(request["delta"], profile)
+    delta, data, is_plain = _sized_delta(request["delta"], profile)
     if not bytes_hash_to(data, suffix_data["deltaHash"]):
         raise RequestError("delta_hash", "the hash of the delta does not match deltaHash in suffixData")
     _require_two_keys(delta["updateCommitment"], suffix_data["recoveryCommitment"])
-    return Operation(OperationType.CREATE, hash_of(suffix_data), delta, suffix_data)
+    plain = plain_canonical(suffix_data)
+    head = canonical(suffix_data) if plain is None else plain
+    operation = Operation(OperationType.CREATE, hash_bytes(head), delta, suffix_data)
+    if plain is None or not is_plain:  # as a whole it may be nested too deeply
+        return operation, canonical(operation.request)
+    return operation, b'{"delta":%b,"suffixData":%b,"type":"create"}' % (data, head)
 
 
-def _signed_operation(kind: OperationType, request: Object, profile: Profile) -> Operation:
+def _signed_operation(kind: OperationType, request: Object, profile: Profile) -> tuple[Operation, bytes]:
     suffix, reveal_value = check_reference(request)
     signed = check_signed(kind, request["signedData"], profile, suffix)
-    delta = None
+    delta, start, is_plain = None, b"{", True
     if kind != OperationType.DEACTIVATE:
-        delta, data = _sized_delta(request["delta"], profile)
+        delta, data, is_plain = _sized_delta(request["delta"], profile)
         if not bytes_hash_to(data, signed.payload["deltaHash"]):
             raise RequestError("delta_hash", "the hash of the delta does not match deltaHash in the signed data")
+        start = b'{"delta":%b,' % data
     operation = Operation(kind, suffix, delta, reveal_value=reveal_value, signed=signed)
     if not reveals_its_key(operation):
         raise RequestError("signature", "the operation must be signed by the key whose hash is its revealValue")
     _refuse_reuse(operation)
-    return operation
+    if not is_plain:  # as a whole it may be nested too deeply
+        return operation, canonical(operation.request)
+    # What follows the delta is base64url, with dots in the signed data: nothing is to be escaped.
+    rest = f'"didSuffix":"{suffix}","revealValue":"{reveal_value}","signedData":"{signed.text}","type":"{kind.value}"}}'
+    return operation, start + rest.encode("ascii")
 
 
 def _refuse_reuse(operation: Operation) -> None:

@@ -49,8 +49,10 @@ def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, An
         member, check = _CHECKS[action]
         if patch.keys() != _PATCH_MEMBERS[member]:
             raise _wrong(f"patch {action!r}: its members must be exactly 'action' and {member!r}")
-        with naming_action(action):
+        try:
             check(patch[member])
+        except RequestError as error:
+            raise _of_action(action, error) from error
     return patches
 
 
@@ -60,7 +62,11 @@ def naming_action(action: str) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise RequestError(error.code, f"patch {action!r}: {error}") from error
+        raise _of_action(action, error) from error
+
+
+def _of_action(action: str, error: RequestError) -> RequestError:
+    return RequestError(error.code, f"patch {action!r}: {error}")
 
 
 def require_action(action: object, profile: Profile) -> str:
