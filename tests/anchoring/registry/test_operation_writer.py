@@ -15,10 +15,16 @@ from millstream.anchoring.errors import (
     LedgerError,
     ObservationBlockedError,
 )
-from millstream.anchoring.registry import OperationState, ProtocolVersion, ProtocolVersions, RegistryError
+from millstream.anchoring.registry import (
+    OperationState,
+    ProtocolVersion,
+    ProtocolVersions,
+    RegistryError,
+    network_versions,
+)
 from millstream.anchoring.registry.chain_cache import ChainCache
 from millstream.anchoring.registry.operation_observer import observe_operations
-from millstream.anchoring.registry.size_estimator import EstimatedSizes, count_that_fits, write_largest_batch
+from millstream.anchoring.registry.size_estimator import EstimatedSizes, count_that_fits, estimate, write_largest_batch
 from millstream.anchoring.sidetree import (
     ORB,
     SIDETREE,
@@ -293,6 +299,38 @@ def test_no_file_is_estimated_to_grow_by_more_than_half_of_a_request() -> None:
         sizes = EstimatedSizes()
         sizes.add(operation)
         assert max(msgspec.structs.astuple(sizes)) <= half
+
+
+def test_requests_are_estimated_like_their_operations_and_unread_ones_no_lower() -> None:
+    person, exact, most = DidOwner("unread"), EstimatedSizes(), EstimatedSizes()
+    for operation in (person.create, person.update(), person.recover(), person.deactivate()):
+        request = canonical(operation.request)
+        exact.add(operation)
+        most.add_unread(operation.type.value, 1, len(request))
+    person = DidOwner("unread")
+    operations = (person.create, person.update(), person.recover(), person.deactivate())
+    assert estimate(canonical(operation.request) for operation in operations) == exact
+    pairs = zip(msgspec.structs.astuple(exact), msgspec.structs.astuple(most), strict=True)
+    assert all(one <= other for one, other in pairs)
+
+
+def test_operations_that_wait_are_not_read_while_their_files_cannot_be_full(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = msgspec.structs.replace(SIDETREE, max_core_index_bytes=2_000)  # in which updates have no part
+    sqlite_fleet.versions = network_versions(narrow)
+    registry, people = sqlite_fleet.instance(), [DidOwner(f"narrow{n}") for n in range(8)]
+    submit(registry, *[person.create for person in people])
+    registry.queue.claim(100)
+    registry.writer.cut(force=True)
+    submit(registry, *[person.update() for person in people])
+    looks, peek = list[int](), registry.queue.peek
+    monkeypatch.setattr(registry.queue, "peek", lambda limit: looks.append(limit) or peek(limit))
+    registry.work_once()
+    assert (looks, anchors(sqlite_fleet)) == ([], [8])
+    sqlite_fleet.clock.advance(60.0)
+    registry.work_once()
+    assert (len(looks), anchors(sqlite_fleet)) == (1, [8, 8])
 
 
 def test_a_batch_shrinks_until_it_fits_whatever_was_estimated() -> None:

@@ -23,7 +23,7 @@ from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array
 
 _ops = t.operations
 _STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "retries", "anchor", "place", "reason")]
-_QUEUED = [_ops.c[n] for n in ("seq", "id", "suffix", "request", "version", "retries", "accepted_at")]
+_QUEUED = [_ops.c[n] for n in ("seq", "id", "suffix", "request", "version", "retries", "accepted_at", "type")]
 _ACCEPTED = ["id", "suffix", "type", "version", "request", "state", "open", "retries", "accepted_at", "available_at"]
 _CHUNK = 5_000
 _OPEN = DriverQuery(
@@ -176,10 +176,15 @@ class OperationStore:
     def queue_summary(self, instance: str) -> QueueSummary:
         """What there is of operations of *instance* that may be cut; no request is read."""
         count, request_bytes = sa.func.count(), sa.func.sum(sa.func.length(_ops.c.request))
-        oldest, versions = sa.func.min(_ops.c.accepted_at), sa.func.count(sa.distinct(_ops.c.version))
-        query = sa.select(count, request_bytes, oldest, versions).where(_may_be_cut(instance))
-        row = self.database.read(lambda c, _now: c.execute(query).one())
-        return QueueSummary(*(int(value or 0) for value in row))
+        key = (_ops.c.type, _ops.c.version)
+        query = sa.select(*key, count, request_bytes, sa.func.min(_ops.c.accepted_at)).where(_may_be_cut(instance))
+        rows: list[Sequence[Any]] = list(map(tuple, self.database.rows(query.group_by(*key))))
+        by_type = dict[str, tuple[int, int]]()
+        for kind, _, number, size, _ in rows:
+            before = by_type.get(kind, (0, 0))
+            by_type[kind] = before[0] + int(number), before[1] + int(size)
+        oldest = min((int(row[4]) for row in rows), default=0)
+        return QueueSummary(by_type, oldest, len({version for _, version, *_ in rows}))
 
     def requeue(self, instance: str, delays: Mapping[int, float], *, reasons: Mapping[int, str], most: int) -> None:
         """Queued operations failed: each may be claimed again after its delay in seconds, by any instance.

@@ -21,8 +21,8 @@ from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.registry.operation_observer import OperationObserver
 from millstream.anchoring.registry.operation_queue import OperationQueue, RemovedOperations
 from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
-from millstream.anchoring.registry.size_estimator import bytes_that_fit, count_that_fits, write_largest_batch
-from millstream.anchoring.registry.states import OpenCut, QueuedOperation
+from millstream.anchoring.registry.size_estimator import EstimatedSizes, estimate, write_largest_batch
+from millstream.anchoring.registry.states import OpenCut, QueuedOperation, QueueSummary
 from millstream.anchoring.sidetree import (
     BatchFileError,
     BatchTooLargeError,
@@ -57,6 +57,25 @@ class _ParsedOperation(msgspec.Struct, frozen=True):
     operation: Operation
 
 
+class _Examined:
+    """What the files of operations that wait would have, so that only those that come later are estimated anew."""
+
+    def __init__(self, waiting: Sequence[QueuedOperation] = ()) -> None:
+        self.sizes = estimate(each.request for each in waiting)
+        self._by_type = dict[str, tuple[int, int]]()
+        for each in waiting:
+            count, size = self._by_type.get(each.type, (0, 0))
+            self._by_type[each.type] = count + 1, size + len(each.request)
+
+    def most(self, waiting: QueueSummary) -> EstimatedSizes:
+        """What the files of all that is *waiting* have at most."""
+        sizes = msgspec.structs.replace(self.sizes)
+        for kind, (count, size) in waiting.by_type.items():
+            known_count, known_size = self._by_type.get(kind, (0, 0))
+            sizes.add_unread(kind, max(0, count - known_count), max(0, size - known_size))
+        return sizes
+
+
 class OperationWriter:
     """Cuts the operations of *queue* into batches, writes them to *cas*, and anchors them in *ledger*. Thread-safe.
 
@@ -86,7 +105,7 @@ class OperationWriter:
         self._timeout = int(timeout * MICROSECONDS)
         self._most = max_operations
         self._cutting = threading.Lock()
-        self._fitting_bytes = 0  # of requests, that are known to fit into the files of one batch
+        self._examined = _Examined()
 
     def cut(self, *, force: bool = False) -> Sequence[LedgerEntry]:
         """Anchor every batch that is due, and with *force* whatever may be cut; returns the new ledger entries.
@@ -97,7 +116,7 @@ class OperationWriter:
         with self._cutting:
             entries = self._finish_open()
             while waiting := self._due(force):
-                self._fitting_bytes = 0
+                self._examined = _Examined()
                 with self._queue.remove(waiting) as removed:
                     prepared = self._prepare(removed)
                 if prepared is not None:
@@ -132,21 +151,16 @@ class OperationWriter:
         """Whether a look at the operations that wait is worth it, by their numbers: this is asked every second."""
         waiting = self._queue.summary()
         if not waiting.count:
-            self._fitting_bytes = 0
+            self._examined = _Examined()
             return False
-        self._fitting_bytes = max(self._fitting_bytes, bytes_that_fit([], profile))
         now = self._store.database.read(lambda _connection, now: now)
         aged = now - waiting.oldest >= self._timeout
-        return aged or waiting.count >= most or waiting.versions > 1 or waiting.bytes > self._fitting_bytes
+        return aged or waiting.count >= most or waiting.versions > 1 or self._examined.most(waiting).left(profile) < 0
 
     def _if_full(self, waiting: Sequence[QueuedOperation]) -> Sequence[QueuedOperation]:
         """*waiting* where the files they give are estimated to be full."""
-        profile = self._version().profile
-        operations = [_revived(each) for each in waiting]
-        if count_that_fits(operations, profile) < len(operations):
-            return waiting
-        self._fitting_bytes = sum(len(each.request) for each in waiting) + bytes_that_fit(operations, profile)
-        return []
+        self._examined = _Examined(waiting)
+        return waiting if self._examined.sizes.left(self._version().profile) < 0 else []
 
     def _version(self) -> ProtocolVersion:
         return self._versions.at(self._store.database.clock.now())

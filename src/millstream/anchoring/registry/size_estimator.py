@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -15,10 +15,22 @@ from millstream.anchoring.sidetree import (
     write_batch,
 )
 from millstream.anchoring.sidetree.encoding import canonical
+from millstream.anchoring.sidetree.operations import stored_operation
 
 _REFERENCE_BYTES = 72  # a reference or suffix data in an index file: 694 kB for 10,000 creates
 _TEXT_RATIO = 0.5  # base64url and JSON under GZIP: 0.47 for signatures, 0.45 for deltas, measured
 _MARGIN = 0.97
+
+
+class _RequestParts(msgspec.Struct, frozen=True):
+    """What of a request decides on the sizes of files."""
+
+    type: str
+    signedData: str = ""  # noqa: N815
+    delta: msgspec.Raw = msgspec.Raw()
+
+
+_parts = msgspec.json.Decoder(_RequestParts)
 
 
 class EstimatedSizes(msgspec.Struct):
@@ -41,6 +53,33 @@ class EstimatedSizes(msgspec.Struct):
             self.core_index += _REFERENCE_BYTES
             self.core_proof += proof
 
+    def add_request(self, data: bytes) -> None:
+        """As :meth:`add`, for an operation whose canonical request is *data*; no more of it is read than needed."""
+        try:
+            parts = _parts.decode(data)
+        except msgspec.DecodeError:  # text with a lone surrogate
+            self.add(stored_operation(data, ""))
+            return
+        proof = len(parts.signedData) * _TEXT_RATIO
+        self.chunk += len(parts.delta) * _TEXT_RATIO
+        if parts.type == OperationType.UPDATE:
+            self.provisional_index += _REFERENCE_BYTES
+            self.provisional_proof += proof
+        else:
+            self.core_index += _REFERENCE_BYTES
+            self.core_proof += proof
+
+    def add_unread(self, kind: str, count: int, request_bytes: int) -> None:
+        """Count *count* more operations *kind*, whose requests have *request_bytes*: by at most so much files grow."""
+        size = request_bytes * _TEXT_RATIO
+        self.chunk += size
+        if kind == OperationType.UPDATE:
+            self.provisional_index += _REFERENCE_BYTES * count
+            self.provisional_proof += size
+        else:
+            self.core_index += _REFERENCE_BYTES * count
+            self.core_proof += 0.0 if kind == OperationType.CREATE else size
+
     def left(self, profile: Profile) -> float:
         """The bytes by which each of the files may still grow; negative where one is too large."""
         return min(
@@ -52,12 +91,12 @@ class EstimatedSizes(msgspec.Struct):
         )
 
 
-def bytes_that_fit(operations: Sequence[Operation], profile: Profile) -> int:
-    """How many bytes of requests one batch is estimated to hold at least beside those of *operations*."""
+def estimate(requests: Iterable[bytes]) -> EstimatedSizes:
+    """The sizes of the files of the operations whose canonical *requests* these are."""
     sizes = EstimatedSizes()
-    for operation in operations:
-        sizes.add(operation)
-    return max(0, int(sizes.left(profile) / _TEXT_RATIO))
+    for data in requests:
+        sizes.add_request(data)
+    return sizes
 
 
 def count_that_fits(operations: Sequence[Operation], profile: Profile) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -72,17 +73,22 @@ class QueuedOperation(msgspec.Struct, frozen=True):
     version: str
     retries: int
     accepted_at: int
+    type: str
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
-    """How many operations an instance may cut, the bytes of their requests, when the oldest of them was accepted
-    (microseconds; 0 without any), and how many versions of the protocol they were accepted under.
+    """The number of the operations that an instance may cut and the bytes of their requests, by type; when the oldest
+    of them was accepted (microseconds; 0 without any), and how many versions of the protocol they were accepted under.
     """
 
-    count: int
-    bytes: int
+    by_type: Mapping[str, tuple[int, int]]
     oldest: int
     versions: int
+
+    @property
+    def count(self) -> int:
+        """The number of all of them."""
+        return sum(count for count, _ in self.by_type.values())
 
 
 class OpenCut(msgspec.Struct, frozen=True):

@@ -69,8 +69,8 @@ def split_jws(text: object) -> Sequence[str]:
 def read_jws(text: str) -> CompactJws:
     """The compact JWS *text*, which was checked when it was taken. Raises :class:`ValueError` if it never was."""
     header, payload, _ = text.split(".")
-    algorithm = decode_native(decode_base64(header)).get("alg", "")
-    return CompactJws(text, str(algorithm), decode_json(decode_base64(payload)))
+    algorithm = _algorithm(header) if len(header) <= _LONGEST_HEADER_KEPT else _algorithm.__wrapped__(header)
+    return CompactJws(text, algorithm, decode_json(decode_base64(payload)))
 
 
 def parse_jws(text: object, profile: Profile) -> CompactJws:
@@ -102,6 +102,12 @@ def sign(payload: Mapping[str, Any], key: PrivateKey) -> str:
     """*payload* as a compact JWS of *key*."""
     message = f"{encode(canonical({'alg': key.algorithm}))}.{encode(canonical(payload))}"
     return f"{message}.{encode(key.sign(message.encode('ascii')))}"
+
+
+@lru_cache(maxsize=256)
+def _algorithm(header: str) -> str:
+    """The algorithm in the *header* of a JWS that was checked. Raises :class:`ValueError` if it never was."""
+    return str(decode_native(decode_base64(header)).get("alg", ""))
 
 
 @lru_cache(maxsize=256)
