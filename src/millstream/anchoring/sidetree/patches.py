@@ -6,9 +6,8 @@ other members where the network allows JSON patches.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.anchoring.sidetree.encoding import is_base64url
@@ -52,20 +51,12 @@ def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, An
         try:
             check(patch[member])
         except RequestError as error:
-            raise _of_action(action, error) from error
+            raise of_action(action, error) from error
     return patches
 
 
-@contextlib.contextmanager
-def naming_action(action: str) -> Iterator[None]:
-    """Name the *action* of the patch in a :class:`RequestError` that is raised inside the block."""
-    try:
-        yield
-    except RequestError as error:
-        raise _of_action(action, error) from error
-
-
-def _of_action(action: str, error: RequestError) -> RequestError:
+def of_action(action: str, error: RequestError) -> RequestError:
+    """*error*, which names the *action* of the patch."""
     return RequestError(error.code, f"patch {action!r}: {error}")
 
 

@@ -20,7 +20,7 @@ from millstream.anchoring.sidetree.patches import (
     MAX_SERVICE_TYPE_LENGTH,
     check_patches,
     check_purposes,
-    naming_action,
+    of_action,
     require_action,
 )
 from millstream.anchoring.sidetree.profile import (
@@ -76,6 +76,8 @@ def allow_members(value: object, allowed: Set[str], what: str) -> Object:
 
     Raises :class:`RequestError`.
     """
+    if type(value) is dict and value.keys() <= allowed:
+        return value
     members = own_members(value, what)
     unknown = (members.enumerable() if isinstance(members, InheritingObject) else members.keys()) - allowed
     if unknown and not isinstance(value, dict):
@@ -206,8 +208,10 @@ def _check_patch(patch: object, profile: Profile) -> None:
     members = own_members(patch, "a patch")
     action = require_action(members.get("action"), profile)
     if action in _CHECKS:
-        with naming_action(action):
+        try:
             _CHECKS[action](members)
+        except RequestError as error:
+            raise of_action(action, error) from error
     else:  # one that the network has added, which the reference does not know
         check_patches([patch], profile)
 
