@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millstream.messaging.async_batcher import AsyncBatcher
+from millstream.messaging.async_batcher import AsyncBatcher, Patience
 from millstream.messaging.batch_accumulator import BatchAccumulator, BatchingLimits, Slot
 
 LIMITS = BatchingLimits(max_in_flight=2, max_items=3, max_bytes=10, lingers=True)
@@ -151,9 +151,13 @@ class Calls:
         return [KeyError(item) if item.startswith("bad") else item.upper() for item in items]
 
 
-def batcher_of(calls: Calls, *, linger: float | None = None, **limits: int) -> AsyncBatcher[str, str]:
+def batcher_of(
+    calls: Calls, *, linger: float | None = None, patience: Patience | None = None, **limits: int
+) -> AsyncBatcher[str, str]:
     found = BatchingLimits(lingers=linger is not None, **{"max_in_flight": 1, **limits})
-    return AsyncBatcher(calls.run, found, failure=lambda error: RuntimeError(repr(error)), linger=linger or 0.0)
+    return AsyncBatcher(
+        calls.run, found, failure=lambda error: RuntimeError(repr(error)), linger=linger or 0.0, patience=patience
+    )
 
 
 def on_loop(test: Callable[[Calls], Awaitable[None]]) -> None:
@@ -185,6 +189,62 @@ def test_what_is_submitted_while_a_batch_is_in_flight_goes_with_the_next() -> No
         calls.gate.set()
         assert await asyncio.gather(first, *others) == ["A", "B", "C"]
         assert calls.batches == [["a"], ["b", "c"]]
+
+    on_loop(test)
+
+
+async def in_flight(batcher: AsyncBatcher[str, str], calls: Calls, items: str) -> None:
+    """Let a batch of *items* end while ``next`` has come."""
+    calls.gate = asyncio.Event()
+    results = [batcher.submit(item) for item in items]
+    while not calls.batches:
+        await asyncio.sleep(0)
+    batcher.submit("next")
+    calls.gate.set()
+    await asyncio.gather(*results)
+
+
+@pytest.mark.parametrize(("items", "others"), [("abc", "de"), ("abcde", "fgh")])
+def test_with_patience_a_batch_waits_until_it_has_as_many_items_as_the_last_one_or_enough(
+    items: str, others: str
+) -> None:
+    async def test(calls: Calls) -> None:
+        batcher = batcher_of(calls, patience=Patience(items=4, times=1e9, seconds=3600.0))
+        await in_flight(batcher, calls, items)
+        results = [batcher.submit(item) for item in others[:-1]]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert calls.batches == [list(items)]
+        await asyncio.gather(*results, batcher.submit(others[-1]))
+        assert calls.batches[1:] == [["next", *others]]
+        assert await batcher.submit("alone") == "ALONE"
+
+    on_loop(test)
+
+
+@pytest.mark.parametrize(
+    "patience", [Patience(items=4, times=0.5, seconds=3600.0), Patience(items=4, times=1e9, seconds=0.001)]
+)
+def test_with_patience_a_batch_waits_no_longer_than_the_last_one_allows(patience: Patience) -> None:
+    async def test(calls: Calls) -> None:
+        batcher = batcher_of(calls, patience=patience)
+        await in_flight(batcher, calls, "abc")
+        await batcher.flush()
+        assert calls.batches == [["a", "b", "c"], ["next"]]
+
+    on_loop(test)
+
+
+def test_a_batcher_that_is_closed_while_a_batch_waits_for_more_items_fails_it() -> None:
+    async def test(calls: Calls) -> None:
+        batcher = batcher_of(calls, patience=Patience(items=4, times=1e9, seconds=3600.0))
+        await in_flight(batcher, calls, "abc")
+        late = batcher.submit("late")
+        await asyncio.sleep(0)
+        batcher.close()
+        with pytest.raises(RuntimeError, match="CancelledError"):
+            await late
+        assert await batcher.submit("d") == "D"
 
     on_loop(test)
 

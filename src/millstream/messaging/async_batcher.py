@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
+import msgspec
+
 from millstream.messaging.batch_accumulator import BatchAccumulator, BatchingLimits, Slot
 
 Item = TypeVar("Item")
@@ -15,14 +17,25 @@ _Pending = tuple[Item, asyncio.Future[Result]]
 """An item and its future result."""
 
 
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """For how long a batch waits for more items when another one has ended: until it has as many as that one, or
+    ``items``, but not longer than ``times`` the duration of that one, or ``seconds``.
+    """
+
+    items: int
+    times: float
+    seconds: float
+
+
 class AsyncBatcher(Generic[Item, Result]):
     """Runs items that are submitted at the same time together, as *limits* allow. For one event loop.
 
     *run* gets the items of a batch in the order of their submission and returns an outcome for each; one that is an
     exception is raised to the caller that submitted the item. An exception that *run* raises is raised to all of the
     batch, as the exception that *failure* makes of it. A batch that is not full waits for *linger* seconds if the
-    limits have one. With *drops_cancelled* an item whose submission is cancelled before it is in flight is not run.
-    *on_idle* is called whenever nothing waits or is in flight any more.
+    limits have one; one that fills while another one is in flight waits for more items as *patience* says, for which
+    the limits must allow only one in flight. With *drops_cancelled* an item whose submission is cancelled before it is
+    in flight is not run. *on_idle* is called whenever nothing waits or is in flight any more.
     """
 
     def __init__(
@@ -32,6 +45,7 @@ class AsyncBatcher(Generic[Item, Result]):
         *,
         failure: Callable[[BaseException], Exception],
         linger: float = 0.0,
+        patience: Patience | None = None,
         drops_cancelled: bool = False,
         on_idle: Callable[[], object] | None = None,
     ) -> None:
@@ -39,6 +53,8 @@ class AsyncBatcher(Generic[Item, Result]):
         self._accumulator: BatchAccumulator[_Pending[Item, Result]] = BatchAccumulator(limits)
         self._failure = failure
         self._lingers, self._linger = limits.lingers, linger
+        self._patience = patience
+        self._awaited: tuple[int, asyncio.Future[None]] | None = None  # so many items end a pause
         self._is_wanted = _is_awaited if drops_cancelled else None
         self._on_idle = on_idle
         self._timer: asyncio.TimerHandle | None = None
@@ -49,6 +65,8 @@ class AsyncBatcher(Generic[Item, Result]):
         """The future result of *item*, which counts as *count* items and *size* bytes."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._accumulator.add((item, result), count=count, size=size)
+        if self._awaited is not None and self._accumulator.items >= self._awaited[0]:
+            _resolve(self._awaited[1])
         if self._accumulator.needs_slot or (self._lingers and self._timer is None):
             self._advance()
         return result
@@ -104,21 +122,45 @@ class AsyncBatcher(Generic[Item, Result]):
             self._timer = None
 
     async def _work(self, slot: Slot) -> None:
+        loop, items, seconds = asyncio.get_running_loop(), 0, 0.0
         has_more = True
         while has_more:
             await asyncio.sleep(0)  # calls that are made in this moment go along
+            if self._accumulator.items < items:
+                await self._pause(items, seconds)
+            items = self._accumulator.items
             batch = self._accumulator.take(slot, self._is_wanted)
             if not batch:
                 self._advance()  # where all were dropped, the timer ends
                 return
             self._advance()
             self._in_flight[slot] = batch
+            began = loop.time()
             try:
                 await self._deliver(batch)
             finally:
                 del self._in_flight[slot]
+            items, seconds = self._pause_after(items, loop.time() - began)
             self._accumulator.finish(slot)
             has_more = not self._accumulator.is_empty
+
+    def _pause_after(self, items: int, seconds: float) -> tuple[int, float]:
+        """For how many items the next batch waits, and for how long, after one of *items* that took *seconds*."""
+        if self._patience is None:
+            return 0, 0.0
+        return min(items, self._patience.items), min(seconds * self._patience.times, self._patience.seconds)
+
+    async def _pause(self, items: int, seconds: float) -> None:
+        """Return when *items* items wait, or after *seconds*."""
+        loop = asyncio.get_running_loop()
+        enough = loop.create_future()
+        timer = loop.call_later(seconds, _resolve, enough)
+        self._awaited = items, enough
+        try:
+            await enough
+        finally:
+            self._awaited = None
+            timer.cancel()
 
     async def _deliver(self, batch: Sequence[_Pending[Item, Result]]) -> None:
         try:
@@ -147,6 +189,11 @@ class AsyncBatcher(Generic[Item, Result]):
         self._advance()
         if self._on_idle is not None and self._accumulator.is_idle:
             self._on_idle()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _is_awaited(entry: _Pending[Item, Result]) -> bool:

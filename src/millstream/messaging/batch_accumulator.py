@@ -59,6 +59,11 @@ class BatchAccumulator(Generic[Item]):
         return [item for item, _, _ in self._waiting]
 
     @property
+    def items(self) -> int:
+        """The number of items that wait, as :meth:`add` counts them."""
+        return self._items
+
+    @property
     def is_empty(self) -> bool:
         """Whether no item waits."""
         return not self._waiting

@@ -16,6 +16,7 @@ import msgspec
 
 from millstream.core.address import Address
 from millstream.core.decoding import prepared
+from millstream.core.interpreter import collect_for_requests
 from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import CREATE_TOPIC
@@ -97,6 +98,7 @@ async def _serve(url: str, port: int, limits: Limits, death: CrashPoint | None, 
     mortal = [*([CallLog(Path(calls))] if calls else ()), *([CrashInterceptor(death)] if death is not None else ())]
     with open_store(url) as store:
         async with BrokerServer(store, Address("127.0.0.1", port), limits=limits, interceptors=mortal) as server:
+            collect_for_requests()  # as `millstream serve` does
             print(server.port, flush=True)
             await asyncio.Event().wait()
 

@@ -13,7 +13,7 @@ import numpy as np
 from pyarrow import RecordBatch
 
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
-from millstream.messaging.async_batcher import AsyncBatcher
+from millstream.messaging.async_batcher import AsyncBatcher, Patience
 from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex
 from millstream.messaging.broker.storage.message_cache import MessageCache
@@ -26,6 +26,8 @@ TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 MAX_QUEUES: Final = 256
 MIN_COLUMNS: Final = 64
 """Calls with fewer messages go together, and cost less as objects than as columns."""
+PATIENCE: Final = Patience(items=16, times=3.0, seconds=0.005)
+"""For calls with few messages: a commit costs the processor as much as several of them."""
 
 _KINDS: Final[dict[str, int]] = {name: v2.MessageType.Value(name) for name in TYPES}
 _NAME: Final = re.compile(r"[%a-zA-Z0-9_][%a-zA-Z0-9_-]{0,126}")
@@ -91,7 +93,9 @@ class Topic:
         self._is_closed = False
         self._turns = itertools.count()
         self._known = DeduplicationIndex(DEDUPLICATION_WINDOW)
-        self._batcher = AsyncBatcher(self._publish_together, BatchingLimits(max_in_flight=1), failure=_append_failure)
+        self._batcher = AsyncBatcher(
+            self._publish_together, BatchingLimits(max_in_flight=1), failure=_append_failure, patience=PATIENCE
+        )
         self.message_cache = MessageCache(self._log)
         self._remember_tail()
 
@@ -136,7 +140,7 @@ class Topic:
         """
         if len(messages) >= MIN_COLUMNS:
             return await self.publish_columns([_name(message) for message in messages], messages)
-        return await self._batcher.submit(messages)
+        return await self._batcher.submit(messages, count=len(messages))
 
     async def publish_columns(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
         """Like :meth:`publish`, of *messages* whose ids of the protocol are *names*; in one append."""
