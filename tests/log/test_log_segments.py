@@ -172,7 +172,7 @@ def test_a_commit_reads_lease_and_end_again_only_when_they_may_have_changed(
         writer.append([b"first"])
         reads.clear()
         writer.append([b"second"])
-        assert reads == ["end"]
+        assert not reads
         write_lease(place(folder) / "lease", LeaseRecord(2, b"", 0, 2))
         with pytest.raises(FencedError, match="another writer has taken over"):
             writer.append([b"late"])

@@ -98,8 +98,9 @@ class SectionWriter:
         if dictionary is None:
             self.add_values(column, array)
         else:
-            self.add_numbers(column, INDEX, dictionary.indices.to_numpy())
-            self.add_values(column, dictionary.dictionary)
+            index, values = dictionary
+            self.add_numbers(column, INDEX, index)
+            self.add_values(column, values)
 
     def finish(self) -> tuple[int, list[Any]]:
         """How many sections there are, and the buffers to write one after the other: ``stored_bytes`` bytes."""
@@ -249,13 +250,20 @@ def _narrowest_delta(least: int, most: int) -> int | None:
     return None
 
 
-def _dictionary(array: Any) -> Any:
-    """The dictionary form of *array* where it is likely to be smaller: judged by a sample, then by the result."""
+def _dictionary(array: Any) -> tuple[npt.NDArray[Any], Any] | None:
+    """The place of each value of *array* among its different values, and these, where that is likely to be smaller:
+    judged by a sample, then by the result."""
     count = len(array)
     if count < 8 or (count > _SAMPLE and len(array[:_SAMPLE].unique()) > _SAMPLE // 2):
         return None
+    if count <= _FEW:  # Arrow would release the interpreter
+        values = array.to_pylist()
+        places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+        if len(places) > count // 2:
+            return None
+        return np.array([places[value] for value in values]), pa.array(list(places), array.type)
     dictionary = array.dictionary_encode()
-    return dictionary if len(dictionary.dictionary) <= count // 2 else None
+    return (dictionary.indices.to_numpy(), dictionary.dictionary) if len(dictionary.dictionary) <= count // 2 else None
 
 
 def _view(raw: Any, kind: Any, items: int, column: int) -> npt.NDArray[Any]:
