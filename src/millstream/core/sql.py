@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import BusyError, InputError
 from millstream.core.retry import RetryPolicy
-from millstream.core.sql_failures import describe_sql_failure
+from millstream.core.sql_failures import describe_sql_failure, driver_failure
 
 Result = TypeVar("Result")
 
@@ -98,11 +98,11 @@ _fences = threading.local()
 
 def _begin_immediate(connection: sa.Connection) -> None:
     """Begin by SQLite's driver: SQLAlchemy takes a third of the time of a small transaction for this statement."""
-    statement, driver = "BEGIN IMMEDIATE", connection.dialect.loaded_dbapi
+    statement = "BEGIN IMMEDIATE"
     try:
         connection.connection.cursor().execute(statement)
-    except driver.Error as error:
-        raise sa.exc.DBAPIError.instance(statement, None, error, driver.Error, dialect=connection.dialect) from error
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise driver_failure(connection, statement, error) from error
 
 
 class _EngineWriter:

@@ -39,6 +39,14 @@ def describe_sql_failure(error: sa.exc.DBAPIError) -> str:
     return _phrase(error, _code(cause), reason).format(reason)
 
 
+def driver_failure(connection: sa.Connection, statement: str, error: Exception) -> sa.exc.DBAPIError:
+    """What SQLAlchemy raises for the driver's *error* in *statement*, which was executed by the driver itself."""
+    base = connection.dialect.loaded_dbapi.Error
+    raised = sa.exc.DBAPIError.instance(statement, None, error, base, dialect=connection.dialect)
+    assert isinstance(raised, sa.exc.DBAPIError)
+    return raised
+
+
 def _phrase(error: sa.exc.DBAPIError, code: int | str | None, reason: str) -> str:
     for phrase, codes in _PHRASES:
         if code in codes:

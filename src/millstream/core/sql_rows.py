@@ -12,6 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 
+from millstream.core.sql_failures import driver_failure
+
 
 class _Among(sa.sql.expression.ColumnElement[bool]):
     """Whether a column is one of the values of a JSON array."""
@@ -103,7 +105,7 @@ class DriverQuery:
         self._fixed = dict(compiled.params)
 
     def rows(self, connection: sa.Connection, **values: Any) -> Sequence[Sequence[Any]]:
-        """The rows for those *values*."""
+        """The rows for those *values*. Raises :class:`sqlalchemy.exc.DBAPIError`."""
         if not _is_sqlite(connection):
             return connection.execute(self._statement, values).fetchall()
         given = self._fixed | values
@@ -111,6 +113,8 @@ class DriverQuery:
         try:
             cursor.execute(self._text, [given[name] for name in self._names])
             return cursor.fetchall()
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise driver_failure(connection, self._text, error) from error
         finally:
             cursor.close()
 

@@ -180,3 +180,15 @@ def test_a_group_of_updates_is_judged_with_three_look_ups_and_stored_with_one_st
     assert len(writes) == 1 and len(connections) == 2, "one to look, one to write"
     asked = [text.partition("FROM ")[2].split()[0] for text in look_ups]
     assert asked == ["registry_operations", "registry_pending_anchors", "registry_history", "registry_following"]
+
+
+@pytest.mark.parametrize("table", ["registry_operations", "registry_history", "registry_following"])
+def test_a_database_that_fails_while_updates_are_judged_does_not_answer(sqlite_fleet: Any, table: str) -> None:
+    registry, person = sqlite_fleet.instance(), DidOwner("failing")
+    registry.acceptance.submit(request_of(person.create))
+    update = request_of(person.update())
+    sqlite_fleet.sql(f"ALTER TABLE {table} RENAME TO absent")
+    with pytest.raises(DatabaseBusyError, match="no such table"):
+        registry.acceptance.submit(update)
+    sqlite_fleet.sql(f"ALTER TABLE absent RENAME TO {table}")
+    assert registry.acceptance.submit(update).state == OperationState.ACCEPTED
