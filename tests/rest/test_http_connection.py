@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.core.amounts import parse_duration
 from millstream.core.canonical import canonical_json
-from millstream.rest.connection import LONGEST_HEAD, DirectAnswer, Headers, ResponseTransport
+from millstream.rest.connection import LONGEST_HEAD, BoundedHttpProtocol, DirectAnswer, Headers, ResponseTransport
 from millstream.rest.server import serving
 from millstream.settings import SettingsError, load_settings
 from millstream.settings.serving import HttpSettings
@@ -329,6 +330,58 @@ def test_many_requests_at_once_are_all_answered_in_order(api: Api) -> None:
         sender.start()
         assert [connection.answer().status for _ in range(21 * 50)] == ([200] * 20 + [400]) * 50
         sender.join()
+
+
+def test_an_answer_ends_when_its_client_leaves_though_another_request_waits() -> None:
+    async def endless(_scope: Scope, receive: Receive, send: Send) -> None:
+        async def write() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while True:
+                await send({"type": "http.response.body", "body": b"x" * 10_000, "more_body": True})
+                await asyncio.sleep(0)
+
+        writing = asyncio.create_task(write())
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        writing.cancel()
+        ended.set()
+
+    async def serve() -> None:
+        async with serving(endless, "127.0.0.1", 0, HttpSettings()) as port:
+            with RawConnection(port) as leaving:
+                leaving.send(2 * HEALTH)
+                await asyncio.to_thread(leaving.is_answered_within, 10)
+            await asyncio.wait_for(ended.wait(), 10)
+
+    ended = asyncio.Event()
+    asyncio.run(serve())
+
+
+def test_requests_that_wait_for_earlier_answers_are_few_however_many_are_sent() -> None:
+    """Each that waits takes a hundred times the memory of its bytes."""
+    count, waiting, connections = 6_000, list[int](), list[BoundedHttpProtocol]()
+
+    async def numbered(scope: Scope, receive: Receive, send: Send) -> None:
+        if not connections:
+            connections.extend(each for each in gc.get_objects() if isinstance(each, BoundedHttpProtocol))
+        waiting.append(max(len(each.pipeline) for each in connections))
+        await Response(scope["path"])(scope, receive, send)
+
+    def ask(port: int) -> None:
+        with RawConnection(port) as one:
+            sender = threading.Thread(
+                target=one.send, args=[b"".join(b"GET /%d HTTP/1.1\r\n\r\n" % n for n in range(count))]
+            )
+            sender.start()
+            assert [one.answer().body for _ in range(count)] == [b"/%d" % number for number in range(count)]
+            sender.join()
+
+    async def serve() -> None:
+        async with serving(numbered, "127.0.0.1", 0, HttpSettings()) as port:
+            await asyncio.to_thread(ask, port)
+
+    asyncio.run(serve())
+    assert max(waiting) < 500
 
 
 @pytest.mark.parametrize("part", [b"0\r\nX: ", b"0\r\n", b"1;", b"1\r\n{\r\n0\r\nContent-Type: "])

@@ -18,7 +18,8 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from millstream.rest.bodies import answer
@@ -168,6 +169,22 @@ class ResponseTransport:
             self.write(b"")
 
 
+class _PipelineFlow(FlowControl):
+    """Reading is resumed only if *may_read*: uvicorn resumes it at each answer, which lets in more requests than one.
+
+    A client that sends many requests at once and reads no answer would fill the memory with requests that wait.
+    """
+
+    def __init__(self, transport: asyncio.Transport, may_read: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._may_read = may_read
+
+    def resume_reading(self) -> None:
+        """Read on, unless requests wait for the answers of earlier ones."""
+        if self._may_read():
+            super().resume_reading()
+
+
 def bounded_protocol(limits: HttpLimits) -> type[BoundedHttpProtocol]:
     """The protocol class of connections with these *limits*."""
     return type("BoundedHttpProtocol", (BoundedHttpProtocol,), {"limits": limits})
@@ -189,6 +206,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._inner, self.app = self.app, self._serve
         self._direct: DirectEndpoint | None = getattr(config.app, "direct", None)
         self._direct_request: _DirectRequest | None = None
+        self._served: RequestResponseCycle | None = None
         self._socket: asyncio.Transport
         self._output: ResponseTransport
         self._incoming = _Incoming()
@@ -197,6 +215,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_bytes = self._body_bytes = self._unsent = 0
         self._waited = self._body_seconds = self._unread_seconds = 0.0
         self._unanswered = 0
+        self._unparsed = b""
         self._fault: _Refusal | None = None
         self._refusal: _Refusal | None = None
         self._tick = min(1.0, self.limits.header_timeout / 4, self.limits.body_timeout / 4)
@@ -210,6 +229,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._socket = transport
         self._output = ResponseTransport(transport, self.loop, self.end, self._is_ending)
         super().connection_made(cast(asyncio.Transport, self._output))
+        self.flow = _PipelineFlow(self.transport, self._may_read)
         self._checked_at = self.loop.time()
         self._timer = self.loop.call_later(self._tick, self._check)
         most = self.limits.max_connections
@@ -220,16 +240,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The client disconnected, or was disconnected."""
         if self._timer is not None:
             self._timer.cancel()
+        self._unparsed = b""
         super().connection_lost(exc)
+        if self._served is not None and not self._served.response_complete:  # uvicorn tells only the last request
+            self._served.disconnected = True
+            self._served.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        """Parse *data*; headers in steps so small that their size limit is enforced in time."""
+        """Parse *data*; headers in steps so small that their size limit is enforced in time.
+
+        What follows a request that waits for the answer of an earlier one stays as it is: bytes need less memory.
+        """
         self._unset_keepalive_if_required()
-        rest = memoryview(data)
-        while rest and self._phase not in (_Phase.IGNORED, _Phase.ENDING):
+        rest = memoryview(self._unparsed + data)
+        while rest and self._phase not in (_Phase.IGNORED, _Phase.ENDING) and not self.pipeline:
             part = rest[: _STEP if self._phase is not _Phase.BODY else LONGEST_HEAD]
             rest = rest[len(part) :]
             self._feed(part)
+        self._unparsed = bytes(rest) if self.pipeline else b""
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client has closed its side; it may still read."""
@@ -321,6 +349,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._phase is _Phase.HEAD:  # the next request has begun, so this connection is not idle
             self._unset_keepalive_if_required()
+        if self._unparsed and not self.pipeline:
+            self.loop.call_soon(self._parse_rest)
         if self._refusal is not None and not self._unanswered and not self._is_ending():
             self._write_refusal(self._refusal)
 
@@ -350,6 +380,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             _log.exception("a request failed: %s %s", scope["method"], scope["path"])
             await internal_error()(scope, receive, send_last_or_not)
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
+
     def _is_direct(self, direct: DirectEndpoint, version: str) -> bool:
         """Whether the request whose headers were received is answered without ASGI: none that has to wait is."""
         return (
@@ -373,6 +407,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
     # Refusals
+
+    def _parse_rest(self) -> None:
+        """Parse what was received before the last of the waiting requests began, and read on."""
+        if not self._is_ending():
+            self.data_received(b"")
+            self.flow.resume_reading()
+
+    def _may_read(self) -> bool:
+        return self._phase is _Phase.ENDING or not (self.pipeline or self._unparsed)
 
     def _feed(self, part: memoryview) -> None:
         if self._phase is _Phase.IDLE:
