@@ -14,8 +14,12 @@ from typing import Any
 import click
 import pytest
 
+from millstream.cli.batch import TOOLS
+from millstream.cli.command_group import load_command
 from millstream.cli.main import millstream, run
 from millstream.core.shown_commands import arguments
+from millstream.status.verdict.issues import make_issue
+from millstream.status.verdict.kinds import KINDS
 from millstream.stores import LocalStore
 
 ROOT = Path(__file__).parents[2] / "src" / "millstream"
@@ -27,6 +31,8 @@ def parsed(shown: str) -> dict[str, Any]:
     program, *words = shlex.split(shown)
     assert program == "millstream"
     command: click.Command = millstream
+    if words[0] == "batch" and words[1] in TOOLS:
+        command, words = load_command(TOOLS[words[1]]), words[2:]
     while isinstance(command, click.Group):
         found = command.get_command(click.Context(command), words.pop(0))
         assert found is not None, shown
@@ -67,6 +73,16 @@ def test_the_commands_in_errors_about_such_a_space_can_be_typed(
         told = capsys.readouterr().err
         (shown,) = re.findall("`(millstream [^`]+)`", told) or [told]
         assert {"one", "-x"} <= set(parsed(shown).values()), shown
+
+
+def test_the_commands_of_the_verdict_can_be_typed_for_a_store_with_a_space_in_its_name() -> None:
+    todos = [
+        make_issue(kind, "my disk", "", "/", where="OUT").todo
+        for kind, known in KINDS.items()
+        if "{subject}" in known.todo
+    ]
+    shown = [command for todo in todos for command in re.findall("`(millstream [^`]+)`", todo) if "my disk" in command]
+    assert len(shown) > 5 and all("my disk" in str(list(parsed(command).values())) for command in shown)
 
 
 def quoted_arguments(path: Path) -> Iterator[str]:

@@ -86,8 +86,12 @@ def report(
     return 0 if not left and all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
 
 
+def _check_command(store: str, space: str) -> str:
+    return f"millstream mill check --store {shlex.quote(store)} --space {shlex.quote(space)}"
+
+
 def _without_report(node: Node, store: str, space: str) -> str:
-    line = f"{store}/{space}: no report yet; run `millstream mill check --store {store} --space {shlex.quote(space)}`"
+    line = f"{store}/{space}: no report yet; run `{_check_command(store, space)}`"
     is_protected = store in node.stores.providers and find_adopted_store(node.stores.providers[store]) is not None
     return f"{line} (`millstream status` shows what `protect` read)" if is_protected else line
 
@@ -101,8 +105,7 @@ def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -
     lines = node.mill.reports.archive.lines(store, space)
     if lines is None:
         raise ReportError(
-            f"the last report on {space} in {store} has no table: run `millstream mill check --store {store} --space "
-            f"{shlex.quote(space)}` first"
+            f"the last report on {space} in {store} has no table: run `{_check_command(store, space)}` first"
         )
     with replacing(path) as file:
         file.writelines(lines)

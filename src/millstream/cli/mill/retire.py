@@ -10,6 +10,7 @@ from millstream.cli.common import data_options, echo_line, json_option, print_js
 from millstream.cli.examples import example
 from millstream.cli.mill.audit import process_audits
 from millstream.core.amounts import counted, size_text
+from millstream.core.shown_commands import arguments
 from millstream.mill.retirement import StoreRecords, StoreRetirement, require_copies
 from millstream.node import Node
 from millstream.settings import Settings
@@ -73,7 +74,7 @@ def _print(found: StoreRecords, *, retired: bool) -> None:
         if found.last_copies > len(found.named):
             click.echo(f"  and {found.last_copies - len(found.named):,} more", err=True)
     if not retired:
-        command = f"`millstream mill retire {found.store} --yes`"
+        command = f"`millstream mill retire {arguments(found.store, options='--yes')}`"
         if found.last_copies:
-            command = f"`millstream mill retire {found.store} --yes --last-copies`"
+            command = f"`millstream mill retire {arguments(found.store, options='--yes --last-copies')}`"
         click.echo(f"nothing was changed; {command} retires these records")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import click
 
+from millstream.core.shown_commands import arguments
 from millstream.mill.configured_stores import is_system
 from millstream.mill.errors import PolicyError, UnknownSpaceError, UnknownStoreError
 from millstream.node import Node
@@ -46,7 +47,7 @@ def chosen_spaces(
         for name in sorted({name for name, _ in known if name not in node.stores.providers and store is None}):
             click.echo(
                 f"{name}: the manifest knows items in it, and no such store is configured; if it was removed for good, "
-                f"`millstream mill retire {name}` retires its records",
+                f"`millstream mill retire {arguments(name)}` retires its records",
                 err=True,
             )
             unlisted.append(name)

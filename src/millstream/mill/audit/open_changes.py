@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS
+from millstream.core.shown_commands import arguments
 from millstream.stores.audit import AuditedStore, AuditIntent, AuditOutbox, HolderState, describe_holder
 from millstream.stores.protocol import Store
 
@@ -90,7 +91,7 @@ def _remedy(store: str, state: HolderState, stores: Mapping[str, Store]) -> str:
         return f"store {store!r} is not audited any more: set stores.{store}.audited to settle them, {_RECOVER}"
     return (
         f"store {store!r} is not in the settings: put it back as an audited store to settle them, {_RECOVER}; if it "
-        f"was removed for good, `millstream mill retire {store}` ends them with its other records"
+        f"was removed for good, `millstream mill retire {arguments(store)}` ends them with its other records"
     )
 
 

@@ -81,7 +81,7 @@ def transfer(
     if reads >= READ_ATTEMPTS:
         raise DuplicationError(
             f"{source} was read {reads} times, but never matched its checksum {sha256}: the item may be corrupt; run "
-            f"`millstream mill check --store {source.store} --space {shlex.quote(source.space)}`"
+            f"`millstream mill check --store {shlex.quote(source.store)} --space {shlex.quote(source.space)}`"
         )
     raise DuplicationError(
         f"{destination} was written {writes} times, but never had the checksum {sha256} afterwards: check the disk or "

@@ -271,8 +271,8 @@ def report(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> IntegrityRe
     if found is None:
         store, space = request.query.store, request.query.space
         raise NoReportError(
-            f"space {space!r} of store {store!r} was never checked: run `millstream mill check --store {store} --space "
-            f"{shlex.quote(space)}`"
+            f"space {space!r} of store {store!r} was never checked: run "
+            f"`millstream mill check --store {shlex.quote(store)} --space {shlex.quote(space)}`"
         )
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from millstream.status.verdict.kinds import KINDS
@@ -31,7 +32,7 @@ def make_issue(
         since=since,
         what=what,
         meaning=described.meaning,
-        todo=described.todo.replace("{subject}", subject).replace("{where}", where),
+        todo=described.todo.replace("{subject}", shlex.quote(subject)).replace("{where}", where),
         page=page,
         area=described.area,
         count=count,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
@@ -106,13 +107,18 @@ def _reports(facts: Facts, copies: CopiesStatus) -> Iterator[Issue]:
     for store, spaces in sorted(absent.items()):
         text = f"there is no report on {named('space', spaces)} in the store {store}"
         yield make_issue(
-            "report-absent", store, text, "/integrity/reports", count=len(spaces), where=f" --store {store}"
+            "report-absent",
+            store,
+            text,
+            "/integrity/reports",
+            count=len(spaces),
+            where=f" --store {shlex.quote(store)}",
         )
     for store, spaces in sorted(stale.items()):
         age = age_text(facts.at - oldest[store])
         text = f"the last report on {named('space', spaces)} in the store {store} is {age} old"
         since = oldest[store] + facts.limits.report_age
-        where = f" --store {store}"
+        where = f" --store {shlex.quote(store)}"
         yield make_issue("report-stale", store, text, "/integrity/reports", since=since, count=len(spaces), where=where)
 
 
