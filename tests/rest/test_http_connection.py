@@ -409,6 +409,35 @@ def test_an_upgrade_that_is_not_offered_is_passed_over(api: Api) -> None:
     assert found.status == 200 and found.headers["connection"] == "close"
 
 
+@pytest.mark.parametrize("sends_no_more", [True, False])
+def test_a_request_with_an_empty_line_behind_it_is_answered(sends_no_more: bool) -> None:
+    """The line comes by itself, and the answer after the deadline that headers have."""
+    began = threading.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        began.set()
+        passed = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.3, passed.set)
+        await passed.wait()
+        await Response(b"late")(scope, receive, send)
+
+    def ask(port: int) -> Any:
+        with RawConnection(port) as connection:
+            connection.send(HEALTH)
+            assert began.wait(10)
+            connection.send(b"\r\n")
+            if sends_no_more:
+                connection.send_no_more()
+            return connection.answer().body
+
+    async def serve() -> Any:
+        settings = HttpSettings(header_timeout=parse_duration("50ms"), body_timeout=parse_duration("50ms"))
+        async with serving(slow, "127.0.0.1", 0, settings) as port:
+            return await asyncio.to_thread(ask, port)
+
+    assert asyncio.run(serve()) == b"late"
+
+
 def test_a_fault_of_the_server_has_a_code_and_no_details() -> None:
     async def broken(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise RuntimeError("a secret")

@@ -264,7 +264,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_eof = True
         if self._phase is _Phase.BODY or (self._phase is _Phase.HEAD and self._has_begun):
             self._refuse(_Refusal(400, "bad_request", "the request is incomplete: send it again"))
-        elif self._phase is _Phase.IDLE and self._unanswered and not self.cycle.response_started:
+        elif self._is_between_requests() and self._unanswered and not self.cycle.response_started:
             self.cycle.keep_alive = False
         else:
             return self._phase is _Phase.IGNORED
@@ -414,6 +414,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.data_received(b"")
             self.flow.resume_reading()
 
+    def _is_between_requests(self) -> bool:
+        """Whether all that was received of the next request is empty lines, which some clients send after a body."""
+        return self._phase is _Phase.IDLE or (self._phase is _Phase.HEAD and not self._has_begun)
+
     def _may_read(self) -> bool:
         return self._phase is _Phase.ENDING or not (self.pipeline or self._unparsed)
 
@@ -534,7 +538,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self._has_begun:
                 text = f"the headers were not complete after {self.limits.header_timeout:g} seconds"
                 self._refuse(_Refusal(408, "timeout", text))
-            else:
+            elif not self._unanswered:
                 self._socket.close()  # a browser that connects in advance expects no answer
         elif self._phase is _Phase.BODY and not self.cycle.waiting_for_100_continue:
             self._body_seconds += passed
