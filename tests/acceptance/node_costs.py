@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from several_nodes import GROUPS, LEASE, LOG, OUTPUTS, SPACE, TOPIC, Cluster
+from several_nodes import GROUPS, LOG, OUTPUTS, SPACE, TOPIC, Cluster
 
 from millstream.anchoring.journal_reader import JournalReader
 from millstream.anchoring.registry.tables import operations
@@ -48,6 +48,7 @@ MESSAGES, SENDS, OPERATIONS, ITEMS = 1_000_000, 60_000, 20_000, 3_000
 _FIRST_ITEMS = 200
 """Items that are copied and checked before the figures begin: each process opens its clients of the buckets then."""
 _ENVIRONMENT = {
+    "MILLSTREAM_NODE__LEASE": "15s",  # the default; several_nodes.py has a shorter one, at a cost
     "MILLSTREAM_SERVE__REGISTRY": "true",
     "MILLSTREAM_BATCHING__MAX_COUNT": "1000",
     "MILLSTREAM_SERVE__PRODUCERS": "false",  # the program puts the tasks itself
@@ -60,7 +61,7 @@ _THREADS = 6
 _CORES = sorted(os.sched_getaffinity(0))
 """At least two. The last one is that of the processes: else their time would grow with what the servers do."""
 
-_QUIET = 20.0
+_SETTLING, _QUIET = 45.0, 20.0  # seconds until the roles are shared out, and in which idle processes are measured
 _APPEND = _SOURCES = 1_000
 _TASKS_FIRST = 12
 _AT_ONCE = 64
@@ -92,7 +93,7 @@ class Members:
         cluster.create_topic()
         for port in self.http:
             self._wait(lambda port=port: _answers(port))  # type: ignore[misc]
-        cluster.clock.sleep(3 * LEASE)
+        cluster.clock.sleep(_SETTLING)
         before = self._taken()
         cluster.clock.sleep(_QUIET)
         self.idle = (self._taken() - before) / _QUIET

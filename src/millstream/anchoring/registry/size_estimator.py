@@ -16,6 +16,7 @@ from millstream.anchoring.sidetree import (
 )
 from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import stored_operation
+from millstream.core.decoding import prepared
 
 _REFERENCE_BYTES = 72  # a reference or suffix data in an index file: 694 kB for 10,000 creates
 _TEXT_RATIO = 0.5  # base64url and JSON under GZIP: 0.47 for signatures, 0.45 for deltas, measured
@@ -30,7 +31,7 @@ class _RequestParts(msgspec.Struct, frozen=True):
     delta: msgspec.Raw = msgspec.Raw()
 
 
-_parts = msgspec.json.Decoder(_RequestParts)
+_parts = msgspec.json.Decoder(prepared(_RequestParts))
 
 
 class EstimatedSizes(msgspec.Struct):
@@ -44,14 +45,9 @@ class EstimatedSizes(msgspec.Struct):
 
     def add(self, operation: Operation) -> None:
         """Count one more operation: each file grows by at most half of the bytes of its request."""
-        proof = 0.0 if operation.signed is None else len(operation.signed.text) * _TEXT_RATIO
-        self.chunk += 0.0 if operation.delta is None else len(canonical(operation.delta)) * _TEXT_RATIO
-        if operation.type == OperationType.UPDATE:
-            self.provisional_index += _REFERENCE_BYTES
-            self.provisional_proof += proof
-        else:
-            self.core_index += _REFERENCE_BYTES
-            self.core_proof += proof
+        signed = "" if operation.signed is None else operation.signed.text
+        delta = b"" if operation.delta is None else canonical(operation.delta)
+        self._add(operation.type, len(signed), len(delta))
 
     def add_request(self, data: bytes) -> None:
         """As :meth:`add`, for an operation whose canonical request is *data*; no more of it is read than needed."""
@@ -60,14 +56,17 @@ class EstimatedSizes(msgspec.Struct):
         except msgspec.DecodeError:  # text with a lone surrogate
             self.add(stored_operation(data, ""))
             return
-        proof = len(parts.signedData) * _TEXT_RATIO
-        self.chunk += len(parts.delta) * _TEXT_RATIO
-        if parts.type == OperationType.UPDATE:
+        self._add(parts.type, len(parts.signedData), len(parts.delta))
+
+    def _add(self, kind: str, signed: int, delta: int) -> None:
+        """Count an operation *kind* with so many bytes of signed data and of its delta."""
+        self.chunk += delta * _TEXT_RATIO
+        if kind == OperationType.UPDATE:
             self.provisional_index += _REFERENCE_BYTES
-            self.provisional_proof += proof
+            self.provisional_proof += signed * _TEXT_RATIO
         else:
             self.core_index += _REFERENCE_BYTES
-            self.core_proof += proof
+            self.core_proof += signed * _TEXT_RATIO
 
     def add_unread(self, kind: str, count: int, request_bytes: int) -> None:
         """Count *count* more operations *kind*, whose requests have *request_bytes*: by at most so much files grow."""
