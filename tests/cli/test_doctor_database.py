@@ -9,6 +9,7 @@ import pytest
 
 from millstream.cli.doctor_database import _packet, left_over_states
 from millstream.cli.main import run
+from millstream.core.documents import DocumentBusyError
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
 from support.server_databases import new_database
@@ -75,6 +76,17 @@ def test_the_doctor_asks_the_server_and_names_what_a_move_has_left(
             state.path.write_bytes(b"[]")
         with Node.open(settings) as node:
             assert node.batching.state("a.batches").read() == b"[]"
+            with (
+                pytest.raises(DocumentBusyError, match="start the other again"),
+                node.batching.state_file("a.batches") as state,
+            ):
+                document = node.batching.state("a.batches")
+                assert document.read() == b"[]"
+                document.write(b"[1]")  # by the process before, at its end
+                state.keep()
+            with node.batching.state_file("a.batches"):
+                pass
+            assert node.batching.state("a.batches").read() == b"[1]"
         assert doctor()["left-over states"]["found"] == "node.db: not read by any process"
         settings_of(tmp_path, f"[node]\ndatabase = '{empty}'\n")
         assert "was not filled from them" in str(doctor()["left-over states"]["fix"])

@@ -83,7 +83,18 @@ def test_slices_of_columns_and_their_concatenation_are_the_same_messages(
     columns = from_record_batch(to_arrow(found)).stamped(0)
     parts = [columns.slice(a, b) for a, b in ((0, start), (start, stop), (stop, len(found))) if b > a]
     whole = encode_block(concat(parts), 1, BlockOrigin("weather")).data
-    assert Block(whole).decode() == Block(encode_block(columns, 1, BlockOrigin("weather")).data).decode()
+    decoded = Block(encode_block(columns, 1, BlockOrigin("weather")).data).decode()
+    assert Block(whole).decode() == decoded
+    blocks = [Block(encode_block(part, 1, BlockOrigin("weather")).data).decode() for part in parts]
+    assert pa.concat_batches([block.drop_columns("id") for block in blocks]) == decoded.drop_columns("id")
+
+
+def test_a_request_is_cut_between_messages_with_and_without_headers() -> None:
+    found = [Message(b"a", headers=(("h", b"1"),)), Message(b"b"), Message(b"c", headers=(("h", b"2"),))]
+    request = make_request(found)
+    blocks = encode_requests([request], 1, 5, LogSpec("weather", block_messages=1), BlockOrigin("weather"))
+    got = [message for block in blocks for message in from_arrow(Block(block.data).decode())]
+    assert [(message.body, message.headers) for message in got] == [(one.body, one.headers) for one in found]
 
 
 @pytest.mark.parametrize("compression", ["plain", "lz4", "zstd"])

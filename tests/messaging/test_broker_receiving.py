@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 import pytest
+from pyarrow import RecordBatch
 
 from millstream.batching.message_events import make_tick
 from millstream.core.clock import VirtualClock
@@ -55,6 +57,58 @@ def test_groups_pass_over_what_was_trimmed() -> None:
                 assert await desk.pull("plain", -1, 0) == ([b"3", b"4"], 4)
 
         asyncio.run(run())
+
+
+def hold_reads(desk: BrokerHarness, topic: str, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let reads of *topic* wait: the first event is set when one has begun, the second one lets it go on."""
+    cache, begun, go = desk.core.topic(topic).message_cache, asyncio.Event(), asyncio.Event()
+    read_columns = cache.read_columns
+
+    async def held(first_id: int, last_id: int) -> RecordBatch | None:
+        begun.set()
+        await go.wait()
+        return await read_columns(first_id, last_id)
+
+    monkeypatch.setattr(cache, "read_columns", held)
+    return begun, go
+
+
+@pytest.mark.parametrize(("topic", "group"), [("plain", {}), ("ordered", {"message_group": "g"})])
+def test_p4_a_reset_during_a_receive_skips_nothing(
+    topic: str, group: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send(topic, b"1", b"2", b"3", **group)
+        await desk.ack("g", topic, *await desk.receive("g", topic, auto_renew=True))
+        await desk.send(topic, b"4", **group)
+        begun, go = hold_reads(desk, topic, monkeypatch)
+        receiving = asyncio.ensure_future(desk.receive("g", topic))
+        await begun.wait()
+        resetting = asyncio.ensure_future(desk.core.reset_offset("g", topic, 1))
+        await asyncio.sleep(0)
+        go.set()
+        await resetting
+        await desk.ack("g", topic, *await receiving)
+        assert bodies(await desk.receive("g", topic, auto_renew=True)) == [b"1", b"2", b"3", b"4"]
+
+    with_harness(step)
+
+
+def test_a_receive_whose_topic_is_deleted_meanwhile_gives_nothing_and_leaves_no_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"1")
+        begun, go = hold_reads(desk, "plain", monkeypatch)
+        receiving = asyncio.ensure_future(desk.receive("g", "plain"))
+        await begun.wait()
+        await desk.core.drop_topic("plain")
+        go.set()
+        with contextlib.suppress(StatusError):
+            assert await receiving == []
+        assert ("g", "plain") not in desk.core.journal.state.deliveries
+
+    with_harness(step)
 
 
 @pytest.mark.parametrize("topic", ["plain", "ordered"])

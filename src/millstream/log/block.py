@@ -168,6 +168,8 @@ def _add_event(sections: SectionWriter, columns: Columns, received: tuple[int, i
 
 def _add_headers(sections: SectionWriter, headers: Any) -> None:
     offsets = offsets_of(headers)
+    if offsets[-1] == offsets[0]:  # a part of columns in which other messages have some
+        return
     pairs = headers.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))  # flatten() releases the interpreter
     sections.add_numbers(HEADER_COUNTS, NUMBERS, offsets[1:] - offsets[:-1])
     sections.add_texts(HEADER_NAMES, pairs.field(0))

@@ -88,6 +88,8 @@ class AsyncBatcher(Generic[Item, Result]):
         """Run what waits without lingering; return when all that was submitted before has its result."""
         entries = [*self._accumulator.waiting, *(entry for batch in self._in_flight.values() for entry in batch)]
         self._fall_due()
+        if self._awaited is not None:
+            _resolve(self._awaited[1])
         if entries:
             await asyncio.wait([result for _, result in entries])
 

@@ -171,12 +171,14 @@ class BatchingPart:
         else:
             file.write(kept)
 
+        is_checked = False
+
         def keep() -> None:
-            nonlocal kept
+            nonlocal kept, is_checked
             written = file.read()
-            if written is not None and written != kept:
-                document.write(written)
-                kept = written
+            if written is not None and not (is_checked and written == kept):
+                document.write(written)  # the first time also to learn whether another process has changed it
+                kept, is_checked = written, True
 
         try:
             yield StateFile(file.path, keep)

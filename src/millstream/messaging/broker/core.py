@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from pyarrow import RecordBatch
@@ -58,6 +59,8 @@ class BrokerCore:
         self._dropping: dict[str, asyncio.Event] = {}
         self._is_closed = False
         self.journal = BrokerJournal(store, clock.now(), self.limits)
+        self.receive_locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By group and topic: held while a receive looks for messages, so that a reset does not come in between."""
         self._last_seen = dict(self.journal.state.last_seen())
         if before is not None:
             self.journal.state.take_connections(before.journal.state)
@@ -237,12 +240,18 @@ class BrokerCore:
 
     async def move_to_dead_letters(self, group: str, topic: str, numbers: Sequence[int], reason: str) -> None:
         """Put messages (ascending ids) into the dead-letter topic of *group*; they are done."""
+        delivery = self.delivery(group, topic)
         found = await self.topic(topic).message_cache.read_ids(numbers)
         name = dead_letter_topic(group)
         await self.create_topic(self.journal.state.topics.get(name) or TopicSpec(name, "NORMAL", 1))
         if found:  # else they were trimmed meanwhile
             await self.publish(name, [_dead(message, topic) for message in found.values()])
-        await self.finish(group, topic, to_ranges(numbers), dead=reason)
+        if self.is_present(group, topic, delivery):
+            await self.finish(group, topic, to_ranges(numbers), dead=reason)
+
+    def is_present(self, group: str, topic: str, delivery: GroupDelivery) -> bool:
+        """Whether *delivery* still is the state of *group*: not if *topic* was deleted meanwhile."""
+        return self.journal.state.deliveries.get((group, topic)) is delivery
 
     def group(self, name: str) -> GroupSpec:
         """The rules of the group *name*: its own, else the broker's."""
@@ -258,8 +267,9 @@ class BrokerCore:
 
     async def reset_offset(self, group: str, topic: str, next_id: int) -> None:
         """Let *group* continue at message *next_id* of *topic*: all before counts as done, nothing from it on."""
-        self.delivery(group, topic)
-        number = self.journal.record(OffsetReset(group, topic, next_id))
+        async with self.receive_locks[group, topic]:
+            self.delivery(group, topic)
+            number = self.journal.record(OffsetReset(group, topic, next_id))
         self.notifier.notify(topic)
         await self.journal.confirm(number)
 

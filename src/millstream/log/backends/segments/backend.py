@@ -181,6 +181,7 @@ class SegmentsBackend:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
             self._change_lease(found, found.lease.read(), epoch, holder=b"", until=0)
+            found.lease.close()
 
     def commit(self, log: str, commit: Commit) -> None:
         found = self._writable(log)

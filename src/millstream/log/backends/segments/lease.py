@@ -45,9 +45,9 @@ class LeaseFile:
 
     def close(self) -> None:
         """Close the file; :meth:`read` opens it again."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
 
 
 def write_lease(path: Path, lease: LeaseRecord) -> None:

@@ -86,7 +86,7 @@ class GroupDelivery:
                 if len(found) == count:
                     break
                 if not run.away:
-                    begin, end = run.overlap(first, last)
+                    begin, end = run.overlap(max(first, found[-1] + 1) if found else first, last)
                     found.extend(range(begin, min(end + 1, begin + count - len(found))))
             if len(found) == count and found[-1] < last:
                 heapq.heappush(self._waiting, (found[-1] + 1, last))

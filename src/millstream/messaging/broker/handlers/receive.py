@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -85,7 +84,6 @@ class ReceiveHandler:
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
         self._waiting = 0
-        self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._calls: dict[str, _PendingReceive] = {}  # by attempt id
 
     async def receive(self, ask: ReceiveRequest) -> list[DeliveredMessage] | ColumnChunk:
@@ -131,7 +129,7 @@ class ReceiveHandler:
         return min(max(left, 0.001), _LONGEST_SLEEP)
 
     async def _give(self, ask: ReceiveRequest, call: _PendingReceive) -> list[DeliveredMessage] | ColumnChunk:
-        async with self._locks[ask.group, ask.topic]:
+        async with self._core.receive_locks[ask.group, ask.topic]:
             if call.is_repeated:
                 return []
             delivery = self._core.delivery(ask.group, ask.topic)
@@ -142,7 +140,7 @@ class ReceiveHandler:
             search = _MessageSearch(self._core, delivery, ask)
             await search.run()
             ids = search.ids
-            if not ids:
+            if not ids or not self._core.is_present(ask.group, ask.topic, delivery):
                 return []
             token = self._lease(ask, ids, search.skipped, now)
             if ask.renew:
