@@ -316,10 +316,31 @@ def test_open_changes_of_a_store_that_is_not_audited_any_more_say_what_to_do(
     assert "`millstream mill retire first` ends them" in errors
     (data / "policies" / "local-duplication-policy.json").write_text('{"defaultPolicies": []}')
     assert "1 change of which it is not known" in millstream("mill", "retire", "first")[2]
-    code, printed, _ = millstream("mill", "retire", "first", "--yes", "--json")
+    code, printed, _ = millstream("mill", "retire", "first", "--yes", "--writers-stopped", "--json")
     assert (code, json.loads(printed)["open_changes"]) == (0, 1)
     assert millstream("mill", "audit", "--recover")[::2] == (0, "")
     assert millstream("mill", "retire", "first", "--yes")[0] == 3
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_running_process_with_earlier_settings_must_be_stopped_before_its_open_changes_can_be_settled(
+    tmp_path: Path, millstream: Millstream, removed: bool
+) -> None:
+    data = tmp_path / "data"
+    assert millstream("store", "put", "first", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
+    assert millstream("mill", "audit")[0] == 0
+    outbox = AuditOutbox(open_engine(f"sqlite:///{data / 'node.db'}"))  # of this process, which runs
+    running = AuditedStore(LocalStore(data / "stores" / "first"), outbox, "first")
+    outbox.begin(running.event(AuditAction.ADD_CONTENT, "s", "b", sha256="b" * 64))
+    settings = data / "millstream.toml"
+    audited = settings.read_text()
+    assert "the process still runs, and settles them" in millstream("mill", "audit")[2]
+    settings.write_text(
+        audited[audited.index("[stores.second]") :] if removed else audited.replace("audited = true", "")
+    )
+    why = "is not in the settings: put it back" if removed else "is not audited any more: set stores.first.audited"
+    remedy = f"the process still runs with earlier settings: stop this process; then: store 'first' {why}"
+    assert remedy in millstream("mill", "audit")[2]
 
 
 def test_the_command_line_audits_what_the_settings_say(tmp_path: Path, millstream: Millstream) -> None:

@@ -10,14 +10,22 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from millstream.core.clock import VirtualClock
 from millstream.mill import manifest_writer
-from millstream.mill.manifest import Manifest
+from millstream.mill.duplication.change_guard import ChangeGuard
+from millstream.mill.duplication.differences import ComparedItem, ItemDifference
+from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.manifest_table import AddedItems
+from millstream.mill.policies.policy import Pair
+from millstream.mill.policies.repository import Policies
+from millstream.mill.reports.statistics import SpaceSize, SpaceStatisticsTable
+from millstream.mill.retirement import StoreInUseError, StoreRetirement
 from millstream.node import Node
 from millstream.rest.operator_audit_log import OperatorAuditEvent, OperatorAuditLog
 from millstream.settings import load_settings
 from millstream.status.verdict.copies import LatestReports, look_at_copies
 from millstream.stores import LocalStore
+from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 from millstream.testing.damage import flip_bit
 from support.commands import CommandResult, run_command
 from support.table_scripts import retirement
@@ -121,6 +129,44 @@ def test_a_store_that_is_in_use_is_not_retired(data: Path, mill: Run) -> None:
     told = mill("retire", "four", "--yes")
     assert (told.code, "removed stores with records: three" in told.err) == (3, True)
     assert (records(data, "three"), retirements(data)) == (4, [])
+
+
+def test_a_store_that_processes_out_of_sight_may_be_changing_is_retired_only_by_an_option(
+    data: Path, mill: Run
+) -> None:
+    mill("duplicate")
+    with opened(data) as node:
+        outbox = AuditOutbox(node.databases.own, holder="elsewhere/7/2/ab")
+        outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "me", "three", "file", "s", "new", "a" * 64, 1))
+    write_settings(data, "one", "two")
+    shown = mill("retire", "three")
+    told = "these processes cannot be seen from here; stop them first: process 7 on elsewhere"
+    assert (shown.code, told in shown.err) == (0, True)
+    assert "`millstream mill retire three --yes --writers-stopped` retires" in shown.out
+    refused = mill("retire", "three", "--yes")
+    assert refused.code == 1
+    assert "whether these processes have ended: process 7 on elsewhere; stop them, and give the option" in refused.err
+    assert (records(data, "three"), retirements(data)) == (4, [])
+    assert mill("retire", "three", "--yes", "--writers-stopped").code == 0
+    assert (records(data, "three"), len(retirements(data))) == (0, 1)
+
+
+def test_a_retirement_that_is_refused_changes_nothing() -> None:
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    manifest, statistics, outbox = Manifest(engine), SpaceStatisticsTable(engine), AuditOutbox(engine)
+    guard = ChangeGuard(engine, VirtualClock(), manifest.count)
+    statistics.add(SpaceSize("gone", "s", 1, 9, 45))
+    vanished = ComparedItem("a", ItemDifference.HELD, 1, replaces=False)
+    guard.items.record(Pair("gone", "here"), "s", [vanished], is_held=False)
+    manifest.writer.record([ManifestEvent("gone", "s", "a", 102, "a" * 64)])
+    retiring = StoreRetirement(manifest, statistics, guard, ["here"], Policies(), outbox=outbox)
+    found = retiring.find("gone")
+    outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "me", "gone", "file", "s", "new", "a" * 64, 1))
+    with pytest.raises(StoreInUseError, match="is changing store 'gone': restart this process first"):
+        retiring.retire(found, VirtualClock(5))
+    assert [size.items for size in statistics.latest("gone")] == [9]
+    assert guard.items.counts()
+    assert manifest.count("gone") == 1
 
 
 def test_the_record_of_the_last_good_copy_is_retired_only_by_an_option(data: Path, mill: Run) -> None:

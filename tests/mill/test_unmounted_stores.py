@@ -119,6 +119,24 @@ def test_a_folder_that_was_never_made_is_named_with_what_to_do(data: Path, tmp_p
     assert len(LocalStore(tmp_path / "two").entries("s")) == 3
 
 
+def test_commands_that_print_open_changes_work_while_a_disk_is_not_mounted(
+    data: Path, tmp_path: Path, millstream: Run
+) -> None:
+    assert millstream("mill", "duplicate")[0] == 0
+    unmount(tmp_path / "two")
+    code, _, complaint = millstream("mill", "report")
+    assert (code, complaint.count("no report yet"), complaint.count("is its disk mounted?")) == (1, 3, 1)
+    mount(tmp_path / "two")
+    assert millstream("mill", "check")[0] == 0
+    unmount(tmp_path / "two")
+    code, reports, complaint = millstream("mill", "report", "--json")
+    assert (code, [one["store"] for one in reports]) == (0, ["one", "three", "two"])
+    assert complaint.startswith("two: store 'two' at ") and complaint.count("\n") == 1
+    assert millstream("mill", "audit", "--recover") == (0, [], "")
+    code, _, complaint = millstream("mill", "reconcile")
+    assert (code, complaint.startswith("two: store 'two' at "), complaint.count("\n")) == (1, True, 1)
+
+
 def test_presence_is_asked_for_every_few_seconds(world: Any) -> None:
     providers = ConfiguredStores(world.stores, world.clock, mount_check=MountCheck(world.manifest, world.clock))
     assert providers.spaces("1") == []  # nothing should be there

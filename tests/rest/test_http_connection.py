@@ -8,8 +8,9 @@ import functools
 import gc
 import json
 import threading
+import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from abusive import abusive_requests
@@ -517,6 +518,35 @@ def test_usual_requests_of_a_direct_endpoint_are_answered_without_asgi_and_in_or
             await asyncio.to_thread(ask, port)
 
     asyncio.run(serve())
+
+
+def test_a_direct_request_is_freed_without_the_cyclic_garbage_collector() -> None:
+    requests, kept = list[weakref.ref[Any]](), list[int]()
+
+    class Recording(_Direct):
+        def submit(self, body: bytes, answer: DirectAnswer) -> None:
+            request = cast(Any, answer).__self__
+            requests.append(weakref.ref(request))
+            kept.append(len(request.body))
+            answer(200, [(b"content-length", b"%d" % len(body))], body)
+
+    def ask(port: int) -> None:
+        with RawConnection(port) as one:
+            for _ in range(3):
+                one.send(b"POST /direct HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
+                assert one.answer().body == b"body"
+
+    async def serve() -> None:
+        async with serving(Recording(), "127.0.0.1", 0, HttpSettings()) as port:
+            await asyncio.to_thread(ask, port)
+
+    gc.disable()
+    try:
+        asyncio.run(serve())
+        assert [one() for one in requests[:2]] == [None, None]
+    finally:
+        gc.enable()
+    assert kept == [0, 0, 0]
 
 
 # Abuse

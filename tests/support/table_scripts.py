@@ -224,7 +224,7 @@ def retirement(engine: sa.Engine) -> Iterator[Any]:
     retiring = StoreRetirement(manifest, statistics, guard, ["here"], Policies(), outbox=outbox)
     found = retiring.find("gone")
     yield found
-    retiring.retire(found, VirtualClock(5))
+    retiring.retire(found, VirtualClock(5), writers_stopped=True)
     yield manifest.rows().to_pylist()
     yield statistics.latest()
     yield guard.items.counts()

@@ -23,7 +23,7 @@ from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import Manifest, manifest_table
 from millstream.mill.policies.repository import Policies
 from millstream.mill.reports.statistics import SpaceSize, SpaceStatisticsTable
-from millstream.stores.audit import AuditOutbox, HolderState, describe_holder
+from millstream.stores.audit import AuditIntent, AuditOutbox, HolderState, describe_holder
 
 NAMED = 10
 """Items without another good copy that are named."""
@@ -37,9 +37,14 @@ class LastCopiesError(MillError):
     """Items have no other copy that is recorded as good."""
 
 
+class UnknownWritersError(MillError):
+    """Processes on other machines, or in other containers, may still be changing the store."""
+
+
 class StoreRecords(msgspec.Struct, frozen=True, kw_only=True):
     """The records of ``store``: its ``spaces``, the number of ``items`` and their ``bytes``, and recorded
-    ``deletions``; of ``open_changes`` it is not known whether they happened.
+    ``deletions``; of ``open_changes`` it is not known whether they happened, and of the processes ``unknown_writers``
+    that began them it is not known whether they have ended.
 
     Of ``last_copies`` items no store in the settings has another copy that is recorded as good; ``named`` are the first
     of them, as SPACE/ID.
@@ -53,6 +58,7 @@ class StoreRecords(msgspec.Struct, frozen=True, kw_only=True):
     last_copies: int
     named: Sequence[str]
     open_changes: int = 0
+    unknown_writers: Sequence[str] = ()
 
 
 def require_copies(found: StoreRecords) -> None:
@@ -89,6 +95,7 @@ class StoreRetirement:
         """The records of *store*, which was removed. Raises :class:`StoreInUseError` and :class:`UnknownStoreError`."""
         self._require_removed(store)
         changes = self._open_changes(store)
+        unknown = self._unknown_writers(changes)
         row = manifest_table.c
         is_live = sa.case((row.deleted, 0), else_=1)
         query = (
@@ -112,26 +119,52 @@ class StoreRetirement:
             last_copies=count,
             named=named,
             open_changes=len(changes),
+            unknown_writers=unknown,
         )
 
-    def retire(self, found: StoreRecords, clock: Clock) -> None:
-        """Retire what was *found*, durably; after a crash, the same call continues."""
+    def changes_to_end(self, store: str, *, writers_stopped: bool = False) -> Sequence[int]:
+        """The numbers of the open changes of *store*, which nobody can settle any more.
+
+        Raises :class:`StoreInUseError` if a process that began one still runs, and, unless *writers_stopped* says that
+        all of them have ended, :class:`UnknownWritersError` if it is not known whether one does.
+        """
+        changes = self._open_changes(store)
+        unknown = self._unknown_writers(changes)
+        if unknown and not writers_stopped:
+            raise UnknownWritersError(
+                f"changes of store {store!r} are open, and it cannot be seen from here whether these processes have "
+                f"ended: {', '.join(unknown)}; stop them, and give the option --writers-stopped"
+            )
+        return [one.event.number for one in changes]
+
+    def retire(self, found: StoreRecords, clock: Clock, *, writers_stopped: bool = False) -> None:
+        """Retire what was *found*, durably; after a crash, the same call continues.
+
+        Raises the errors of :meth:`changes_to_end`, before anything is changed.
+        """
+        changes = self.changes_to_end(found.store, writers_stopped=writers_stopped)
         self._change_guard.withdraw(found.store)
         for size in self._statistics.latest(found.store):
             if size.items:
                 self._statistics.add(SpaceSize(found.store, size.space, clock.now(), 0, 0))
-        self._outbox.cancel(*self._open_changes(found.store))
+        self._outbox.cancel(*changes)
         self._manifest.writer.remove_store(found.store)
 
-    def _open_changes(self, store: str) -> Sequence[int]:
-        """The numbers of the changes of *store* that nobody can settle any more. Raises :class:`StoreInUseError`."""
+    def _open_changes(self, store: str) -> Sequence[AuditIntent]:
+        """The open changes of *store*. Raises :class:`StoreInUseError` if a process that began one still runs."""
         changes = [one for one in self._outbox.open_intents(others=True) if one.event.store == store]
         for holder in {one.holder for one in changes}:
             if self._outbox.holders.state(holder) == HolderState.RUNNING:
                 raise StoreInUseError(
                     f"{describe_holder(holder)} is changing store {store!r}: restart this process first"
                 )
-        return [one.event.number for one in changes]
+        return changes
+
+    def _unknown_writers(self, changes: Sequence[AuditIntent]) -> Sequence[str]:
+        """The processes that began *changes* and of which it is not known whether they have ended, for people."""
+        state = self._outbox.holders.state
+        holders = {one.holder for one in changes}
+        return sorted({describe_holder(one) for one in holders if state(one) == HolderState.UNKNOWN})
 
     def _require_removed(self, store: str) -> None:
         if store in self._urls:

@@ -107,18 +107,28 @@ class _Incoming:
     refused = False
 
 
+class _NoEvent:
+    """In the place of the event of uvicorn's cycle, for which nothing waits here."""
+
+    def set(self) -> None:
+        """Nothing waits for a message."""
+
+
 class _DirectRequest:
     """A request that is answered without ASGI, with those attributes of uvicorn's cycle that a connection uses."""
+
+    message_event = _NoEvent()
 
     def __init__(self, connection: BoundedHttpProtocol, *, keep_alive: bool) -> None:
         self._connection = connection
         self.keep_alive = keep_alive
         self.body = bytearray()
         self.disconnected = self.response_started = self.response_complete = self.waiting_for_100_continue = False
-        self.message_event = self
 
-    def set(self) -> None:
-        """Nothing waits for a message."""
+    def take_body(self) -> bytes:
+        """The whole body, which is not kept here: an idle connection keeps its last request."""
+        body, self.body = bytes(self.body), bytearray()
+        return body
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Send the response, unless the client has left."""
@@ -340,7 +350,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._direct is None or self._direct_request is None:
             super().on_message_complete()
         else:
-            self._direct.submit(bytes(self._direct_request.body), self._direct_request.answer)
+            self._direct.submit(self._direct_request.take_body(), self._direct_request.answer)
 
     def on_response_complete(self) -> None:
         """A response is complete: continue with the next request, or answer why it is refused."""

@@ -92,7 +92,8 @@ def _check_command(store: str, space: str) -> str:
 
 def _without_report(node: Node, store: str, space: str) -> str:
     line = f"{store}/{space}: no report yet; run `{_check_command(store, space)}`"
-    is_protected = store in node.stores.providers and find_adopted_store(node.stores.providers[store]) is not None
+    provider = dict(node.stores.providers.items()).get(store)  # a lookup would fail for a disk that is not mounted
+    is_protected = provider is not None and find_adopted_store(provider) is not None
     return f"{line} (`millstream status` shows what `protect` read)" if is_protected else line
 
 

@@ -21,15 +21,23 @@ from millstream.settings import Settings
 @click.argument("store")
 @click.option("--yes", is_flag=True, help="Retire the records; without it, they are only counted.")
 @click.option("--last-copies", is_flag=True, help="Also if items have no other copy that is recorded as good.")
+@click.option(
+    "--writers-stopped",
+    is_flag=True,
+    help="Also if STORE has open changes of processes that cannot be seen from here: you have stopped them.",
+)
 @data_options
 @json_option
-def retire(settings: Settings, store: str, *, yes: bool, last_copies: bool, as_json: bool) -> None:
+def retire(
+    settings: Settings, store: str, *, yes: bool, last_copies: bool, writers_stopped: bool, as_json: bool
+) -> None:
     """Retire the records of STORE, which was removed from the settings for good.
 
     Without --yes, the command only shows what is recorded. With it, the manifest no longer lists the items of STORE,
     held plans between STORE and other stores are withdrawn, and checks no longer report STORE. Changes of STORE of
-    which it is not known whether they happened are ended, without events in the audit log. Nothing is changed in any
-    store, and no copy may be deleted because of this. Reports and the audit log are kept.
+    which it is not known whether they happened are ended, without events in the audit log; the processes that began
+    them must have ended. Nothing is changed in any store, and no copy may be deleted because of this. Reports and the
+    audit log are kept.
 
     STORE must not be in the settings or in a policy. Restart the processes of the node after you removed it there.
     """
@@ -47,12 +55,13 @@ def retire(settings: Settings, store: str, *, yes: bool, last_copies: bool, as_j
         if yes:
             if not last_copies:
                 require_copies(found)
+            retirement.changes_to_end(store, writers_stopped=writers_stopped)  # raises before anything is recorded
             facts = msgspec.to_builtins(found)
             facts = {
                 name: facts[name] for name in ("spaces", "items", "bytes", "deletions", "last_copies", "open_changes")
             }
             record_change(node, "retire", f"store {store}", **facts)
-            retirement.retire(found, node.clock)
+            retirement.retire(found, node.clock, writers_stopped=writers_stopped)
     if as_json:
         print_json({**msgspec.to_builtins(found), "retired": yes})
     else:
@@ -67,6 +76,9 @@ def _print(found: StoreRecords, *, retired: bool) -> None:
         changes = counted(found.open_changes, "change")
         ending = "ended: the audit log has no events of them" if retired else "will be ended without events"
         click.echo(f"{changes} of which it is not known whether they happened {ending}", err=True)
+    if found.unknown_writers and not retired:
+        processes = ", ".join(found.unknown_writers)
+        echo_line(f"these processes cannot be seen from here; stop them first: {processes}", err=True)
     if found.last_copies:
         click.echo(f"{counted(found.last_copies, 'item')} without another copy that is recorded as good:", err=True)
         for name in found.named:
@@ -74,7 +86,7 @@ def _print(found: StoreRecords, *, retired: bool) -> None:
         if found.last_copies > len(found.named):
             click.echo(f"  and {found.last_copies - len(found.named):,} more", err=True)
     if not retired:
-        command = f"`millstream mill retire {arguments(found.store, options='--yes')}`"
-        if found.last_copies:
-            command = f"`millstream mill retire {arguments(found.store, options='--yes --last-copies')}`"
+        options = "--yes" + " --last-copies" * bool(found.last_copies)
+        options += " --writers-stopped" * bool(found.unknown_writers)
+        command = f"`millstream mill retire {arguments(found.store, options=options)}`"
         click.echo(f"nothing was changed; {command} retires these records")

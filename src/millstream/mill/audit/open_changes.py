@@ -65,7 +65,7 @@ def open_changes(
         event = intent.event
         if store in (None, event.store) and space in (None, event.space):
             groups.setdefault((event.store, event.space, intent.holder), []).append(intent)
-    settings = dict(stores)
+    settings = dict(stores.items())  # a lookup would fail for a disk that is not mounted
     return [_described(outbox, settings, intents) for intents in groups.values()]
 
 
@@ -85,13 +85,16 @@ def _described(outbox: AuditOutbox, stores: Mapping[str, Store], intents: Sequen
 
 def _remedy(store: str, state: HolderState, stores: Mapping[str, Store]) -> str:
     """What to do about open changes of *store*: only an audited store can be asked whether they happened."""
-    if state == HolderState.RUNNING or isinstance(stores.get(store), AuditedStore):
+    if isinstance(stores.get(store), AuditedStore):
         return _REMEDIES[state]
+    first = ""
+    if state == HolderState.RUNNING:  # no start with these settings would settle them
+        first = "the process still runs with earlier settings: stop this process; then: "
     if store in stores:
-        return f"store {store!r} is not audited any more: set stores.{store}.audited to settle them, {_RECOVER}"
+        return f"{first}store {store!r} is not audited any more: set stores.{store}.audited to settle them, {_RECOVER}"
     return (
-        f"store {store!r} is not in the settings: put it back as an audited store to settle them, {_RECOVER}; if it "
-        f"was removed for good, `millstream mill retire {arguments(store)}` ends them with its other records"
+        f"{first}store {store!r} is not in the settings: put it back as an audited store to settle them, {_RECOVER}; "
+        f"if it was removed for good, `millstream mill retire {arguments(store)}` ends them with its other records"
     )
 
 
