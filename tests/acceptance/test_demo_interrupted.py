@@ -59,7 +59,7 @@ def test_interrupted_and_killed_at_random_moments_it_ends_like_an_undisturbed_ru
     whole = undisturbed.figures["seconds"]
     early = min(8.0, 0.4 * whole)  # the undisturbed run may have been slowed down by others
     assert cut_short(data, early, signal.SIGINT, *OPTIONS) == 130
-    for _ in range(sized(ci=3, long=30)):
+    for _ in range(sized(ci=2, long=30)):
         code = cut_short(data, draw.uniform(0.8, 0.6 * whole), signal.SIGKILL, *OPTIONS)
         assert code in (None, -signal.SIGKILL)
     figures = run_demo(data, *OPTIONS)

@@ -56,7 +56,7 @@ def test_a_newer_program_waits_for_older_members_and_an_older_one_ends_at_newer_
                 assert run(["mill", "report", *here]) == 4, "a command of the newer version"
                 assert f"cannot use: stop {older.id}" in capsys.readouterr().err
                 assert run(["node", "move", "file", *here]) == 4
-                assert "must be stopped first" in capsys.readouterr().err
+                assert "stop them first" in capsys.readouterr().err
                 assert _version(node) == SCHEMA_VERSION - 1
             with waiting:
                 assert _version(node) == SCHEMA_VERSION, "changed once the older member had left"

@@ -35,7 +35,7 @@ FOLDERS = {
 
 @pytest.mark.smoke
 def test_p1_p2_p3_p10_hold_on_moto_while_processes_are_killed(moto: S3Server) -> None:
-    kill_on(moto, 3, sized(quick=4, ci=20, long=100))
+    kill_on(moto, 3, sized(quick=4, ci=12, long=100))
 
 
 @pytest.mark.long
