@@ -291,6 +291,15 @@ def test_commands_settle_what_ended_processes_left_open_and_name_what_they_canno
     assert millstream("mill", "produce", "audit-log", "--once")[0] == 0
 
 
+def audit_no_more(settings: Path, *, removed: bool) -> str:
+    """Remove the first store from *settings*, or let no store be audited; the settings before."""
+    audited = settings.read_text()
+    settings.write_text(
+        audited[audited.index("[stores.second]") :] if removed else audited.replace("audited = true", "")
+    )
+    return audited
+
+
 @pytest.mark.parametrize("removed", [True, False])
 def test_open_changes_of_a_store_that_is_not_audited_any_more_say_what_to_do(
     tmp_path: Path, millstream: Millstream, removed: bool
@@ -302,9 +311,7 @@ def test_open_changes_of_a_store_that_is_not_audited_any_more_say_what_to_do(
     dead = AuditedStore(LocalStore(data / "stores" / "first"), outbox, "first")
     outbox.begin(dead.event(AuditAction.ADD_CONTENT, "s", "b", sha256="b" * 64))
     settings = data / "millstream.toml"
-    audited = settings.read_text()
-    other = audited[audited.index("[stores.second]") :] if removed else audited.replace("audited = true", "")
-    settings.write_text(other)
+    audited = audit_no_more(settings, removed=removed)
     code, _, errors = millstream("mill", "audit", "--recover")
     why = "store 'first' is not in the settings" if removed else "store 'first' is not audited any more"
     assert (code, why in errors, "1 change of process 1 on elsewhere is open since" in errors) == (1, True, True)
@@ -332,12 +339,8 @@ def test_a_running_process_with_earlier_settings_must_be_stopped_before_its_open
     outbox = AuditOutbox(open_engine(f"sqlite:///{data / 'node.db'}"))  # of this process, which runs
     running = AuditedStore(LocalStore(data / "stores" / "first"), outbox, "first")
     outbox.begin(running.event(AuditAction.ADD_CONTENT, "s", "b", sha256="b" * 64))
-    settings = data / "millstream.toml"
-    audited = settings.read_text()
     assert "the process still runs, and settles them" in millstream("mill", "audit")[2]
-    settings.write_text(
-        audited[audited.index("[stores.second]") :] if removed else audited.replace("audited = true", "")
-    )
+    audit_no_more(data / "millstream.toml", removed=removed)
     why = "is not in the settings: put it back" if removed else "is not audited any more: set stores.first.audited"
     remedy = f"the process still runs with earlier settings: stop this process; then: store 'first' {why}"
     assert remedy in millstream("mill", "audit")[2]

@@ -14,3 +14,8 @@ def arguments(*values: str, options: str = "") -> str:
     quoted = shlex.join(values)
     parts = [options, "--", quoted] if any(value.startswith("-") for value in values) else [quoted, options]
     return " ".join(filter(None, parts))
+
+
+def check_command(store: str, space: str) -> str:
+    """The command that checks *space* of *store*."""
+    return f"millstream mill check --store {shlex.quote(store)} --space {shlex.quote(space)}"

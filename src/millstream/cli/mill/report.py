@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from millstream.cli.open_changes import print_open_changes
 from millstream.core.amounts import counted, share_text, size_text
 from millstream.core.durable import replacing, write_durably
 from millstream.core.errors import NotFoundError
+from millstream.core.shown_commands import check_command
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.errors import ReportError
@@ -86,12 +86,8 @@ def report(
     return 0 if not left and all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
 
 
-def _check_command(store: str, space: str) -> str:
-    return f"millstream mill check --store {shlex.quote(store)} --space {shlex.quote(space)}"
-
-
 def _without_report(node: Node, store: str, space: str) -> str:
-    line = f"{store}/{space}: no report yet; run `{_check_command(store, space)}`"
+    line = f"{store}/{space}: no report yet; run `{check_command(store, space)}`"
     provider = dict(node.stores.providers.items()).get(store)  # a lookup would fail for a disk that is not mounted
     is_protected = provider is not None and find_adopted_store(provider) is not None
     return f"{line} (`millstream status` shows what `protect` read)" if is_protected else line
@@ -106,7 +102,7 @@ def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -
     lines = node.mill.reports.archive.lines(store, space)
     if lines is None:
         raise ReportError(
-            f"the last report on {space} in {store} has no table: run `{_check_command(store, space)}` first"
+            f"the last report on {space} in {store} has no table: run `{check_command(store, space)}` first"
         )
     with replacing(path) as file:
         file.writelines(lines)

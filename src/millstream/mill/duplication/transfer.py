@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shlex
 from collections.abc import Mapping
 from typing import Any, BinaryIO, cast
 
 from millstream.core.errors import NotFoundError
+from millstream.core.shown_commands import check_command
 from millstream.mill.configured_stores import QUARANTINE, ConfiguredStores
 from millstream.mill.errors import DuplicationError
 from millstream.mill.item_ref import ItemRef
@@ -81,7 +81,7 @@ def transfer(
     if reads >= READ_ATTEMPTS:
         raise DuplicationError(
             f"{source} was read {reads} times, but never matched its checksum {sha256}: the item may be corrupt; run "
-            f"`millstream mill check --store {shlex.quote(source.store)} --space {shlex.quote(source.space)}`"
+            f"`{check_command(source.store, source.space)}`"
         )
     raise DuplicationError(
         f"{destination} was written {writes} times, but never had the checksum {sha256} afterwards: check the disk or "

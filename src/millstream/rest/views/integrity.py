@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from millstream.core.errors import NotFoundError
+from millstream.core.shown_commands import check_command
 from millstream.mill.duplication.held_items import VANISHED
 from millstream.mill.manifest import ManifestRow
 from millstream.mill.remedies import outcome_of
@@ -271,8 +271,7 @@ def report(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> IntegrityRe
     if found is None:
         store, space = request.query.store, request.query.space
         raise NoReportError(
-            f"space {space!r} of store {store!r} was never checked: run "
-            f"`millstream mill check --store {shlex.quote(store)} --space {shlex.quote(space)}`"
+            f"space {space!r} of store {store!r} was never checked: run `{check_command(store, space)}`"
         )
     return found
 
