@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from millstream.log import DATA_KINDS
-from millstream.status.models import BatchedLog
+from millstream.status.models import BatchedLog, LogRow
 from millstream.status.node_view import NodeView
-
-if TYPE_CHECKING:
-    from millstream.status.snapshot import LogRow
 
 _MOST_READS = 5
 

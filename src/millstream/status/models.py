@@ -7,6 +7,7 @@ from typing import Self
 
 import msgspec
 
+from millstream.log import Kind
 from millstream.queue import Depth
 from millstream.status.verdict.models import Verdict
 
@@ -22,6 +23,36 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     anchors: int
     open_tasks: int
     dead_tasks: int
+
+
+class Lag(msgspec.Struct, frozen=True, kw_only=True):
+    """The lag of a consumer, in messages, and the receive time of the first of these (microseconds)."""
+
+    log: str
+    consumer: str
+    pointer: int
+    lag: int
+    oldest_at: int | None
+
+
+class LogRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The status of a log.
+
+    ``kind`` is its purpose, as stored. ``bytes`` is the stored size; times are in microseconds (None in an empty log);
+    ``lag`` is the lag of its slowest consumer.
+    """
+
+    log: str
+    kind: Kind
+    first_id: int
+    last_id: int
+    messages: int
+    bytes: int
+    first_received_at: int | None
+    last_received_at: int | None
+    consumers: int
+    lag: int
+    writer: str | None
 
 
 class LogMetrics(msgspec.Struct, frozen=True, kw_only=True):

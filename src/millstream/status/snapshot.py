@@ -18,7 +18,7 @@ from millstream.anchoring.states import JournalTotals
 from millstream.batching import BatchingError
 from millstream.batching.batch_log_origin import read_origin
 from millstream.core.errors import MillstreamError
-from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogError, LogInfo
+from millstream.log import DATA_KINDS, SYSTEM_KINDS, Log, LogError, LogInfo
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.duplication.held_items import HeldCount
 from millstream.mill.manifest import ManifestRow
@@ -35,7 +35,9 @@ from millstream.status.models import (
     BatchMetrics,
     CheckMetrics,
     CopyMetrics,
+    Lag,
     LogMetrics,
+    LogRow,
     QueueStatus,
 )
 from millstream.status.node_view import NodeView
@@ -48,36 +50,6 @@ BATCHING = "batching"
 """The producer of a batch service on its output log."""
 
 _OWN_CONSUMERS = frozenset({"snapshot"})
-
-
-class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """The lag of a consumer, in messages, and the receive time of the first of these (microseconds)."""
-
-    log: str
-    consumer: str
-    pointer: int
-    lag: int
-    oldest_at: int | None
-
-
-class LogRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of a log.
-
-    ``kind`` is its purpose, as stored. ``bytes`` is the stored size; times are in microseconds (None in an empty log);
-    ``lag`` is the lag of its slowest consumer.
-    """
-
-    log: str
-    kind: Kind
-    first_id: int
-    last_id: int
-    messages: int
-    bytes: int
-    first_received_at: int | None
-    last_received_at: int | None
-    consumers: int
-    lag: int
-    writer: str | None
 
 
 class BatchLag(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,8 @@ from millstream.log import DATA_KINDS, Gap, Kind, Log, LogSpec, Message, SystemL
 from millstream.messaging.broker.admin import TOPICS
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
-from millstream.status.snapshot import Lag, LogRow, log_row
+from millstream.status.models import Lag, LogRow
+from millstream.status.snapshot import log_row
 
 endpoints = EndpointRegistry()
 
