@@ -34,7 +34,7 @@ test-all: $(VENV)/.tests ## Run all tiers at the size ci (35 minutes)
 
 test-heavy: $(VENV)/.tests ## Run all tiers except the default one, at the size ci (25 minutes)
 	@scripts/system-packages
-	MILLSTREAM_TEST_SIZE=ci $(PYTEST) -m "not default" $(ARGS)
+	MILLSTREAM_TEST_SIZE=ci $(PYTEST) -n 4 -m "not default" $(ARGS)
 
 test-failed: $(VENV)/.dev ## Run the tests that failed in the last run again, one at a time (at most 4; SIZE=ci after test-heavy)
 	PYTHONPATH=tests MILLSTREAM_TEST_SIZE=$(SIZE) $(BIN)/python -m suite.again $(ARGS)
