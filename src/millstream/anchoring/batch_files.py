@@ -80,8 +80,8 @@ def check_size(size: int, limit: int) -> None:
     """Raise :class:`BatchFormatError` where a batch of *size* bytes fits in no file of *limit* bytes."""
     if size > limit:
         raise BatchFormatError(
-            f"the batch has {size:,} bytes; the limit of a batch file is {limit:,} bytes: set a lower max_bytes in the "
-            "batching rules"
+            f"the batch has {size:,} bytes; the limit of a batch file is {limit:,} bytes: raise anchoring.file_bytes "
+            "(at most 4,000,000), or set a lower batching.max_bytes for later batches"
         )
 
 

@@ -163,7 +163,7 @@ class WebLedger(_LineLedger):
             if file.tell() > MAX_BYTES:
                 raise LedgerFormatError(
                     f"the ledger {self.name} has more than {MAX_BYTES:,} bytes, the limit for a ledger in a file: read "
-                    "the ledger from its node"
+                    "the ledger from its node instead (http://HOST:PORT or https://HOST/PATH)"
                 )
         file.seek(0)
 

@@ -69,7 +69,7 @@ class AnchoringSettings(Section, frozen=True):
         require_time(self, "timestamp_interval")
         if self.timestamp_digest in self.timestamp_retired_digests:
             raise ValueError(
-                f"timestamp_digest is {self.timestamp_digest!r}, which timestamp_retired_digests has too: choose "
+                f"timestamp_digest is {self.timestamp_digest!r}, which is also in timestamp_retired_digests: choose "
                 "another digest, or remove it from the retired ones"
             )
         for url in self.timestamp_authorities:

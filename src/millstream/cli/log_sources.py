@@ -96,7 +96,7 @@ def run_relay(relay: Relay, role: RelayRole) -> RelayResult:
 def require_paho() -> None:
     """Raise :class:`InputError` that names the extra where the MQTT client is not installed."""
     if importlib.util.find_spec("paho") is None:
-        raise InputError("no MQTT client is installed: pip install 'millstream[mqtt]'")
+        raise InputError("MQTT needs paho-mqtt, which is not installed: run pip install 'millstream[mqtt]'")
 
 
 def _made_up_name() -> str:

@@ -130,7 +130,10 @@ ROWS: Mapping[str, RowText] = {
         todo="delete the item in that store, or let `millstream mill duplicate` delete the copy",
     ),
     CheckRow.CONTRADICTED: RowText(
-        "contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this object", todo=_DECIDE
+        "contradicted",
+        "the manifest does not list this object, and the audit log, or the manifest for another store, has another "
+        f"checksum of it: {_RESTORE}, or delete this object",
+        todo=_DECIDE,
     ),
     CheckRow.CHANGED: RowText("changed", "changed since it was adopted: the next `millstream protect` adopts it"),
     CheckRow.DAMAGED_RECORD: RowText(

@@ -246,14 +246,15 @@ def _before(runs: Sequence[_Run], store_url: str, log: str, stream: str, jobs: P
         return []
     if origin.log != log:
         raise PipelineInputError(
-            f"log {stream!r} contains the batches of {origin.log!r}, not of {log!r}: name log {origin.log!r} instead"
+            f"log {stream!r} contains the batches of {origin.log!r}, not of {log!r}: give {origin.log!r} as the source "
+            "log"
         )
     for run in runs:
         if _handed_over(run, origin):
             return [run]
     raise PipelineInputError(
         f"log {stream!r} has the batches of log {log!r} only after message {origin.position}. The run of `pipeline "
-        f"batch` that ended at this message is not in {jobs}: give the job folder that contains this run, or repeat it"
+        f"batch` that ended at this message is not in {jobs}: give the job folder that contains this run"
     )
 
 

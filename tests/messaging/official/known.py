@@ -24,7 +24,7 @@ _GO = {
         _ONE_STREAM,
     ),
     "recalled": _NO_RECALL,
-    "settled": Fault("The client ignores the answer to an acknowledgement.", "it should have failed"),
+    "settled": Fault("The client ignores the status in the response to an acknowledgement.", "it should have failed"),
 }
 _GO_512 = {
     **{flow: fault for flow, fault in _GO.items() if flow != "restarted"},
@@ -44,7 +44,8 @@ _RUST = {
     **dict.fromkeys(("push", "retried", "ordered_failures"), _NO_PUSH),
     "recalled": _NO_RECALL,
     "restarted": Fault(
-        "The client does not reopen its stream after a restart of the broker, so transactions cannot be checked.",
+        "The client does not reopen its telemetry stream after a restart of the broker, so transactions cannot be "
+        "checked.",
         _ONE_STREAM,
     ),
     "largest": Fault("The client cannot receive more than gRPC's default of 4 MiB.", "message length too large"),

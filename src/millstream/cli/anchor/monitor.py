@@ -108,7 +108,7 @@ def monitor(
 
     trusted = trust_policy(keys, policy)
     if trusted is None:
-        raise click.UsageError("--key or --policy is missing: give the verifier key of the ledger")
+        raise click.UsageError("--key or --policy is missing: give the ledger's verifier key, or a trust policy")
     if cas and entries != "ledger":
         raise click.UsageError("--cas requires --entries ledger: only these entries name files")
     from millstream.anchoring.monitor.monitor import EntryCheck

@@ -74,7 +74,7 @@ TABLES = {
         ),
         "rebuild": (
             "millstream.cli.mill.rebuild:rebuild",
-            "Rebuild a lost or damaged TABLE, for all spaces or the given ones.",
+            "Rebuild a lost or damaged TABLE for all spaces, the spaces of STORE, or one SPACE.",
         ),
     },
 }

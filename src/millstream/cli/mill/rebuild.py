@@ -25,7 +25,7 @@ CONTENT_INDEX, AUDIT_LOG, BIT_LOG = "content-index", "audit-log", "bit-log"
 @data_options
 @json_option
 def rebuild(settings: Settings, table: str, store: str | None, space: str | None, as_json: bool) -> int:
-    """Rebuild a lost or damaged TABLE, for all spaces or the given ones.
+    """Rebuild a lost or damaged TABLE for all spaces, the spaces of STORE, or one SPACE.
 
     The content index is rebuilt from the audit log, or from the providers' records where a store is not audited; the
     audit log gets an event for each item that it does not know; the bit log is rebuilt from the records of the last

@@ -43,8 +43,8 @@ class KeySettings(Section, frozen=True):
     """An access key and its permissions. Its secret is the content of ``secret_file``.
 
     ``publish`` and ``subscribe`` are names of topics and ``groups`` names of consumer groups; ``*`` in a name matches
-    any text, including a namespace (``space%topic``). With ``token_file`` calls must also carry that session token.
-    ``admin`` may create and delete topics, and reset the positions of groups.
+    any text, including a namespace (``space%topic``). With ``token_file``, calls must also carry the session token
+    in this file. ``admin`` may administer topics, consumer groups and clients.
     """
 
     secret_file: str

@@ -137,7 +137,8 @@ class DuplicationProcessor:
         if not policies.found:
             raise NoAnswerError(
                 f"{policies.missing}; space {task.space!r} was not copied {_pair(task)}: mount the disk with the "
-                "policies, or save a policy with `millstream mill policy save`, and redrive dead tasks"
+                "policies, or save a policy with `millstream mill policy save`; then redrive dead tasks with "
+                "`millstream queue redrive QUEUE`"
             )
         return policies.asks(task.space, _pair(task))
 

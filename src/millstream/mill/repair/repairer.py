@@ -147,10 +147,12 @@ class Repairer:
                 "separate file"
             )
         row = self._manifest.get(place.store, place.space, place.content_id)
-        if row is None or row.deleted or row.sha256 is None:
+        if row is not None and row.deleted:
+            raise RepairError(f"the deletion of {place} is recorded, so there is nothing to repair")
+        if row is None or row.sha256 is None:
             raise RepairError(
-                f"no checksum is recorded for {place}, or its deletion is recorded, so the item cannot be "
-                "repaired: check the item first (`millstream mill check`)"
+                f"no checksum is recorded for {place}, so the item cannot be repaired: check it first "
+                "(`millstream mill check`)"
             )
         wanted = self._event(place, reason, healed=True, sha256=row.sha256, good=place.store)
         return self._recorded(wanted, partial(self._write_anew, place, row.sha256, wanted))

@@ -106,8 +106,8 @@ def _check_endpoint(parts: SplitResult, endpoint: str | None) -> None:
     there = urlsplit(endpoint)
     if there.scheme not in ("http", "https") or not there.hostname or "@" in there.netloc or there.query:
         raise StoreInputError(
-            f"invalid S3 URL {_shown(parts)!r}: the endpoint must be an http or https URL without credentials and "
-            "query, such as https://host:8080"
+            f"invalid S3 URL {_shown(parts)!r}: the endpoint must be an http or https URL without credentials "
+            "or a query, such as https://host:8080"
         )
 
 

@@ -50,7 +50,9 @@ class PostgresConnection:
 def choose_driver(address: PostgresAddress) -> DatabaseDriver[PostgresAddress]:
     """The driver for *address*. Raises :class:`StorageError` where it is not installed."""
     if importlib.util.find_spec("psycopg") is None:
-        raise StorageError(f"no driver for {address.url} is installed: pip install 'millstream[postgresql]'")
+        raise StorageError(
+            f"{address.url} needs psycopg, which is not installed: run pip install 'millstream[postgresql]'"
+        )
     return connect
 
 
