@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import http.client
@@ -18,18 +19,21 @@ from urllib.request import urlopen
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 from as_described import ask_as_described, described, described_operations, questions, routed
 from registry_server import IDENTIFIERS, OPERATIONS, Api
 
-from millstream.anchoring import LedgerEntry, LocalCas
+from millstream.anchoring import LedgerEntry, LocalCas, MemoryLedger
 from millstream.anchoring.ledger import verified_head
-from millstream.anchoring.registry import OperationState
+from millstream.anchoring.registry import DidRegistry, OperationState, RegistryDatabase
 from millstream.anchoring.sidetree import SIDETREE, long_form
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.cid import cid_of
+from millstream.core.clock import SystemClock
 from millstream.rest.openapi import encode
-from millstream.rest.registry_app import describe, registry_routes
+from millstream.rest.registry_app import describe, registry_app, registry_routes
+from millstream.rest.submit_middleware import SubmitMiddleware
 from millstream.testing.dids import DidOwner
 from suite.sizes import sized
 
@@ -232,6 +236,50 @@ def test_requests_of_one_moment_are_answered_each_with_its_own_outcome(api: Api)
 
     with ThreadPoolExecutor(16) as clients:
         list(clients.map(talk, range(16)))
+
+
+def test_requests_that_have_already_arrived_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'registry.db'}")
+    parts = RegistryDatabase(engine, SystemClock()), LocalCas(tmp_path), MemoryLedger(SystemClock())
+    sizes, answers = list[int](), list[tuple[int, int]]()
+
+    async def arrive(middleware: SubmitMiddleware) -> None:
+        """One request in each turn of the event loop, as from many connections."""
+        for number in range(8):
+            body = b"{" if number == 5 else canonical_json(DidOwner(f"turn {number}").create.request)
+            middleware.submit(body, lambda status, *_, number=number: answers.append((number, status)))
+            await asyncio.sleep(0)
+        while len(answers) < 8:
+            await asyncio.sleep(0)
+
+    with DidRegistry(*parts, instance="one") as registry:
+        accept = registry.store.accept
+        monkeypatch.setattr(registry.store, "accept", lambda all_: sizes.append(len(all_)) or accept(all_))
+        asyncio.run(arrive(SubmitMiddleware(registry, registry_app(registry))))
+    engine.dispose()
+    assert sizes == [7]
+    assert answers == [(number, 400 if number == 5 else 200) for number in range(8)]
+
+
+def test_a_check_that_fails_is_the_error_of_its_own_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'registry.db'}")
+    parts = RegistryDatabase(engine, SystemClock()), LocalCas(tmp_path), MemoryLedger(SystemClock())
+    requests = [canonical_json(DidOwner(name).create.request) for name in ("bad", "good")]
+    answers = list[int]()
+
+    async def arrive(middleware: SubmitMiddleware) -> None:
+        for body in requests:
+            middleware.submit(body, lambda status, *_: answers.append(status))
+        assert not answers, "the caller is the parser of a connection"
+        while len(answers) < 2:
+            await asyncio.sleep(0)
+
+    with DidRegistry(*parts, instance="one") as registry:
+        check = registry.acceptance.check
+        monkeypatch.setattr(registry.acceptance, "check", lambda data: check(None if data is requests[0] else data))
+        asyncio.run(arrive(SubmitMiddleware(registry, registry_app(registry))))
+    engine.dispose()
+    assert answers == [500, 200]
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_request_harms_nobody(api: Api) -> None:

@@ -1,7 +1,7 @@
 """Single operations over HTTP, many of them a commit.
 
-Most of what a small request costs in a framework is the framework, so this one path is served without it; and what
-arrives while a commit runs is read, checked and committed together, in one call and with one wake-up.
+Most of what a small request costs in a framework is the framework, so this one path is served without it. A request is
+checked when it arrives; those that arrive while a commit runs are committed together, with one wake-up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from millstream.anchoring.registry import DidRegistry, ReadOnlyError, SubmissionResult, TooManyOpenError
+from millstream.anchoring.registry import (
+    CheckedRequest,
+    DidRegistry,
+    ReadOnlyError,
+    SubmissionResult,
+    TooManyOpenError,
+)
 from millstream.anchoring.sidetree import Operation, OperationType, created
 from millstream.core.errors import MillstreamError
 from millstream.rest.bodies import JSON, check_head, check_size, error_response
@@ -23,7 +29,7 @@ from millstream.rest.connection import DirectAnswer, DirectEndpoint, Headers, in
 
 PATH = "/sidetree/v1/operations"
 MAX_OPERATIONS = 256
-"""Operations a commit. More would let the first of them wait for the checks of the last."""
+"""Operations in a commit. With more, the first of them would wait for the checks of the last."""
 
 _encoder = msgspec.json.Encoder()
 _URL = PATH.encode("ascii")
@@ -39,7 +45,7 @@ class SubmitMiddleware:
         self._registry = registry
         self._profile = registry.versions.latest.profile
         self._app = app
-        self._waiting: list[tuple[bytes, DirectAnswer]] = []
+        self._waiting: list[tuple[CheckedRequest, DirectAnswer]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,17 +90,23 @@ class SubmitMiddleware:
 
     def submit(self, body: bytes, answer: DirectAnswer) -> None:
         """Take the operation *body* and call *answer* when it is durable, or refused."""
-        self._waiting.append((body, answer))
+        try:
+            checked = self._registry.acceptance.check(body)
+        except Exception as error:  # as in a commit, it must not reach the parser of the connection
+            asyncio.get_running_loop().call_soon(answer, *self._response(error))
+            return
+        self._waiting.append((checked, answer))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        """Submit what waits, again and again until nothing does."""
+        """Commit what waits, again and again until nothing does."""
         while self._waiting:
+            await self._read_on()
             group, self._waiting = self._waiting[:MAX_OPERATIONS], self._waiting[MAX_OPERATIONS:]
             outcomes: Sequence[SubmissionResult | Exception]
             try:
-                pending = self._registry.acceptance.submit_nowait([data for data, _ in group])
+                pending = self._registry.acceptance.commit([checked for checked, _ in group])
                 results = await asyncio.wrap_future(pending)
                 outcomes = results
             except Exception as error:  # each of them is told, and the next group has its own chance
@@ -105,6 +117,13 @@ class SubmitMiddleware:
                 except Exception:  # nor may one answer keep the others back
                     _log.exception("an answer failed: POST %s", PATH)
         self._task = None
+
+    async def _read_on(self) -> None:
+        """Let the event loop read what has already arrived: in a commit of its own it would cost more."""
+        count = 0
+        while count < len(self._waiting) < MAX_OPERATIONS:
+            count = len(self._waiting)
+            await asyncio.sleep(0)
 
     def _response(self, outcome: SubmissionResult | Exception) -> tuple[int, Headers, bytes]:
         try:

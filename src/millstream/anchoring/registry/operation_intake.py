@@ -49,6 +49,17 @@ class SubmissionResult(msgspec.Struct, frozen=True):
         return self.status
 
 
+class CheckedOperation(msgspec.Struct, frozen=True):
+    """A request that keeps the rules by itself."""
+
+    operation: Operation
+    submission: Submission
+
+
+CheckedRequest = CheckedOperation | SubmissionResult
+"""What the check of a request gives: the operation, or the refusal."""
+
+
 class OperationIntake:
     """Takes requests into *store*, under the protocol version of the day. Thread-safe.
 
@@ -92,28 +103,21 @@ class OperationIntake:
         Raises :class:`TooManyOpenError`, :class:`DatabaseBusyError` and :class:`QueueStoppedError`; then none was
         taken.
         """
-        return self.submit_nowait(requests).result()
+        return self.commit([self.check(data) for data in requests]).result()
 
-    def submit_nowait(self, requests: Sequence[bytes]) -> Future[Sequence[SubmissionResult]]:
-        """As :meth:`submit_many`; the requests are read and checked now, and the outcomes come with the commit.
+    def check(self, data: bytes) -> CheckedRequest:
+        """The request *data*, read and checked as far as the request itself can tell: for :meth:`commit`."""
+        try:
+            return CheckedOperation(*_check(data, self._version()))
+        except RequestError as error:
+            return SubmissionResult(code=error.code, error=str(error))
 
-        Raises :class:`QueueStoppedError`.
+    def commit(self, requests: Sequence[CheckedRequest]) -> Future[Sequence[SubmissionResult]]:
+        """Take all checked *requests* that are valid, in one transaction; an outcome for each comes with the commit.
+
+        Raises :class:`QueueStoppedError`; the future raises what :meth:`submit_many` does.
         """
-        return self._enqueue([self._checked(data) for data in requests])
-
-    def submit_checked(self, submissions: Sequence[Submission]) -> Sequence[SubmissionResult]:
-        """As :meth:`submit_many`, for what :func:`check_request` has passed elsewhere: under the version that holds now
-        it is not checked again."""
-        return self._enqueue([self._revived(submission) for submission in submissions]).result()
-
-    def close(self) -> None:
-        """Commit what waits, and take nothing more. Closing again does nothing."""
-        with self._lock:
-            self._closed = True
-        self._committer.shutdown()
-
-    def _enqueue(self, items: Sequence[_Checked | SubmissionResult]) -> Future[Sequence[SubmissionResult]]:
-        group = _PendingSubmissions(items)
+        group = _PendingSubmissions(requests)
         with self._lock:
             if self._closed:
                 raise QueueStoppedError
@@ -123,22 +127,26 @@ class OperationIntake:
                 self._committer.submit(self._commit_waiting)
         return group.future
 
+    def submit_checked(self, submissions: Sequence[Submission]) -> Sequence[SubmissionResult]:
+        """As :meth:`submit_many`, for what :func:`check_request` has passed elsewhere: under the version that holds now
+        it is not checked again."""
+        return self.commit([self._revived(submission) for submission in submissions]).result()
+
+    def close(self) -> None:
+        """Commit what waits, and take nothing more. Closing again does nothing."""
+        with self._lock:
+            self._closed = True
+        self._committer.shutdown()
+
     def _version(self) -> ProtocolVersion:
         return self._versions.at(self._store.database.clock.now())
 
-    def _checked(self, data: bytes) -> _Checked | SubmissionResult:
-        """What *data* asks for, as far as the request itself can tell, or the refusal."""
-        try:
-            return _Checked(*_check(data, self._version()))
-        except RequestError as error:
-            return SubmissionResult(code=error.code, error=str(error))
-
-    def _revived(self, submission: Submission) -> _Checked | SubmissionResult:
+    def _revived(self, submission: Submission) -> CheckedRequest:
         """What *submission* asks for; where other rules hold by now than when it was checked, or the refusal."""
         version = self._version()
         if submission.version != version.name:
-            return self._checked(submission.request)
-        return _Checked(stored_operation(submission.request, submission.suffix), submission)
+            return self.check(submission.request)
+        return CheckedOperation(stored_operation(submission.request, submission.suffix), submission)
 
     def _commit_waiting(self) -> None:
         while True:
@@ -156,7 +164,7 @@ class OperationIntake:
     def _take(self, groups: Sequence[_PendingSubmissions]) -> None:
         """Record all that is valid in *groups*, durably, and report to each the results of its requests."""
         self._refuse_crowd()
-        checked = [item for group in groups for item in group.items if isinstance(item, _Checked)]
+        checked = [item for group in groups for item in group.items if isinstance(item, CheckedOperation)]
         refusals = self._refusals(checked)
         taken = [item for item, refusal in zip(checked, refusals, strict=True) if refusal is None]
         statuses = iter(self._store.accept([item.submission for item in taken]) if taken else ())
@@ -173,9 +181,9 @@ class OperationIntake:
         if taken:
             self._notify(list(dict.fromkeys(item.submission.id for item in taken)))
         for group in groups:
-            group.future.set_result([next(outcomes) if isinstance(i, _Checked) else i for i in group.items])
+            group.future.set_result([next(outcomes) if isinstance(i, CheckedOperation) else i for i in group.items])
 
-    def _refusals(self, checked: Sequence[_Checked]) -> Sequence[OperationRefusal | None]:
+    def _refusals(self, checked: Sequence[CheckedOperation]) -> Sequence[OperationRefusal | None]:
         """The reason why each of *checked* is refused now. An operation that was accepted is never refused later."""
         now, profile = self._store.database.clock.now(), self._version().profile
         late = [time_window_fault(item.operation, profile, now) for item in checked]
@@ -217,17 +225,10 @@ def _check(data: bytes, version: ProtocolVersion) -> tuple[Operation, Submission
     )
 
 
-class _Checked(msgspec.Struct, frozen=True):
-    """A request that keeps the rules by itself."""
-
-    operation: Operation
-    submission: Submission
-
-
 class _PendingSubmissions:
     """What one caller has sent together, and waits for."""
 
-    def __init__(self, items: Sequence[_Checked | SubmissionResult]) -> None:
+    def __init__(self, items: Sequence[CheckedRequest]) -> None:
         self.items = items
         self.future: Future[Sequence[SubmissionResult]] = Future()
         self.future.set_running_or_notify_cancel()  # a caller that gives up must not cancel a running commit
