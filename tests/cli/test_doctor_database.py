@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from millstream.batching import Batcher
+from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.cli.doctor_database import _packet, left_over_states
 from millstream.cli.main import run
-from millstream.core.documents import DocumentBusyError
+from millstream.core.documents import DocumentBusyError, FileDocument
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
 from support.server_databases import new_database
@@ -87,6 +89,20 @@ def test_the_doctor_asks_the_server_and_names_what_a_move_has_left(
             with node.batching.state_file("a.batches"):
                 pass
             assert node.batching.state("a.batches").read() == b"[1]"
+            older, newer = (
+                ServiceState("a", "a.batches", position, Batcher.of(node.batching.rules).snapshot())
+                for position in (1, 2)
+            )
+            saved = node.batching.state("a.batches")
+            saved.read()
+            write_state(saved, older)
+        write_state(FileDocument(tmp_path / "batching/a.batches.state"), newer)
+        assert doctor()["unsaved states"]["found"] == "batching/a.batches.state: newer than in the node's database"
+        with Node.open(settings) as node:
+            assert read_state(node.batching.state("a.batches"), "a", "a.batches") == newer
+            with node.batching.state_file("a.batches"):
+                pass
+        assert "unsaved states" not in doctor()
         assert doctor()["left-over states"]["found"] == "node.db: not read by any process"
         settings_of(tmp_path, f"[node]\ndatabase = '{empty}'\n")
         assert "was not filled from them" in str(doctor()["left-over states"]["fix"])

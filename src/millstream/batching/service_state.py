@@ -33,7 +33,7 @@ def read_state(document: Document, log: str, output: str) -> ServiceState | None
     if data is None:
         return None
     try:
-        state = msgspec.msgpack.decode(data, type=prepared(ServiceState))
+        state = decode_state(data)
     except msgspec.DecodeError as error:
         raise SnapshotError(
             f"{document} is not a valid state of a batch service ({error}): delete this state to replay the log"
@@ -44,6 +44,11 @@ def read_state(document: Document, log: str, output: str) -> ServiceState | None
             f"batch {state.log!r} into {state.output!r}, or choose a new output log"
         )
     return state
+
+
+def decode_state(data: bytes) -> ServiceState:
+    """The state that *data* encodes. Raises :class:`msgspec.DecodeError` where it is none."""
+    return msgspec.msgpack.decode(data, type=prepared(ServiceState))
 
 
 def is_blank(state: ServiceState, written: int) -> bool:

@@ -10,7 +10,9 @@ import sqlalchemy as sa
 
 from millstream.anchoring.cut_limits import least_statement_bytes
 from millstream.batching.default_limits import BATCHING_FOLDER
+from millstream.batching.local_state import is_newer
 from millstream.cli.doctor_machine import Check
+from millstream.core.documents import DatabaseDocuments, FileDocument
 from millstream.core.errors import MillstreamError
 from millstream.settings import Settings
 
@@ -33,8 +35,12 @@ def check_database(settings: Settings) -> Iterator[Check]:
         packet = largest_statement(engine)
         if packet is not None:
             yield _packet(settings, packet)
-        if left := left_over_states(settings):
-            yield _left_over(left, settings.folder, moved=was_moved(engine))
+        left = left_over_states(settings)
+        unsaved = [path for path in left if _is_unsaved(path, engine)]
+        if unsaved:
+            yield _unsaved(unsaved, settings.folder)
+        if others := [path for path in left if path not in unsaved]:
+            yield _left_over(others, settings.folder, moved=was_moved(engine))
     except (sa.exc.SQLAlchemyError, MillstreamError):
         return  # which the node names when it is opened
     finally:
@@ -65,9 +71,31 @@ def left_over_states(settings: Settings) -> Sequence[Path]:
     return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 
+def _is_unsaved(path: Path, engine: sa.Engine) -> bool:
+    """Whether *path* has a newer state of a batch service than the database of *engine*."""
+    if path.parent.name != BATCHING_FOLDER:
+        return False
+    saved = DatabaseDocuments(engine).document(f"{BATCHING_FOLDER}/{path.name}")
+    return is_newer(FileDocument(path).read(), saved.read())
+
+
+def _unsaved(unsaved: Sequence[Path], folder: Path) -> Check:
+    return Check(
+        "unsaved states",
+        False,
+        f"{_shown(unsaved, folder)}: newer than in the node's database",
+        "a database that is up to date",
+        "start the stream or service of this output on this host, unless it runs: it continues from the newer state",
+        True,
+    )
+
+
+def _shown(paths: Sequence[Path], folder: Path) -> str:
+    names = [str(path.relative_to(folder)) for path in paths]
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED:,} more" if names[_MOST_NAMED:] else "")
+
+
 def _left_over(left: Sequence[Path], folder: Path, *, moved: bool) -> Check:
-    names = [str(path.relative_to(folder)) for path in left]
-    shown = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED:,} more" if names[_MOST_NAMED:] else "")
     aside = shlex.quote(f"{folder}-before")
     if moved:
         fix = (
@@ -80,5 +108,10 @@ def _left_over(left: Sequence[Path], folder: Path, *, moved: bool) -> Check:
             f"node move` first; else mv them to {aside}"
         )
     return Check(
-        "left-over states", False, f"{shown}: not read by any process", "a folder that is up to date", fix, True
+        "left-over states",
+        False,
+        f"{_shown(left, folder)}: not read by any process",
+        "a folder that is up to date",
+        fix,
+        True,
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from millstream.batching import Rulebook
 from millstream.batching.default_limits import BATCHING_FOLDER, read_default_limits
 from millstream.batching.errors import ConfigError
+from millstream.batching.local_state import StateFile, UnsavedState, local_state
 from millstream.batching.rule_changes import (
     BatchedRules,
     batched_rules,
@@ -30,14 +29,6 @@ from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
 
 _SUFFIX = ".state"
-
-
-class StateFile(NamedTuple):
-    """The file *path* with the state of a batch service; ``keep`` puts what is written there into the node's database
-    now, so that other processes of the node see it."""
-
-    path: Path
-    keep: Callable[[], None]
 
 
 class BatchingPart:
@@ -151,7 +142,8 @@ class BatchingPart:
 
     def state(self, output: str) -> Document:
         """The progress of the service that batches into the log *output*."""
-        return self._documents.document(f"{BATCHING_FOLDER}/{output}{_SUFFIX}")
+        document = self._documents.document(self._state_name(output))
+        return document if isinstance(document, FileDocument) else UnsavedState(document, self._local_state(output))
 
     @contextlib.contextmanager
     def state_file(self, output: str) -> Iterator[StateFile]:
@@ -159,32 +151,20 @@ class BatchingPart:
 
         Where the states are in a database, the file is removed at the end, once the database has what it contains.
         """
-        document = self.state(output)
+        document = self._documents.document(self._state_name(output))
         if isinstance(document, FileDocument):
             document.path.parent.mkdir(exist_ok=True)
             yield StateFile(document.path, lambda: None)
             return
-        file = FileDocument(self._context.folder / BATCHING_FOLDER / f"{output}{_SUFFIX}")
-        kept = document.read()
-        if kept is None:
-            file.path.unlink(missing_ok=True)
-        else:
-            file.write(kept)
+        with local_state(document, self._local_state(output)) as state:
+            yield state
 
-        is_checked = False
+    def _local_state(self, output: str) -> FileDocument:
+        """The file in which a stream on this host keeps its state until the database has it."""
+        return FileDocument(self._context.folder / self._state_name(output))
 
-        def keep() -> None:
-            nonlocal kept, is_checked
-            written = file.read()
-            if written is not None and not (is_checked and written == kept):
-                document.write(written)  # the first time also to learn whether another process has changed it
-                kept, is_checked = written, True
-
-        try:
-            yield StateFile(file.path, keep)
-        finally:
-            keep()
-            file.path.unlink(missing_ok=True)
+    def _state_name(self, output: str) -> str:
+        return f"{BATCHING_FOLDER}/{output}{_SUFFIX}"
 
     @property
     def _documents(self) -> Documents:
