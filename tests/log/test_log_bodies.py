@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from typing import Any
 
@@ -12,7 +13,11 @@ from hypothesis import strategies as st
 
 from millstream.core.message import Message
 from millstream.log import Log, LogInputError, LogSpec, open_store
+from millstream.log.block import Block, encode_block, encode_bodies
+from millstream.log.block_header import BlockOrigin
 from millstream.log.encoding.bodies import join_bodies, merge_bodies
+from millstream.log.encoding.columns import Columns
+from millstream.log.spec import Compression
 from millstream.log.writing.append_request import make_request
 
 packs = st.lists(st.lists(st.binary(max_size=6)), min_size=1)
@@ -26,7 +31,7 @@ def log() -> Log:
 @given(packs)
 def test_packs_of_any_lengths_are_merged_in_order(packs: list[list[bytes]]) -> None:
     parts = [join_bodies(pack, list(map(len, pack))) for pack in packs]
-    assert merge_bodies(parts).to_pylist() == [body for pack in packs for body in pack]
+    assert merge_bodies(parts).array().to_pylist() == [body for pack in packs for body in pack]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.booleans()), min_size=1), st.booleans())
@@ -37,9 +42,34 @@ def test_packs_each_of_one_length_are_merged_in_order(shapes: list[tuple[int, in
         pack = [bytes([number % 256]) * size] * count
         parts.append(join_bodies(pack, [size] * count if listed and not alike else size))
         bodies += pack
-    merged = merge_bodies(parts)
+    merged = merge_bodies(parts).array()
     merged.validate(full=True)
     assert merged.to_pylist() == bodies
+
+
+@given(packs, st.booleans(), st.sampled_from(["auto", "plain", "lz4", "zstd"]))
+def test_bodies_alone_make_the_block_that_their_columns_make(
+    packs: list[list[bytes]], large: bool, compression: Compression
+) -> None:
+    bodies = [body * (200 if large else 1) for pack in packs for body in pack] or [b""]
+    pack, origin = join_bodies(bodies, list(map(len, bodies))), BlockOrigin("weather", 3, "station", 7)
+    block = encode_bodies(pack, 1_700_000_000_000_000, 41, origin, compression=compression)
+    columns = Columns(pack.array(), received_at=1_700_000_000_000_000)
+    assert block == encode_block(columns, 41, origin, compression=compression)
+    assert Block(block.data).decode(["body"]).column("body").to_pylist() == bodies
+
+
+@pytest.mark.parametrize("bodies", [[b"sunny"], [b"sunny", b"dry"], [b"sunny" * 100] * 4], ids=["one", "two", "large"])
+def test_an_append_of_bodies_builds_no_columns(log: Log, bodies: list[bytes]) -> None:
+    called = set[str]()
+    with log.writer() as writer:
+        sys.setprofile(lambda frame, event, _: called.add(frame.f_globals["__name__"]))
+        try:
+            writer.append(bodies)
+        finally:
+            sys.setprofile(None)
+    assert "millstream.log.block" in called
+    assert not called & {"millstream.log.encoding.columns", "millstream.log.encoding.offsets"}
 
 
 @given(packs)

@@ -23,6 +23,12 @@ class Bodies(msgspec.Struct, frozen=True, gc=False):
     count: int
     lengths: int | npt.NDArray[np.int64]
 
+    def array(self) -> pa.Array:
+        """The bodies (less than 2 GiB) as a binary array."""
+        lengths = self.lengths
+        offsets = even_offsets(lengths, self.count) if isinstance(lengths, int) else offsets_from(lengths)
+        return pa.Array.from_buffers(pa.binary(), self.count, [None, offsets, pa.py_buffer(self.data)])
+
 
 def join_bodies(bodies: Sequence[bytes], lengths: int | list[int]) -> Bodies:
     """A copy of *bodies*, each of which, or all, have these *lengths*. Raises :class:`TypeError` for what is not bytes.
@@ -35,15 +41,17 @@ def join_bodies(bodies: Sequence[bytes], lengths: int | list[int]) -> Bodies:
     return Bodies(data, count, lengths if isinstance(lengths, int) else np.array(lengths, np.int64))
 
 
-def merge_bodies(parts: Sequence[Bodies]) -> pa.Array:
-    """All bodies of *parts* (less than 2 GiB), one after the other, as a binary array."""
-    data = parts[0].data if len(parts) == 1 else b"".join([part.data for part in parts])
-    counts: list[int] = [part.count for part in parts]
+def merge_bodies(parts: Sequence[Bodies]) -> Bodies:
+    """All bodies of *parts*, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    data = b"".join([part.data for part in parts])
+    counts = [part.count for part in parts]
     lengths: list[Any] = [part.lengths for part in parts]
     if set(map(type, lengths)) != {int}:
-        offsets = offsets_from(np.concatenate([np.broadcast_to(part.lengths, part.count) for part in parts]))
+        merged = np.concatenate([np.broadcast_to(part.lengths, part.count) for part in parts])
     elif lengths.count(lengths[0]) == len(lengths):
-        offsets = even_offsets(lengths[0], sum(counts))
+        return Bodies(data, sum(counts), lengths[0])
     else:
-        offsets = offsets_from(np.repeat(np.array(lengths, np.int64), counts))
-    return pa.Array.from_buffers(pa.binary(), sum(counts), [None, offsets, pa.py_buffer(data)])
+        merged = np.repeat(np.array(lengths, np.int64), counts)
+    return Bodies(data, len(merged), merged)

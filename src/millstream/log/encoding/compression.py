@@ -24,7 +24,7 @@ def compress(data: Any, compression: Compression, value_bytes: float = 0) -> tup
     What compresses to next to nothing is stored under LZ4 in any case, which is read in half the time. Returns the
     codec's number and the bytes to store.
     """
-    size = memoryview(data).nbytes
+    size = len(data) if type(data) is bytes else memoryview(data).nbytes
     if size < _LEAST:
         return PLAIN, data
     if compression == "auto":

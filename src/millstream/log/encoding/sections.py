@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millstream.log.encoding.bodies import Bodies
 from millstream.log.encoding.columns import offsets_of
 from millstream.log.encoding.compression import compress, decompress
 from millstream.log.encoding.offsets import even_offsets, offsets_from
@@ -59,12 +60,14 @@ class SectionWriter:
 
         *value_bytes* is the length of a byte string among them on average.
         """
-        size = memoryview(data).nbytes
+        size = len(data) if type(data) is bytes else memoryview(data).nbytes
         codec, stored = compress(data, self._compression, value_bytes)
-        length = memoryview(stored).nbytes
+        length = size if stored is data else memoryview(stored).nbytes
         self._entries.append(ENTRY.pack(column, part, encoding, codec, items, size, length))
-        self._stored.append(stored)
-        if padding := -length % 8:
+        padding = -length % 8
+        if length:
+            self._stored.append(stored)
+        if padding:
             self._stored.append(bytes(padding))
         self.raw_bytes += size
         self.stored_bytes += ENTRY.size + length + padding
@@ -91,6 +94,16 @@ class SectionWriter:
         if stop > start:
             values = memoryview(array.buffers()[2])[start:stop]
             self.add(column, BYTES, RAW, stop - start, values, value_bytes=len(values) / len(array))
+
+    def add_bodies(self, column: int, bodies: Bodies) -> None:
+        """Put what :meth:`add_values` puts for the array of *bodies*."""
+        lengths, data = bodies.lengths, bodies.data
+        if isinstance(lengths, int):
+            self.add(column, NUMBERS, CONSTANT, bodies.count, _I64.pack(lengths))
+        else:
+            self.add_numbers(column, NUMBERS, lengths)
+        if data:
+            self.add(column, BYTES, RAW, len(data), data, value_bytes=len(data) / bodies.count)
 
     def add_texts(self, column: int, array: Any) -> None:
         """Put a string array, through a dictionary where values repeat."""

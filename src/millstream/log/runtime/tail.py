@@ -17,6 +17,7 @@ class Tail:
         self._clock = clock
         self._moved = threading.Condition()
         self._turn = 0
+        self._followers = 0  # threads in wait()
 
     @property
     def turn(self) -> int:
@@ -32,10 +33,15 @@ class Tail:
         """Wake every follower."""
         with self._moved:
             self._turn += 1
-            self._moved.notify_all()
+            if self._followers:
+                self._moved.notify_all()
 
     def wait(self, turn: int, seconds: float) -> None:
         """Return when something was announced after *turn* was read, or after *seconds*."""
         with self._moved:
             if self._turn == turn:
-                self._clock.wait(self._moved, seconds)
+                self._followers += 1
+                try:
+                    self._clock.wait(self._moved, seconds)
+                finally:
+                    self._followers -= 1

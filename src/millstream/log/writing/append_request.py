@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.core.message import Message
-from millstream.log.block import encode_block
+from millstream.log.block import encode_block, encode_bodies
 from millstream.log.block_header import BlockOrigin, EncodedBlock
 from millstream.log.encoding.bodies import Bodies, join_bodies, merge_bodies
 from millstream.log.encoding.columns import MESSAGE_BYTES, Columns, concat, from_messages, from_record_batch, offsets_of
@@ -94,8 +94,18 @@ def encode_requests(
 ) -> list[EncodedBlock]:
     """The blocks of *requests*, one after the other, the first message under *first_id*."""
     blocks = []
-    for group in _groups(requests, spec):
-        for part in _cut(_join(group, now), sum([request.size for request in group]), spec):
+    for group, size in _groups(requests, spec):
+        contents: list[Any] = [request.content for request in group]
+        if set(map(type, contents)) == {Bodies}:
+            bodies = merge_bodies(contents)
+            if bodies.count <= spec.block_messages and size <= spec.block_bytes:
+                blocks.append(encode_bodies(bodies, now, first_id, origin, compression=spec.compression))
+                first_id += bodies.count
+                continue
+            columns = Columns(bodies.array()).stamped(now)
+        else:
+            columns = _join(group, now)
+        for part in _cut(columns, size, spec):
             blocks.append(encode_block(part, first_id, origin, compression=spec.compression))
             first_id += len(part)
     return blocks
@@ -155,22 +165,22 @@ def _checked(total: int, largest: int) -> int:
     return total
 
 
-def _groups(requests: Sequence[AppendRequest], spec: LogSpec) -> Iterator[Sequence[AppendRequest]]:
-    """Merge small requests up to the size of a block, so that a block has messages of many callers."""
+def _groups(requests: Sequence[AppendRequest], spec: LogSpec) -> Iterator[tuple[Sequence[AppendRequest], int]]:
+    """Merge small requests up to the size of a block, so that a block has messages of many callers; with their size."""
     messages, total = sum([request.count for request in requests]), sum([request.size for request in requests])
     if messages <= spec.block_messages and total <= spec.block_bytes:
-        yield requests
+        yield requests, total
         return
     group: list[AppendRequest] = []
     count = size = 0
     for request in requests:
-        count, size = count + request.count, size + request.size
-        if group and (count > spec.block_messages or size > spec.block_bytes):
-            yield group
-            group, count, size = [], request.count, request.size
+        if group and (count + request.count > spec.block_messages or size + request.size > spec.block_bytes):
+            yield group, size
+            group, count, size = [], 0, 0
         group.append(request)
+        count, size = count + request.count, size + request.size
     if group:
-        yield group
+        yield group, size
 
 
 def _join(requests: Sequence[AppendRequest], now: int) -> Columns:
@@ -185,7 +195,7 @@ def _bodies(contents: Iterable[Bodies | pa.Array]) -> pa.Array:
     parts: list[pa.Array] = []
     for kind, run in itertools.groupby(contents, type):
         found: list[Any] = list(run)
-        parts += [merge_bodies(found)] if kind is Bodies else found
+        parts += [merge_bodies(found).array()] if kind is Bodies else found
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 

@@ -26,7 +26,7 @@ class Committer:
     def commit(self, requests: list[AppendRequest], previous: int) -> int:
         """Store *requests* after the id *previous*; returns the last id. Raises :class:`StorageError`."""
         now = max(self._clock.now(), self._received_at)  # receive times never go back
-        sequence = max((request.sequence for request in requests if request.sequence is not None), default=None)
+        sequence = max([request.sequence for request in requests if request.sequence is not None], default=None)
         origin = BlockOrigin(self._spec.name, self._lease.epoch, self._producer, sequence or 0)
         blocks = encode_requests(requests, previous + 1, now, self._spec, origin)
         last = blocks[-1].header.last_id

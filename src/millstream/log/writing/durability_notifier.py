@@ -23,16 +23,22 @@ class DurabilityNotifier:
     def __init__(self, lock: threading.Lock, clock: Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition(lock)
+        self._sleeping = 0  # threads in wait()
         self._listeners: list[DurabilityListener] = []
         self.waiters = Waiters()
 
     def wait(self, seconds: float | None) -> None:
         """Release the lock until something changes, for *seconds* at most."""
-        self._clock.wait(self._changed, seconds)
+        self._sleeping += 1
+        try:
+            self._clock.wait(self._changed, seconds)
+        finally:
+            self._sleeping -= 1
 
     def wake_all(self) -> None:
         """End every :meth:`wait`."""
-        self._changed.notify_all()
+        if self._sleeping:
+            self._changed.notify_all()
 
     def listen(self, listener: DurabilityListener, pointer: int, failed: bool) -> None:
         """Call *listener* now, and at every :meth:`publish` from now on."""
@@ -45,6 +51,6 @@ class DurabilityNotifier:
 
     def publish(self, pointer: int, failed: bool) -> None:
         """Tell all but the waiters that the watermark is at *pointer*, or that it will not move any more."""
-        self._changed.notify_all()
+        self.wake_all()
         if self._listeners:
             self._listeners = [listener for listener in self._listeners if listener(pointer, failed)]

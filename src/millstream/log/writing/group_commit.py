@@ -270,7 +270,8 @@ class GroupCommit:
                 self._schedule()
                 self._notifier.publish(self.pointer, failed)
         finally:
-            wake(due)
+            if due:
+                wake(due)
             if next_leader is not None:
                 next_leader.wake()
 

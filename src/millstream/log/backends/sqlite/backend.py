@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from millstream.core.clock import MICROSECONDS, Clock
@@ -178,7 +179,9 @@ class SqliteBackend:
                     f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
                     "stop one of the two, and append the data again"
                 )
-            db.executemany(sql.INSERT_BLOCK.format(number), map(_row, commit.blocks))
+            insert = sql.INSERT_BLOCK.format(number)
+            for block in commit.blocks:
+                db.execute(insert, _row(block))
             if commit.sequence is not None:
                 db.execute(sql.SET_STATE, (number, producer_key(commit.producer), str(commit.sequence).encode()))
 
@@ -371,19 +374,34 @@ class SqliteBackend:
                     self._writer.execute("ROLLBACK")
                 raise
 
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self) -> _ErrorTranslation:
+        """Turn an error of SQLite or the system into a :class:`StorageError` with advice, once the store is open."""
         if self._closed:
             raise StorageError(f"{self.url} is closed: open the store again")
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code == sqlite3.SQLITE_BUSY:
-                holder = describe_lock_holders(self._path, Path(f"{self._path}-shm"), Path(f"{self._path}-wal"))
-                raise StorageBusyError(f"{self._path} has been locked for {_WAIT:.0f} seconds: {holder}") from error
-            kind, advice = _KINDS.get(code, (StorageError, "check the disk for errors"))
-            raise kind(f"{self._path}: {error}; {advice}") from error
+        return _ErrorTranslation(self._path)
+
+
+class _ErrorTranslation:
+    """Turns an error of SQLite or the system about the file *path* into one of a store, with advice."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, sqlite3.Error | OSError):
+            return
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_BUSY:
+            holder = describe_lock_holders(self._path, Path(f"{self._path}-shm"), Path(f"{self._path}-wal"))
+            raise StorageBusyError(f"{self._path} has been locked for {_WAIT:.0f} seconds: {holder}") from error
+        found, advice = _KINDS.get(code, (StorageError, "check the disk for errors"))
+        raise found(f"{self._path}: {error}; {advice}") from error
 
 
 def _row(block: Any) -> tuple[Any, ...]:
