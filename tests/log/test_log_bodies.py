@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from array import array
+from collections import Counter
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.message import Message
-from millstream.log import Log, LogInputError, LogSpec, open_store
+from millstream.log import Log, LogInputError, LogSpec, Writer, open_store
 from millstream.log.block import Block, encode_block, encode_bodies
 from millstream.log.block_header import BlockOrigin
 from millstream.log.encoding.bodies import join_bodies, merge_bodies
@@ -70,6 +73,26 @@ def test_an_append_of_bodies_builds_no_columns(log: Log, bodies: list[bytes]) ->
             sys.setprofile(None)
     assert "millstream.log.block" in called
     assert not called & {"millstream.log.encoding.columns", "millstream.log.encoding.offsets"}
+
+
+def test_an_append_of_a_coroutine_takes_few_calls(log: Log) -> None:
+    called = list[str]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_globals["__name__"].startswith("millstream.log."):
+            called.append(frame.f_code.co_name)
+
+    async def append(writer: Writer) -> None:
+        await writer.append_async([b"sunny"])
+        sys.setprofile(note)
+        try:
+            await asyncio.gather(*(writer.append_async([b"sunny"]) for _ in range(100)))
+        finally:
+            sys.setprofile(None)
+
+    with log.writer() as writer:
+        asyncio.run(append(writer))
+    assert len(called) < 12 * 100, Counter(called).most_common(20)
 
 
 @given(packs)

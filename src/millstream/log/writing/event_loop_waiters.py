@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from bisect import bisect_right, insort
 from collections.abc import Callable
 from operator import itemgetter
@@ -21,7 +22,7 @@ class AsyncWaiters:
 
     def reached(self, last_id: int) -> asyncio.Future[None]:
         """Is done when *last_id* is durable, or when the writer has failed; for the running event loop."""
-        loop = asyncio.get_running_loop()
+        loop = get_running_loop()
         found = self._loops.get(loop)
         return (self._join(loop) if found is None else found).reached(last_id)
 
@@ -48,11 +49,11 @@ class EventLoopWaiters:
 
     def reached(self, last_id: int) -> asyncio.Future[None]:
         """Is done when *last_id* is durable, or when the writer has failed."""
-        future = self._loop.create_future()
-        if self._waiting and self._waiting[-1][0] > last_id:
-            insort(self._waiting, (last_id, future), key=_last_id)
+        future, waiting = self._loop.create_future(), self._waiting
+        if waiting and waiting[-1][0] > last_id:
+            insort(waiting, (last_id, future), key=_last_id)
         else:
-            self._waiting.append((last_id, future))
+            waiting.append((last_id, future))
         if self._over or self._pointer >= last_id:  # it has come to pass, perhaps just now
             self._resolve()
         return future

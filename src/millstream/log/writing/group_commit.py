@@ -88,10 +88,15 @@ class GroupCommit:
     def enqueue_if_room(self, request: AppendRequest) -> tuple[bool, IdRange | None]:
         """Like :meth:`enqueue`; without room it returns False at once, and the scheduler thread makes some."""
         with self._lock:
-            self._check_open()
-            has_room = self._pending.has_room(request)
+            if self.failure is not None or self._closed:
+                self._check_open()
+            pending = self._pending
+            has_room = pending.has_room(request)
             ids = self._add(request) if has_room else None
-            self._leave_to_scheduler()
+            if pending.requests:
+                pending.unattended = True
+                if self._turn.state is IDLE and (self._is_lingering or not self._is_scheduled):
+                    self._schedule()  # else one more of many coroutines need not call it
             return has_room, ids
 
     def leave(self) -> None:

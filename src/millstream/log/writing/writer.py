@@ -95,8 +95,10 @@ class Writer:
             has_room, ids = group.enqueue_if_room(request)
         last_id = group.last_given if ids is None else ids.last
         if group.pointer < last_id:
-            await self._reached(last_id)
-            group.expect(last_id)
+            waiters = self._async_waiters
+            await (self._reached(last_id) if waiters is None else waiters.reached(last_id))
+            if group.pointer < last_id:
+                group.expect(last_id)
         return ids
 
     def append_nowait(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
