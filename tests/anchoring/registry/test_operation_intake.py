@@ -151,6 +151,40 @@ def test_an_acceptance_that_fails_tells_everybody_who_waits(sqlite_fleet: Any) -
     assert registry.acceptance.submit(request).state == OperationState.ACCEPTED
 
 
+def test_an_operation_that_fails_unexpectedly_fails_alone(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    people = [DidOwner(f"beside{n}") for n in range(9)]
+    sqlite_fleet.sql(
+        "CREATE TRIGGER fault BEFORE INSERT ON registry_operations "
+        f"WHEN NEW.suffix = '{people[4].suffix}' BEGIN SELECT RAISE(ABORT, 'a fault'); END"
+    )
+    results = registry.acceptance.submit_many([*(request_of(person.create) for person in people), b"{"])
+    assert [result.code for result in results] == [None] * 4 + ["internal"] + [None] * 4 + ["not_json"]
+    with pytest.raises(sa.exc.IntegrityError, match="a fault"):
+        results[4].result()
+    assert sqlite_fleet.counts == {"accepted": 8}
+    sqlite_fleet.sql("DROP TRIGGER fault")
+    assert registry.acceptance.submit(request_of(people[4].create)).state == OperationState.ACCEPTED
+
+
+def test_a_request_that_cannot_be_read_because_of_a_fault_fails_alone(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    results = registry.acceptance.submit_many([None, request_of(DidOwner("beside a fault").create)])
+    assert [result.code for result in results] == ["internal", None]
+
+
+def test_after_some_faults_the_rest_of_a_group_is_not_tried(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    sqlite_fleet.sql(
+        "CREATE TRIGGER fault BEFORE INSERT ON registry_operations BEGIN SELECT RAISE(ABORT, 'a fault'); END"
+    )
+    tries = list[object]()
+    sa.event.listen(sqlite_fleet.engine, "rollback", tries.append)
+    results = registry.acceptance.submit_many([request_of(DidOwner(f"all{n}").create) for n in range(64)])
+    assert {result.code for result in results} == {"internal"}
+    assert len(tries) < 30
+
+
 def test_what_is_accepted_is_told_after_it_is_durable(sqlite_fleet: Any) -> None:
     registry = sqlite_fleet.instance()
     told = list[list[str]]()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import msgspec
+import sqlalchemy as sa
 
 from millstream.anchoring.registry.eligibility import OperationRefusal
 from millstream.anchoring.registry.errors import QueueStoppedError, TooManyOpenError
@@ -17,9 +19,15 @@ from millstream.anchoring.registry.protocol_versions import ProtocolVersion, Pro
 from millstream.anchoring.registry.states import OperationState, OperationStatus, Submission
 from millstream.anchoring.sidetree import Operation, RequestError
 from millstream.anchoring.sidetree.operations import parse_with_canonical, stored_operation, time_window_fault
+from millstream.core.errors import MillstreamError
+
+MOST_FAULTS = 8
+"""Operations of a commit that fail unexpectedly before the rest is taken for undecidable, too."""
 
 COUNT_SECONDS = 1.0
 """Maximum age in seconds of the count of open operations that back-pressure uses."""
+
+_log = logging.getLogger(__name__)
 
 
 class EligibilityCheck(Protocol):
@@ -35,15 +43,27 @@ class EligibilityCheck(Protocol):
 
 
 class SubmissionResult(msgspec.Struct, frozen=True):
-    """The result of one request: its status, or the code and text of the refusal. ``operation`` is what was read."""
+    """The result of one request: its status, or the code and text of the refusal. ``operation`` is what was read.
+
+    ``fault`` is the unexpected exception because of which the request could not be decided.
+    """
 
     status: OperationStatus | None = None
     code: str | None = None
     error: str | None = None
     operation: Operation | None = None
+    fault: Exception | None = None
+
+    @classmethod
+    def undecided(cls, fault: Exception) -> SubmissionResult:
+        """The result of a request that the unexpected *fault* prevented."""
+        return cls(code="internal", error="internal error of the registry: see the log of its process", fault=fault)
 
     def result(self) -> OperationStatus:
-        """The status. Raises :class:`~millstream.anchoring.sidetree.RequestError` for what was refused."""
+        """The status. Raises :class:`~millstream.anchoring.sidetree.RequestError` for what was refused, and the
+        ``fault``."""
+        if self.fault is not None:
+            raise self.fault
         if self.status is None:
             raise RequestError(self.code or "refused", self.error or "the request was refused")
         return self.status
@@ -111,6 +131,9 @@ class OperationIntake:
             return CheckedOperation(*_check(data, self._version()))
         except RequestError as error:
             return SubmissionResult(code=error.code, error=str(error))
+        except Exception as error:  # a fault of ours with one request is not one of those beside it
+            _log.exception("a request cannot be checked")
+            return SubmissionResult.undecided(error)
 
     def commit(self, requests: Sequence[CheckedRequest]) -> Future[Sequence[SubmissionResult]]:
         """Take all checked *requests* that are valid, in one transaction; an outcome for each comes with the commit.
@@ -165,23 +188,50 @@ class OperationIntake:
         """Record all that is valid in *groups*, durably, and report to each the results of its requests."""
         self._refuse_crowd()
         checked = [item for group in groups for item in group.items if isinstance(item, CheckedOperation)]
+        outcomes = self._decided_apart(checked, [])
+        if taken := [result.status.id for result in outcomes if result.status is not None]:
+            self._notify(list(dict.fromkeys(taken)))
+        following = iter(outcomes)
+        for group in groups:
+            group.future.set_result([next(following) if isinstance(i, CheckedOperation) else i for i in group.items])
+
+    def _decided_apart(
+        self, checked: Sequence[CheckedOperation], faults: list[Exception]
+    ) -> Sequence[SubmissionResult]:
+        """:meth:`_decided`; if that fails unexpectedly, each half by itself, so that only one operation fails.
+
+        *faults* get those of single operations; after :data:`MOST_FAULTS` the others are not decided, either.
+        """
+        if len(faults) >= MOST_FAULTS:
+            return [SubmissionResult.undecided(faults[-1])] * len(checked)
+        try:
+            return self._decided(checked)
+        except (MillstreamError, sa.exc.TimeoutError):
+            raise
+        except Exception as error:
+            if len(checked) > 1:
+                middle = len(checked) // 2
+                halves = checked[:middle], checked[middle:]
+                return [result for half in halves for result in self._decided_apart(half, faults)]
+            if not checked:
+                raise
+            _log.exception("operation %s cannot be decided", checked[0].submission.id)
+            faults.append(error)
+            return [SubmissionResult.undecided(error)]
+
+    def _decided(self, checked: Sequence[CheckedOperation]) -> Sequence[SubmissionResult]:
+        """Record all of *checked* that may have an effect, durably; the result of each."""
         refusals = self._refusals(checked)
         taken = [item for item, refusal in zip(checked, refusals, strict=True) if refusal is None]
         statuses = iter(self._store.accept([item.submission for item in taken]) if taken else ())
         if self._judge is not None:
             self._judge.accepted((item.submission.id, item.operation) for item in taken)
-        outcomes = iter(
-            [
-                SubmissionResult(next(statuses), operation=item.operation)
-                if refusal is None
-                else SubmissionResult(code=refusal.code, error=refusal.text, operation=item.operation)
-                for item, refusal in zip(checked, refusals, strict=True)
-            ]
-        )
-        if taken:
-            self._notify(list(dict.fromkeys(item.submission.id for item in taken)))
-        for group in groups:
-            group.future.set_result([next(outcomes) if isinstance(i, CheckedOperation) else i for i in group.items])
+        return [
+            SubmissionResult(next(statuses), operation=item.operation)
+            if refusal is None
+            else SubmissionResult(code=refusal.code, error=refusal.text, operation=item.operation)
+            for item, refusal in zip(checked, refusals, strict=True)
+        ]
 
     def _refusals(self, checked: Sequence[CheckedOperation]) -> Sequence[OperationRefusal | None]:
         """The reason why each of *checked* is refused now. An operation that was accepted is never refused later."""

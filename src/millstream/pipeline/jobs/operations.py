@@ -181,6 +181,8 @@ class OperationSink:
         outcomes = iter(self._submit(passed))
         for row in rows:
             outcome = next(outcomes) if row["code"] is None else SubmissionResult(code=row["code"], error=row["error"])
+            if outcome.fault is not None:  # the trigger is repeated: a refusal in the log would be the last word
+                raise outcome.fault
             self.taken += outcome.status is not None
             self.refused += outcome.status is None
             self.bytes += len(row["request"] or b"")
