@@ -42,6 +42,13 @@ def test_jitter_is_drawn_from_the_seed() -> None:
     assert list(policy.pauses(seed=1)) == list(policy.pauses(seed=1)) != list(policy.pauses(seed=2))
 
 
+def test_no_call_begins_after_the_time_that_was_given() -> None:
+    clock, calls = VirtualClock(), Calls(9, Passing())
+    with pytest.raises(Passing):
+        RetryPolicy(attempts=9, first=1.0, factor=2.0, jitter=0.0, within=5.0).call(calls, clock)
+    assert (calls.made, clock.monotonic()) == (3, 3.0)
+
+
 def test_transient_failures_are_tried_again() -> None:
     clock, calls = VirtualClock(), Calls(3, Passing())
     assert EXACT.call(calls, clock) == "answer"

@@ -22,6 +22,7 @@ import pytest
 import sqlalchemy as sa
 from as_described import ask_as_described, described, described_operations, questions, routed
 from registry_server import IDENTIFIERS, OPERATIONS, Api
+from starlette.types import ASGIApp
 
 from millstream.anchoring import LedgerEntry, LocalCas, MemoryLedger
 from millstream.anchoring.ledger import verified_head
@@ -30,7 +31,7 @@ from millstream.anchoring.sidetree import SIDETREE, long_form
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.cid import cid_of
-from millstream.core.clock import SystemClock
+from millstream.core.clock import SystemClock, VirtualClock
 from millstream.rest.openapi import encode
 from millstream.rest.registry_app import describe, registry_app, registry_routes
 from millstream.rest.submit_middleware import SubmitMiddleware
@@ -259,6 +260,55 @@ def test_requests_that_have_already_arrived_share_a_commit(tmp_path: Path, monke
     engine.dispose()
     assert sizes == [7]
     assert answers == [(number, 400 if number == 5 else 200) for number in range(8)]
+
+
+async def status_of(app: ASGIApp, path: str) -> int:
+    """The status of ``GET`` *path*."""
+    sent = list[Any]()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+    await app(scope, receive, send)
+    return int(sent[0]["status"])
+
+
+def test_a_database_that_does_not_answer_is_said_soon_to_all_who_wait_and_by_the_readiness(tmp_path: Path) -> None:
+    engine, clock = sa.create_engine(f"sqlite:///{tmp_path / 'registry.db'}"), VirtualClock()
+    parts = RegistryDatabase(engine, clock), LocalCas(tmp_path), MemoryLedger(clock)
+    request = canonical_json(DidOwner("in vain").create.request)
+    answers = list[tuple[int, str]]()
+
+    def rename(old: str, new: str) -> None:
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"ALTER TABLE {old} RENAME TO {new}"))
+
+    async def ask(app: SubmitMiddleware) -> list[int]:
+        done = asyncio.Event()
+
+        def answer(status: int, headers: Any, _body: bytes) -> None:
+            answers.append((status, dict(headers)[b"retry-after"].decode()))
+            if len(answers) == 300:
+                done.set()
+
+        for _ in range(300):  # more than a commit takes
+            app.submit(request, answer)
+        await done.wait()
+        ready = [await status_of(app, "/readyz")]
+        rename("hidden", "registry_operations")
+        return [*ready, await status_of(app, "/readyz")]
+
+    with DidRegistry(*parts, instance="one") as registry:
+        rename("registry_operations", "hidden")
+        began = clock.monotonic()
+        assert asyncio.run(ask(registry_app(registry, database_timeout=3.0))) == [503, 200]
+    engine.dispose()
+    assert answers == [(503, "5")] * 300
+    assert clock.monotonic() - began <= 3.0, "one wait, and not one for each commit"
 
 
 def test_a_check_that_fails_is_the_error_of_its_own_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

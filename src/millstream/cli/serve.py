@@ -16,6 +16,7 @@ import msgspec
 from millstream.cli.common import log_options, store_options
 from millstream.cli.examples import example
 from millstream.core.errors import InputError, MillstreamError
+from millstream.core.settings import seconds
 from millstream.settings import Settings, load_settings
 from millstream.settings.console import DEFAULT_ADDRESS
 
@@ -229,7 +230,8 @@ async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> str:
     from millstream.core.address import Address, parse_address
 
     place = parse_address(node.settings.serve.registry_http)
-    app, http = registry_app(node.registry.instance), node.settings.http
+    http = node.settings.http
+    app = registry_app(node.registry.instance, database_timeout=seconds(http.database_timeout))
     port = await stack.enter_async_context(serving(app, place.host, place.port, http))
     url = f"http://{Address(place.host, port)}"
     print(f"registry ready on {url}", flush=True)

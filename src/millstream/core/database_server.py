@@ -15,7 +15,7 @@ from millstream.core.errors import MillstreamError
 from millstream.core.postgresql_refusals import is_refused_connection
 from millstream.core.retry import RetryPolicy
 from millstream.core.secrets import mask_password, read_password
-from millstream.core.sql import ANSWERS, SqlBusyError, SqlInputError
+from millstream.core.sql import SqlBusyError, SqlInputError, current_patience
 from millstream.core.sql_failures import describe_sql_failure
 from millstream.core.sql_rows import without_nul
 from millstream.core.url_schemes import scheme_of
@@ -37,7 +37,7 @@ class _ServerKind(msgspec.Struct, frozen=True, kw_only=True):
     """Sets up each new connection of the driver."""
 
 
-def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy = ANSWERS) -> sa.Engine:
+def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy | None = None) -> sa.Engine:
     """The database at *url*, ``postgresql://user:password@host:port/name`` or ``mysql://…``, made where it is absent.
     ``?password_file=/path`` names a file with the password instead.
 
@@ -58,7 +58,7 @@ def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy =
         )
     try:
         place = with_password(place)
-        _make_if_absent(kind, place, clock or SystemClock(), patience)
+        _make_if_absent(kind, place, clock or SystemClock(), patience or current_patience())
         return _engine(kind, place)
     except ImportError as error:
         extra = scheme_of(url).extra

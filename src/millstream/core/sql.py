@@ -6,8 +6,10 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
@@ -18,6 +20,9 @@ from millstream.core.sql_failures import describe_sql_failure, driver_failure
 Result = TypeVar("Result")
 
 ANSWERS = RetryPolicy(attempts=20, first=0.01, longest=2.0)
+"""How long work in the background waits for a database that does not answer: some twenty seconds."""
+
+_patience: ContextVar[RetryPolicy | None] = ContextVar("patience", default=None)
 _DDL = RetryPolicy(attempts=16, first=0.01, longest=2.0)
 """For changes of a table by other processes, which take milliseconds."""
 
@@ -29,6 +34,27 @@ _SERVER_TIME = {
     "postgresql": sa.text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"),
 }
 _SERVER_TIME["mariadb"] = _SERVER_TIME["mysql"]
+
+
+def patience_within(seconds: float) -> RetryPolicy:
+    """The patience with a database that does not answer of somebody who waits for a result: *seconds* at most, and what
+    the call takes that has begun by then."""
+    return msgspec.structs.replace(ANSWERS, within=seconds)
+
+
+def current_patience() -> RetryPolicy:
+    """How long the present thread or task waits for a database that does not answer."""
+    return _patience.get() or ANSWERS
+
+
+@contextlib.contextmanager
+def waiting_with(patience: RetryPolicy) -> Iterator[None]:
+    """In the block, the present thread or task, and the threads to which it hands work, wait with *patience*."""
+    token = _patience.set(patience)
+    try:
+        yield
+    finally:
+        _patience.reset(token)
 
 
 class SqlBusyError(BusyError):
@@ -243,7 +269,7 @@ class SqlDatabase:
                     f"the database {_named(self.engine.url)} {describe_sql_failure(error)}"
                 ) from error
 
-        return ANSWERS.call(translated, self.clock)
+        return current_patience().call(translated, self.clock)
 
 
 def _named(url: sa.URL) -> str:

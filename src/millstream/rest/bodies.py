@@ -17,6 +17,9 @@ JSON = ("application/json",)
 JSON_LINES = ("application/jsonl", "application/x-ndjson", "application/ndjson", "application/json")
 """JSON values, one a line: no type is registered for it, so those in use are taken, and that of each line."""
 
+RETRY_AFTER = 5
+"""Seconds after which a client tries again what was busy."""
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -103,10 +106,11 @@ def _json(value: Any) -> bytes:
 
 
 def error_response(error: MillstreamError, code: str | None = None) -> Response:
-    """*error* as an answer: ``{"code": …, "message": …}`` with the status of its kind."""
+    """*error* as an answer: ``{"code": …, "message": …}`` with the status of its kind; with 503 it says when to try
+    again."""
     status, kind = next((row[1:] for row in _KINDS if isinstance(error, row[0])), (500, "internal"))
     body = {"code": code or getattr(error, "code", kind), "message": str(error)}
-    after = getattr(error, "retry_after", None)
+    after = getattr(error, "retry_after", RETRY_AFTER if status == 503 else None)
     return answer(body, status, **({} if after is None else {"Retry_After": str(max(1, round(after)))}))
 
 

@@ -26,6 +26,8 @@ from millstream.anchoring.registry import DidRegistry, OperationStatus, Submissi
 from millstream.anchoring.sidetree import SIDETREE, OperationType, Profile, RequestError, parse_did
 from millstream.core.durable import write_durably
 from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.core.retry import NO_RETRY
+from millstream.core.sql import waiting_with
 from millstream.rest.bodies import JSON_LINES, answer, read_body
 from millstream.rest.endpoint import EndpointRegistry, Listing, PageQuery
 from millstream.rest.openapi import document, encode
@@ -47,7 +49,7 @@ _TEXTS = {
     413: "The body is too large; it is not read",
     415: "The content type is not application/json (bulk: application/jsonl) in UTF-8",
     429: "Too many open operations; see Retry-After",
-    503: "The database does not answer; try again later",
+    503: "The database does not answer; see Retry-After",
 }
 _SUBMIT_ERRORS, _READ_ERRORS = (400, 408, 409, 413, 415, 429, 503), (400, 404, 503)
 endpoints = EndpointRegistry()
@@ -88,10 +90,14 @@ class UnresolvedDidError(NotFoundError):
     """Nothing is known of the DID."""
 
 
-def registry_app(registry: DidRegistry) -> ASGIApp:
-    """The application of *registry*, which the caller starts and closes."""
+def registry_app(registry: DidRegistry, *, database_timeout: float = 3.0) -> ASGIApp:
+    """The application of *registry*, which the caller starts and closes.
+
+    *database_timeout* is how many seconds an operation waits for a database that does not answer.
+    """
     handlers = {MillstreamError: _refuse, HTTPException: _plain}
-    return SubmitMiddleware(registry, Starlette(routes=registry_routes(registry), exception_handlers=handlers))
+    app = Starlette(routes=registry_routes(registry), exception_handlers=handlers)
+    return SubmitMiddleware(registry, app, database_timeout=database_timeout)
 
 
 def registry_routes(registry: DidRegistry) -> list[BaseRoute]:
@@ -217,6 +223,16 @@ class _RegistryHandlers:
     async def health(self, _request: Request) -> Response:
         """Show whether the instance is alive."""
         return answer(RegistryHealth("ok", self._registry.instance))
+
+    @endpoints.declare("GET", "/readyz", response={"application/json": RegistryHealth}, errors=(503,))
+    async def ready(self, _request: Request) -> Response:
+        """Show whether the database of the registry answers."""
+        await run_in_threadpool(self._require_database)
+        return answer(RegistryHealth("ready", self._registry.instance))
+
+    def _require_database(self) -> None:
+        with waiting_with(NO_RETRY):
+            self._registry.store.require_database()
 
     async def openapi(self, _request: Request) -> Response:
         return answer(describe(self._profile))

@@ -15,13 +15,14 @@ from typing import Any
 
 import msgspec
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.core.address import Address
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
+from millstream.core.sql import patience_within, waiting_with
 from millstream.core.tls_files import KeyPairError, load_key_pair
-from millstream.rest.connection import HttpLimits, bounded_protocol
+from millstream.rest.connection import DirectEndpoint, HttpLimits, bounded_protocol
 from millstream.settings.serving import HttpSettings
 
 DRAIN_SECONDS = 20
@@ -88,9 +89,21 @@ async def serving(
         listening.close()
 
 
+class _ImpatientApp:
+    """*app*, whose requests wait at most *seconds* for a database that does not answer."""
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app, self._patience = app, patience_within(seconds)
+        self.direct: DirectEndpoint | None = getattr(app, "direct", None)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with waiting_with(self._patience):
+            await self._app(scope, receive, send)
+
+
 def _config(app: ASGIApp, settings: HttpSettings, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        _ImpatientApp(app, settings.database_timeout / MICROSECONDS),
         http=bounded_protocol(_limits(settings)),
         ws="none",
         log_config=None,

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.anchoring.registry import (
     CheckedRequest,
+    DatabaseBusyError,
     DidRegistry,
     ReadOnlyError,
     SubmissionResult,
@@ -24,6 +25,7 @@ from millstream.anchoring.registry import (
 )
 from millstream.anchoring.sidetree import Operation, OperationType, created
 from millstream.core.errors import MillstreamError
+from millstream.core.sql import patience_within, waiting_with
 from millstream.rest.bodies import JSON, check_head, check_size, error_response
 from millstream.rest.connection import DirectAnswer, DirectEndpoint, Headers, internal_error
 
@@ -39,10 +41,14 @@ _log = logging.getLogger(__name__)
 
 
 class SubmitMiddleware:
-    """Serves ``POST /sidetree/v1/operations`` of *registry*, and hands everything else to *app*."""
+    """Serves ``POST /sidetree/v1/operations`` of *registry*, and hands everything else to *app*.
 
-    def __init__(self, registry: DidRegistry, app: ASGIApp) -> None:
+    An operation waits at most *database_timeout* seconds for a database that does not answer.
+    """
+
+    def __init__(self, registry: DidRegistry, app: ASGIApp, *, database_timeout: float = 3.0) -> None:
         self._registry = registry
+        self._patience = patience_within(database_timeout)
         self._profile = registry.versions.latest.profile
         self._app = app
         self._waiting: list[tuple[CheckedRequest, DirectAnswer]] = []
@@ -106,9 +112,13 @@ class SubmitMiddleware:
             group, self._waiting = self._waiting[:MAX_OPERATIONS], self._waiting[MAX_OPERATIONS:]
             outcomes: Sequence[SubmissionResult | Exception]
             try:
-                pending = self._registry.acceptance.commit([checked for checked, _ in group])
+                with waiting_with(self._patience):
+                    pending = self._registry.acceptance.commit([checked for checked, _ in group])
                 results = await asyncio.wrap_future(pending)
                 outcomes = results
+            except DatabaseBusyError as error:  # those who have come meanwhile would wait for it as long again
+                group, self._waiting = [*group, *self._waiting], []
+                outcomes = [error] * len(group)
             except Exception as error:  # each of them is told, and the next group has its own chance
                 outcomes = [error] * len(group)
             for (_, answer), outcome in zip(group, outcomes, strict=True):

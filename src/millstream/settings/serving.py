@@ -33,14 +33,16 @@ class HttpSettings(Section, frozen=True):
     A connection is closed if its request line and headers are not complete after ``header_timeout``, if no byte of a
     body arrives for ``body_timeout``, if a body arrives at less than 500 bytes per second, or if a response is not read
     for ``body_timeout``. Each server accepts ``max_connections`` connections, or fewer if the system limits open files.
+    If a database does not answer, requests wait ``database_timeout`` for it before they get 503 with ``Retry-After``.
     """
 
     header_timeout: Duration = Duration(20 * MICROSECONDS)
     body_timeout: Duration = Duration(30 * MICROSECONDS)
     max_connections: int = 1_000
+    database_timeout: Duration = Duration(3 * MICROSECONDS)
 
     def __post_init__(self) -> None:
-        for name in ("header_timeout", "body_timeout", "max_connections"):
+        for name in ("header_timeout", "body_timeout", "max_connections", "database_timeout"):
             if (value := getattr(self, name)) <= 0:
                 raise ValueError(f"{name} must be more than 0, not {value}")
 

@@ -18,6 +18,7 @@ from millstream.anchoring.registry import (
 )
 from millstream.anchoring.sidetree import RequestError
 from millstream.core.canonical import canonical_json
+from millstream.core.sql import current_patience, patience_within, waiting_with
 from millstream.testing.dids import DidOwner
 
 
@@ -183,6 +184,19 @@ def test_after_some_faults_the_rest_of_a_group_is_not_tried(sqlite_fleet: Any) -
     results = registry.acceptance.submit_many([request_of(DidOwner(f"all{n}").create) for n in range(64)])
     assert {result.code for result in results} == {"internal"}
     assert len(tries) < 30
+
+
+def test_who_waits_for_an_answer_waits_for_a_database_as_long_as_he_says(sqlite_fleet: Any) -> None:
+    registry, clock = sqlite_fleet.instance(), sqlite_fleet.clock
+    request = request_of(DidOwner("impatient").create)
+    sqlite_fleet.sql("ALTER TABLE registry_operations RENAME TO hidden")
+    waits = list[float]()
+    for patience in (patience_within(3.0), current_patience()):
+        began = clock.monotonic()
+        with waiting_with(patience), pytest.raises(DatabaseBusyError):
+            registry.acceptance.submit(request)
+        waits.append(clock.monotonic() - began)
+    assert waits[0] <= 3.0 and waits[1] > 15.0
 
 
 def test_what_is_accepted_is_told_after_it_is_durable(sqlite_fleet: Any) -> None:

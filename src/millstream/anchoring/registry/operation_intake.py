@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,8 @@ from millstream.anchoring.registry.states import OperationState, OperationStatus
 from millstream.anchoring.sidetree import Operation, RequestError
 from millstream.anchoring.sidetree.operations import parse_with_canonical, stored_operation, time_window_fault
 from millstream.core.errors import MillstreamError
+from millstream.core.retry import RetryPolicy
+from millstream.core.sql import current_patience, waiting_with
 
 MOST_FAULTS = 8
 """Operations of a commit that fail unexpectedly before the rest is taken for undecidable, too."""
@@ -140,7 +143,7 @@ class OperationIntake:
 
         Raises :class:`QueueStoppedError`; the future raises what :meth:`submit_many` does.
         """
-        group = _PendingSubmissions(requests)
+        group = _PendingSubmissions(requests, current_patience())
         with self._lock:
             if self._closed:
                 raise QueueStoppedError
@@ -179,7 +182,8 @@ class OperationIntake:
             if not groups:
                 return
             try:
-                self._take(groups)
+                with waiting_with(min((group.patience for group in groups), key=_longest_wait)):
+                    self._take(groups)
             except BaseException as error:
                 for group in groups:
                     group.future.set_exception(error)
@@ -275,10 +279,14 @@ def _check(data: bytes, version: ProtocolVersion) -> tuple[Operation, Submission
     )
 
 
-class _PendingSubmissions:
-    """What one caller has sent together, and waits for."""
+def _longest_wait(patience: RetryPolicy) -> float:
+    return math.inf if patience.within is None else patience.within
 
-    def __init__(self, items: Sequence[CheckedRequest]) -> None:
-        self.items = items
+
+class _PendingSubmissions:
+    """What one caller has sent together, and waits for, with *patience* where the database does not answer."""
+
+    def __init__(self, items: Sequence[CheckedRequest], patience: RetryPolicy) -> None:
+        self.items, self.patience = items, patience
         self.future: Future[Sequence[SubmissionResult]] = Future()
         self.future.set_running_or_notify_cancel()  # a caller that gives up must not cancel a running commit

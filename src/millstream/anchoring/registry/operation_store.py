@@ -75,6 +75,10 @@ class OperationStore:
 
         return self.database.write(transaction)
 
+    def require_database(self) -> None:
+        """Raise :class:`~millstream.anchoring.registry.DatabaseBusyError` where the database does not answer."""
+        self.database.rows(sa.select(_ops.c.id).limit(1))
+
     def check_writable(self) -> None:
         """Raise :class:`~millstream.anchoring.registry.ReadOnlyError` where this registry follows another one."""
         self.database.read(lambda connection, _now: self._refuse(connection))

@@ -17,6 +17,7 @@ from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.cli.common import data_options, json_option, log_options, print_json
 from millstream.cli.examples import example
 from millstream.core.address import parse_address
+from millstream.core.settings import seconds
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -70,7 +71,7 @@ def serve(settings: Settings, address: str) -> None:
     switch_threads_often()
     with Node.open(settings, create=True) as node, following(node), node.registry.instance as registry:
         registry.start()
-        app = registry_app(registry)
+        app = registry_app(registry, database_timeout=seconds(settings.http.database_timeout))
         collect_for_requests()
         serve_app(app, place.host, place.port, settings.http)
 

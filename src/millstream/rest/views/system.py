@@ -70,7 +70,7 @@ class PackageRow(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """``ready``: whether the log store and the database answer; ``problems`` lists what does not."""
+    """``ready``: whether the log store and the databases answer; ``problems`` lists what does not."""
 
     ready: bool
     problems: Mapping[str, str] = {}
@@ -177,7 +177,7 @@ def operator_audit_log(app: AppContext, request: ApiRequest[OperatorAuditQuery, 
 
 
 def look_at_health(app: AppContext) -> Health:
-    """Ask the log store and the database for something small."""
+    """Ask the log store and the databases for something small."""
     import sqlalchemy as sa
 
     from millstream.core.errors import MillstreamError
@@ -189,8 +189,14 @@ def look_at_health(app: AppContext) -> Health:
         problems["log store"] = str(error)
     try:
         app.batches.last_number()
-    except sa.exc.SQLAlchemyError as error:
+    except (sa.exc.SQLAlchemyError, MillstreamError) as error:
         problems["database"] = str(error).partition("\n")[0]
+    registry = app.node.settings.registry.database
+    try:
+        if registry:
+            app.node.databases.at(registry).connect().close()
+    except (sa.exc.SQLAlchemyError, MillstreamError) as error:
+        problems["database of the registry"] = str(error).partition("\n")[0]
     return Health(not problems, problems)
 
 
