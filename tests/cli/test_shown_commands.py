@@ -75,14 +75,21 @@ def test_the_commands_in_errors_about_such_a_space_can_be_typed(
         assert {"one", "-x"} <= set(parsed(shown).values()), shown
 
 
-def test_the_commands_of_the_verdict_can_be_typed_for_a_store_with_a_space_in_its_name() -> None:
+@pytest.mark.parametrize("name", ["my disk", "-x", "--store", "{where}"])
+def test_the_commands_of_the_verdict_can_be_typed_whatever_the_store_is_called(name: str) -> None:
     todos = [
-        make_issue(kind, "my disk", "", "/", where="OUT").todo
+        make_issue(kind, name, "", "/", where="OUT").todo
         for kind, known in KINDS.items()
-        if "{subject}" in known.todo
+        if re.search("{(subject|argument)}", known.todo)
     ]
-    shown = [command for todo in todos for command in re.findall("`(millstream [^`]+)`", todo) if "my disk" in command]
-    assert len(shown) > 5 and all("my disk" in str(list(parsed(command).values())) for command in shown)
+    commands = [command for todo in todos for command in re.findall("`(millstream [^`]+)`", todo)]
+    shown = [command for command in commands if shlex.quote(name) in shlex.split(command) or name in command]
+    assert len(shown) > 5 and all(name in _flat(parsed(command)) for command in shown)
+
+
+def _flat(values: dict[str, Any]) -> list[Any]:
+    """*values*, with those of arguments that may be repeated one by one."""
+    return [one for value in values.values() for one in (value if isinstance(value, list | tuple) else [value])]
 
 
 def quoted_arguments(path: Path) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
+from millstream.core.shown_commands import arguments
 from millstream.status.verdict.kinds import KINDS
 from millstream.status.verdict.models import Issue, IssueAction
 
@@ -32,12 +34,18 @@ def make_issue(
         since=since,
         what=what,
         meaning=described.meaning,
-        todo=described.todo.replace("{subject}", shlex.quote(subject)).replace("{where}", where),
+        todo=_filled(described.todo, subject, where),
         page=page,
         area=described.area,
         count=count,
         action=action,
     )
+
+
+def _filled(todo: str, subject: str, where: str) -> str:
+    """*todo* with *subject* as the value of an option (``{subject}``) or as an argument (``{argument}``)."""
+    values = {"{subject}": shlex.quote(subject), "{argument}": arguments(subject), "{where}": where}
+    return re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], todo)
 
 
 def named(noun: str, names: Iterable[str]) -> str:

@@ -34,7 +34,7 @@ KINDS: Mapping[str, IssueKind] = {
         "copies",
         BAD,
         "The store answers, but its content is gone: usually its disk is not mounted.",
-        "mount the disk; if it was replaced by a new one, run `millstream store create {subject} SPACE`",
+        "mount the disk; if it was replaced by a new one, run `millstream store create {argument} SPACE`",
     ),
     "space-missing": IssueKind(
         "copies",
@@ -194,13 +194,13 @@ KINDS: Mapping[str, IssueKind] = {
         "queues",
         WARN,
         "No worker processes this queue, or its workers are too slow.",
-        "start a worker, or one more if some run: `millstream mill work {subject}`",
+        "start a worker, or one more if some run: `millstream mill work {argument}`",
     ),
     "no-worker": IssueKind(
         "queues",
         WARN,
         "These tasks are processed when a worker runs.",
-        "start a worker: `millstream mill work {subject}`",
+        "start a worker: `millstream mill work {argument}`",
     ),
     "for-people": IssueKind(
         "queues", WARN, "The copies and records do not show which copy is right.", "decide for each on the page"
@@ -209,7 +209,7 @@ KINDS: Mapping[str, IssueKind] = {
         "queues",
         WARN,
         "The worker that leased these tasks has ended. No worker processes them.",
-        "start a worker: `millstream mill work {subject}` takes them back",
+        "start a worker: `millstream mill work {argument}` takes them back",
     ),
     "queue": IssueKind(
         "queues", BAD, "Its tasks can be neither listed nor processed.", "restore its log from a backup"
