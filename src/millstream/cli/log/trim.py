@@ -63,7 +63,8 @@ def trim(
                 found.set_retention(policy)
             done = RetentionEnforcer(found, SystemClock(), policy).run_once(dry_run=dry_run, accept_clock=accept_clock)
     if not dry_run:
-        record_freed_space(settings, "trim", f"log {name}", first_id=done.first_id, messages=done.messages)
+        facts = {"first_id": done.first_id, "messages": done.messages, "accept_clock": accept_clock}
+        record_freed_space(settings, "trim", f"log {name}", **facts)
     if as_json:
         print_json(done)
     else:

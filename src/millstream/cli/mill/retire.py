@@ -60,6 +60,7 @@ def retire(
             facts = {
                 name: facts[name] for name in ("spaces", "items", "bytes", "deletions", "last_copies", "open_changes")
             }
+            facts |= {"writers_stopped": writers_stopped, "unknown_writers": list(found.unknown_writers)}
             record_change(node, "retire", f"store {store}", **facts)
             retirement.retire(found, node.clock, writers_stopped=writers_stopped)
     if as_json:
