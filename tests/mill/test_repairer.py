@@ -149,7 +149,8 @@ def test_when_all_disagree_nothing_is_written_and_the_reason_is_recorded(world: 
 
 
 def test_an_item_that_is_deleted_or_unknown_is_refused(world: Any) -> None:
-    assert "no copy of the item" in repairer(world).plan("s", "unknown").reasons[0]
+    plan = repairer(world).plan("s", "unknown")
+    assert (plan.decision, "no copy of the item" in plan.reasons[0]) == (RepairDecision.UNKNOWN, True)
     for store in "123":
         world.record(item(store), None, deleted=True)
     assert "only deleted ones" in repairer(world).plan("s", "folder/item 0").reasons[0]

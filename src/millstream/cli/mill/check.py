@@ -20,7 +20,7 @@ from millstream.mill.audit.audit_lookup import add_missed
 from millstream.mill.integrity.checker import CheckedGroup
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.repair.repair_log import RepairEvent
-from millstream.mill.repair.repairer import UNKNOWN_ITEM
+from millstream.mill.repair.vote import RepairDecision
 from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.mill.tasks import QueueName, encode_task
 from millstream.node import Node
@@ -77,7 +77,7 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
         if dry_run:
             plan = node.mill.repairs.repairer.plan(*item, restore_source=restore_source)
             print_json(plan)
-            return NotFoundError.exit_code if UNKNOWN_ITEM in plan.reasons else 0
+            return NotFoundError.exit_code if plan.decision == RepairDecision.UNKNOWN else 0
         if not item:
             errors = node.queues.open(QueueName.BIT_ERROR)
             before, started = errors.depth().ready, node.clock.now()
@@ -87,9 +87,10 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
             _print_events([one for one in reversed(done) if not one.healed and one.at >= started], as_json)
             return 1 if tally.dead or errors.depth().ready > before else 0
         result = node.mill.repairs.repairer.repair(*item, restore_source=restore_source)
-        record_change(node, "repair", "/".join(item), repaired=result.repaired, refused=len(result.refused))
+        facts = {"repaired": result.repaired, "refused": len(result.refused), "restore_source": restore_source}
+        record_change(node, "repair", "/".join(item), **facts)
         _print_events(result.events, as_json)
-        if UNKNOWN_ITEM in result.plan.reasons:
+        if result.plan.decision == RepairDecision.UNKNOWN:
             return NotFoundError.exit_code
         return 1 if result.refused else 0
 

@@ -30,7 +30,7 @@ from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, Sto
 Sources = Callable[[str], Collection[str]]
 """The stores that are sources of a space, and not destinations of it."""
 
-UNKNOWN_ITEM = "the manifest has no copy of the item, or only deleted ones: check SPACE and CONTENT_ID"
+_UNKNOWN_ITEM = "the manifest has no copy of the item, or only deleted ones: check SPACE and CONTENT_ID"
 """Why an item that is not known is not repaired."""
 
 
@@ -85,7 +85,7 @@ class Repairer:
         sources = named or frozenset(self._providers)
         recorded = self._records.sums(space, content_id, sources)
         if not recorded:
-            return _refusal(UNKNOWN_ITEM), {}
+            return RepairPlan(RepairDecision.UNKNOWN, reasons=(_UNKNOWN_ITEM,)), {}
         copies = []
         for store, sums in recorded.items():
             place = ItemRef(store, space, content_id)

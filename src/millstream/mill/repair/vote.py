@@ -62,11 +62,12 @@ class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairDecision(enum.StrEnum):
-    """The result of a vote."""
+    """The result of a vote, or that there is nothing to vote on."""
 
     HEALTHY = "healthy"  # every copy is good
     REPAIR = "repair"
     REFUSE = "refuse"
+    UNKNOWN = "unknown"  # the manifest has no copy of the item
 
 
 class RepairAction(msgspec.Struct, frozen=True):
