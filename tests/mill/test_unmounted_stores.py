@@ -148,6 +148,7 @@ def test_presence_is_asked_for_every_few_seconds(world: Any) -> None:
     with pytest.raises(StoreUnavailableError, match="store '1' at memory://1 is empty"):
         providers["1"]
     assert [name for name, _ in providers.items()] == ["1", "2", "3"]
+    assert providers.unchecked["1"] is world.stores["1"] and "4" not in providers.unchecked
     world.stores["1"].create_space("any")
     assert providers["1"].spaces() == ["any"]
 

@@ -9,7 +9,7 @@ from millstream.node import Node
 
 def print_open_changes(node: Node, store: str | None = None, space: str | None = None) -> bool:
     """Print whose changes are open, and what to do; True where an operator has to act."""
-    found, now = open_changes(node.stores.outbox, node.stores.providers, store, space), node.clock.now()
+    found, now = open_changes(node.stores.outbox, node.stores.providers.unchecked, store, space), node.clock.now()
     for one in found:
         echo_line(str(one), err=True)
     return any(one.is_left(now) for one in found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 from millstream.core.clock import Clock
@@ -85,6 +86,11 @@ class ConfiguredStores(Mapping[str, Store]):
 
     def __contains__(self, store: object) -> bool:
         return store in self._stores
+
+    @property
+    def unchecked(self) -> Mapping[str, Store]:
+        """The same stores, looked up without the mount check: also those whose disk is not mounted."""
+        return MappingProxyType(self._stores)
 
     def is_read_only(self, store: str) -> bool:
         """Whether other programs write *store*, so that nothing is ever written there."""

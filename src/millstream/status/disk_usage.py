@@ -63,7 +63,7 @@ def find_disks(
     *free_bytes* gives the free space of a folder's disk.
     """
     folders = {DATA_FOLDER: node.folder}
-    stores = dict(node.stores.providers.items())
+    stores = node.stores.providers.unchecked
     for state in states:
         folder = local_folder(stores[state.store].url) if state.store in stores else None
         if folder is not None and state.answer is not None and not (state.hangs or state.answer.problem):

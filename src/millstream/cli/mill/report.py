@@ -88,7 +88,7 @@ def report(
 
 def _without_report(node: Node, store: str, space: str) -> str:
     line = f"{store}/{space}: no report yet; run `{check_command(store, space)}`"
-    provider = dict(node.stores.providers.items()).get(store)  # a lookup would fail for a disk that is not mounted
+    provider = node.stores.providers.unchecked.get(store)
     is_protected = provider is not None and find_adopted_store(provider) is not None
     return f"{line} (`millstream status` shows what `protect` read)" if is_protected else line
 

@@ -58,15 +58,14 @@ def open_changes(
 ) -> Sequence[OpenChanges]:
     """The open changes of all spaces, or of the store or space named, by space and process, the oldest first.
 
-    *stores* are those in the settings.
+    *stores* are those in the settings, of which one whose disk is not mounted can be looked up, too.
     """
     groups: dict[tuple[str, str, str], list[AuditIntent]] = {}
     for intent in outbox.open_intents(others=True):
         event = intent.event
         if store in (None, event.store) and space in (None, event.space):
             groups.setdefault((event.store, event.space, intent.holder), []).append(intent)
-    settings = dict(stores.items())  # a lookup would fail for a disk that is not mounted
-    return [_described(outbox, settings, intents) for intents in groups.values()]
+    return [_described(outbox, stores, intents) for intents in groups.values()]
 
 
 def _described(outbox: AuditOutbox, stores: Mapping[str, Store], intents: Sequence[AuditIntent]) -> OpenChanges:

@@ -127,7 +127,7 @@ class StoreWatch:
             self._changed.notify_all()
 
     def _look(self, name: str) -> StoreAnswer:
-        store = dict(self._providers.items())[name]
+        store = self._providers.unchecked[name]
         spaces = self._providers.call(store.spaces)
         folder = local_folder(store.url)
         chosen = self._next_spaces(name, spaces, REMOTE_SPACES if folder is None else LOCAL_SPACES)
