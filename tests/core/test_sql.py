@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,8 +18,14 @@ import millstream
 from millstream.core.clock import VirtualClock
 from millstream.core.column_types import EXACT_LONG_TEXT, NAME
 from millstream.core.database_server import open_server, with_password
+from millstream.core.documents import DatabaseDocuments
 from millstream.core.sql import SqlBusyError, SqlInputError, has_table, make_tables, writing
 from millstream.core.sql_rows import among, insert_new, insert_rows, put_row, replacing, update_rows
+from millstream.mill.adoption.catalog import AdoptionCatalog
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.manifest import Manifest
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.testing import services
 from millstream.testing.waiting import until
 from support.server_databases import new_database
@@ -29,6 +37,21 @@ def test_tables_of_a_shared_database_are_made_by_the_one_that_allows_for_others(
     source = Path(millstream.__file__).parent
     users = {path.name for path in source.rglob("*.py") if ".create_all(" in path.read_text("utf-8")}
     assert users == {"sql.py"}, "call millstream.core.sql.make_tables: processes begin at the same moment"
+
+
+@pytest.mark.parametrize("made", [AdoptionCatalog, Manifest, RepairLog, AuditLog, OperatorAuditLog, DatabaseDocuments])
+def test_tables_are_looked_for_once_for_each_engine(tmp_path: Path, made: Callable[..., object]) -> None:
+    engine, statements = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}"), list[str]()
+    sa.event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    more = (VirtualClock(),) if made is OperatorAuditLog else ()
+    made(engine, *more)
+    assert statements
+    statements.clear()
+    made(engine, *more)
+    assert not statements
+    engine.dispose()
+    with contextlib.closing(sqlite3.connect(tmp_path / "node.db")) as database:
+        assert database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
 
 
 def test_tables_are_looked_for_by_the_one_that_allows_for_others() -> None:

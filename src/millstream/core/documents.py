@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from millstream.core.column_types import LONG_BYTES, NAME
 from millstream.core.durable import write_durably
 from millstream.core.errors import BusyError
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import make_tables_once, writing
 from millstream.core.sql_rows import insert_new
 
 metadata = sa.MetaData()
@@ -181,7 +181,7 @@ class DatabaseDocuments:
     """The documents in the database of *engine*, on a server; their table is made where it is absent."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        make_tables(engine, metadata)
+        make_tables_once(engine, metadata)
         self._engine = engine
 
     def document(self, name: str) -> DatabaseDocument:

@@ -168,6 +168,16 @@ def make_tables(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Ta
                 raise
 
 
+def make_tables_once(engine: sa.Engine, metadata: sa.MetaData) -> None:
+    """:func:`make_tables`, unless that was done with *engine* before: the database is not asked again."""
+    if metadata not in _made.setdefault(engine, weakref.WeakSet()):
+        make_tables(engine, metadata)
+        _made[engine].add(metadata)
+
+
+_made: weakref.WeakKeyDictionary[sa.Engine, weakref.WeakSet[sa.MetaData]] = weakref.WeakKeyDictionary()
+
+
 def has_table(connection: sa.Connection, name: str) -> bool:
     """Whether the database of *connection* has the table *name*; also while another process makes or changes it."""
     return _call_beside_ddl(lambda: connection.dialect.has_table(connection, name))

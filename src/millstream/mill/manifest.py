@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 
-from millstream.core.sql import make_tables
+from millstream.core.sql import make_tables_once
 from millstream.core.sql_rows import DriverQuery, among, json_array, total
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.column_scan import page_of, scan_pages
@@ -55,7 +55,7 @@ class Manifest:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        make_tables(engine, metadata)
+        make_tables_once(engine, metadata)
         self.writer = ManifestWriter(engine)
 
     def get(self, store: str, space: str, content_id: str) -> ManifestRow | None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.column_types import EXACT_LONG_TEXT, WHOLE_NUMBER
-from millstream.core.sql import make_tables
+from millstream.core.sql import make_tables_once
 
 metadata = sa.MetaData()
 
@@ -47,7 +47,7 @@ class OperatorAuditLog:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
-        make_tables(engine, metadata)
+        make_tables_once(engine, metadata)
 
     def add(self, user: str, action: str, target: str, *, reason: str = "", **facts: Any) -> None:
         """Write down that *user* did *action* to *target*; durable when this returns."""

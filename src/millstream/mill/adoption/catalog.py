@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, NAME
 from millstream.core.decoding import prepared
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import make_tables_once, writing
 from millstream.core.sql_rows import DriverQuery, among, insert_rows, replacing, total
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.column_scan import page_of, scan_pages
@@ -191,7 +191,7 @@ class AdoptionCatalog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        make_tables(engine, metadata)
+        make_tables_once(engine, metadata)
 
     def drop_unused_index(self) -> None:
         """Remove the index by sums, which earlier versions made and kept."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, NAME, WHOLE_NUMBER
 from millstream.core.decoding import prepared
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import make_tables_once, writing
 from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.manifest_table import manifest_table
@@ -59,7 +59,7 @@ class AuditLog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        make_tables(engine, metadata)
+        make_tables_once(engine, metadata)
 
     def append(self, events: Sequence[AuditEvent]) -> None:
         """Add *events*; those that the log has already (by their numbers) are left out. Durable when this returns."""

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, NAME
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import make_tables_once, writing
 from millstream.core.sql_rows import insert_rows
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
@@ -53,7 +53,7 @@ class BitLog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        make_tables(engine, metadata)
+        make_tables_once(engine, metadata)
 
     def append(self, results: Iterable[CheckResult]) -> None:
         """Add what checks found; written twice it is there once. Durable when this returns."""

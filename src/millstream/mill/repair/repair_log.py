@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from millstream.core.column_types import CONTENT_ID, EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
 from millstream.core.decoding import prepared
-from millstream.core.sql import make_tables
+from millstream.core.sql import make_tables_once
 from millstream.stores.audit.holders import Holders, HolderState
 
 metadata = sa.MetaData()
@@ -81,7 +81,7 @@ class RepairLog:
         self._engine = engine
         self._holders = Holders.beside(engine)
         self._holder = holder or self._holders.new()
-        make_tables(engine, metadata)
+        make_tables_once(engine, metadata)
 
     def append(self, events: Sequence[RepairEvent]) -> None:
         """Add *events*; durable when this returns."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.column_types import NAME
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import make_tables_once, writing
 from millstream.core.sql_rows import put_row
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.manifest import Manifest
@@ -84,7 +84,7 @@ class SpaceStatisticsTable:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        make_tables(engine, metadata)
+        make_tables_once(engine, metadata)
 
     def add(self, size: SpaceSize) -> None:
         """Keep *size*; durable when this returns."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from millstream.core.cached import locked_cached_property
 from millstream.core.column_types import LONG_BYTES, NAME, exact_text
 from millstream.core.errors import MillstreamError
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import make_tables_once, writing
 from millstream.mill.errors import ReportError
 from millstream.mill.merge_join import groups
 from millstream.mill.reports.archive import ReportHead, StoredReport, decode_report
@@ -61,7 +61,7 @@ class ReportTable:
     """
 
     def __init__(self, engine: sa.Engine, open_blobs: Callable[[], Blobs]) -> None:
-        make_tables(engine, metadata)
+        make_tables_once(engine, metadata)
         self._engine, self._open_blobs = engine, open_blobs
 
     @locked_cached_property
