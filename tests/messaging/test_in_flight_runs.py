@@ -14,7 +14,8 @@ from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP, Grou
 from millstream.messaging.broker.delivery.id_ranges import merge_ranges, missing_ids, to_ranges
 from millstream.messaging.broker.delivery.in_flight_runs import InFlightRun, InFlightRuns, LeaseTerms
 from millstream.messaging.broker.names import read_consecutive_handles, read_handle, write_handles
-from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot
+from millstream.messaging.broker.storage import broker_state
+from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot, delivery_snapshot_message
 from millstream.messaging.broker.storage.journal_events import (
     DeliverySnapshot,
     InFlightSnapshot,
@@ -214,7 +215,9 @@ class ComparedDelivery(RuleBasedStateMachine):
 
     def _snapshot(self) -> DeliverySnapshot:
         """The progress as it is written and read; it has an entry for each message."""
-        event = read_event(event_message(delivery_snapshot("g", "t", self.delivery)))
+        message = delivery_snapshot_message("g", "t", self.delivery)
+        assert message == event_message(delivery_snapshot("g", "t", self.delivery))
+        event = read_event(message)
         assert isinstance(event, DeliverySnapshot)
         assert event.flights == [_kept(*each) for each in sorted(self.oracle.flights.items())]
         return event
@@ -274,6 +277,17 @@ def test_messages_that_stay_alike_are_one_run() -> None:
     delivery.lease(to_ranges(delivery.returning(1000)), LeaseTerms(3, until=60, at=30))
     assert runs_of(delivery) == [(11, 990)]
     assert delivery.attempts(500) == 2
+
+
+def test_a_snapshot_makes_one_object_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    delivery, made = GroupDelivery(), list[int]()
+    delivery.lease([(1, 2000)], LeaseTerms(1, until=30, at=5, client='a "client", ], [0'))
+    delivery.hide(500, 2, 20)
+    expected = event_message(delivery_snapshot("g", "t", delivery))
+    flight = broker_state._flight
+    monkeypatch.setattr(broker_state, "_flight", lambda run, number: made.append(number) or flight(run, number))
+    assert delivery_snapshot_message("g", "t", delivery) == expected
+    assert made == [1, 500, 501]
 
 
 def test_a_snapshot_of_an_earlier_release_is_read_as_runs() -> None:

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import msgspec
 
-from millstream.log import MAX_ID
+from millstream.log import MAX_ID, Message
 from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP, GroupDelivery
 from millstream.messaging.broker.delivery.in_flight_runs import InFlightRun, LeaseTerms
 from millstream.messaging.broker.limits import GroupSpec
@@ -29,6 +29,8 @@ from millstream.messaging.broker.storage.journal_events import (
     TopicDropped,
     TopicMade,
     TransactionChecked,
+    delivery_message,
+    flights_json,
 )
 from millstream.messaging.broker.storage.topic import TopicSpec
 
@@ -197,22 +199,31 @@ class BrokerState:
 def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery, last_id: int = MAX_ID) -> DeliverySnapshot:
     """The progress of *group* in *topic*, for a snapshot; in its messages up to *last_id*."""
     pointer, ahead, runs = delivery.keep(last_id)
-    flights = [
-        InFlightSnapshot(
-            id=number,
-            attempts=run.attempts,
-            until=run.terms.until,
-            token=run.terms.token,
-            away=run.away,
-            client=run.terms.client,
-            renew=run.terms.renew,
-            since=run.terms.at,
-            attempt_id=run.terms.attempt_id,
-        )
-        for run in runs
-        for number in range(run.first, run.last + 1)
-    ]
+    flights = [_flight(run, number) for run in runs for number in range(run.first, run.last + 1)]
     return DeliverySnapshot(group, topic, pointer, ahead, flights)
+
+
+def delivery_snapshot_message(group: str, topic: str, delivery: GroupDelivery) -> Message:
+    """:func:`delivery_snapshot` as a message of the journal."""
+    pointer, ahead, runs = delivery.keep()
+    flights = (flights_json(_flight(run, run.first), run.last) for run in runs)
+    return delivery_message(group, topic, pointer, ahead, flights)
+
+
+def _flight(run: InFlightRun, number: int) -> InFlightSnapshot:
+    """The entry of message *number* of *run*."""
+    terms = run.terms
+    return InFlightSnapshot(
+        id=number,
+        attempts=run.attempts,
+        until=terms.until,
+        token=terms.token,
+        away=run.away,
+        client=terms.client,
+        renew=terms.renew,
+        since=terms.at,
+        attempt_id=terms.attempt_id,
+    )
 
 
 def _runs_of(flights: Sequence[InFlightSnapshot]) -> list[InFlightRun]:

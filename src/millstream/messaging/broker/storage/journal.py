@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError, system_log
 from millstream.messaging.broker.delivery.id_ranges import to_ranges
 from millstream.messaging.broker.limits import Limits
-from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot
+from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot_message
 from millstream.messaging.broker.storage.delayed_messages import (
     DelayedMessage,
     read_delayed_message,
@@ -185,7 +185,7 @@ class BrokerJournal:
     async def _take_snapshot(self) -> None:
         """Sum up what is known, and trim what that makes superfluous; no call waits for it."""
         try:
-            ids = self._writer.append_nowait([event_message(event) for event in snapshot(self.state, self._held)])
+            ids = self._writer.append_nowait(list(snapshot(self.state, self._held)))
             assert ids is not None
             first_held = min((hold.id for hold in self.state.delayed), default=self._held + 1)
             places = self._group_positions()
@@ -212,17 +212,17 @@ class BrokerJournal:
         return moved
 
 
-def snapshot(state: BrokerState, held_upto: int) -> Iterator[Event]:
-    """Events that lead to *state* by themselves; *held_upto* is the last message held."""
+def snapshot(state: BrokerState, held_upto: int) -> Iterator[Message]:
+    """The messages of events that lead to *state* by themselves; *held_upto* is the last message held."""
     for spec in state.topics.values():
-        yield TopicMade(spec.name, spec.type, spec.queues)
+        yield event_message(TopicMade(spec.name, spec.type, spec.queues))
     for rules in state.groups.values():
-        yield GroupConfigured(rules.name, rules.max_attempts, rules.backoff)
+        yield event_message(GroupConfigured(rules.name, rules.max_attempts, rules.backoff))
     for (group, topic), delivery in state.deliveries.items():
-        yield delivery_snapshot(group, topic, delivery)
+        yield delivery_snapshot_message(group, topic, delivery)
     for (group, topic, queue), offset in state.offsets.items():
-        yield OffsetMoved(group, topic, queue, offset)
-    yield _held_snapshot(state, held_upto)
+        yield event_message(OffsetMoved(group, topic, queue, offset))
+    yield event_message(_held_snapshot(state, held_upto))
 
 
 def _held_snapshot(state: BrokerState, upto: int) -> DelayedMessagesSnapshot:

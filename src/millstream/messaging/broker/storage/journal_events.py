@@ -5,6 +5,8 @@ Ids are ranges with both ends included; times are microseconds since the epoch, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from millstream.core.decoding import prepared
@@ -153,13 +155,38 @@ Event = (
     | DelayedMessagesSnapshot
 )
 
+
+class _EncodedDelivery(msgspec.Struct, frozen=True, tag_field="did", tag="keep-delivery"):
+    """A :class:`DeliverySnapshot` with encoded flights."""
+
+    group: str
+    topic: str
+    pointer: int
+    ahead: Ids
+    flights: msgspec.Raw
+
+
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(prepared(Event))
 
 
-def event_message(event: Event) -> Message:
+def event_message(event: Event | _EncodedDelivery) -> Message:
     """The message that records *event*."""
     return Message(_encoder.encode(event), key=str(event.__struct_config__.tag))
+
+
+def flights_json(alike: InFlightSnapshot, last: int) -> str:
+    """The entries of the messages from that of *alike* to *last*, which differ in their ids only, as JSON."""
+    begin, end = f"[{alike.id}", _encoder.encode(alike).decode("utf-8")
+    same = end.removeprefix(begin)
+    return "[" + f"{same},[".join(map(str, range(alike.id, last + 1))) + same
+
+
+def delivery_message(group: str, topic: str, pointer: int, ahead: Ids, flights: Iterable[str]) -> Message:
+    """The message of a :class:`DeliverySnapshot`, with the texts of :func:`flights_json` instead of an object for each
+    message in flight, of which there may be hundreds of thousands."""
+    raw = msgspec.Raw(f"[{','.join(flights)}]".encode())
+    return event_message(_EncodedDelivery(group, topic, pointer, ahead, raw))
 
 
 def read_event(message: Message) -> Event:
