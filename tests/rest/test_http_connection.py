@@ -21,7 +21,9 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.core.amounts import parse_duration
 from millstream.core.canonical import canonical_json
-from millstream.rest.connection import LONGEST_HEAD, BoundedHttpProtocol, DirectAnswer, Headers, ResponseTransport
+from millstream.rest.connection import LONGEST_HEAD, BoundedHttpProtocol
+from millstream.rest.direct_requests import DirectAnswer, Headers
+from millstream.rest.response_transport import ResponseTransport
 from millstream.rest.server import serving
 from millstream.settings import SettingsError, load_settings
 from millstream.settings.serving import HttpSettings

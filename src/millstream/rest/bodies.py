@@ -114,6 +114,11 @@ def error_response(error: MillstreamError, code: str | None = None) -> Response:
     return answer(body, status, **({} if after is None else {"Retry_After": str(max(1, round(after)))}))
 
 
+def internal_error() -> Response:
+    """The answer where the server has failed, which its log explains."""
+    return answer({"code": "internal", "message": "internal error of the server: see the log of its process"}, 500)
+
+
 _KINDS: list[tuple[type[MillstreamError], int, str]] = [
     (TooLargeError, 413, "too_large"),
     (MediaTypeError, 415, "unsupported_media_type"),

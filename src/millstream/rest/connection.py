@@ -10,19 +10,18 @@ import asyncio
 import enum
 import http
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import httptools
 import msgspec
-from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from millstream.rest.bodies import answer
+from millstream.rest.bodies import answer, internal_error
+from millstream.rest.direct_requests import DirectEndpoint, DirectRequest, Headers, encode_response
+from millstream.rest.response_transport import PipelineFlow, ResponseTransport
 
 LONGEST_URL, LONGEST_HEAD = 32 << 10, 64 << 10
 """Maximum bytes of a URL, and of a request line with its headers. A DID of the long form has up to 14 KB."""
@@ -32,10 +31,6 @@ SLOWEST_BODY = 500
 
 LINGER_SECONDS = 2.0
 """How long further input of a client is discarded after the last response, so that the client can read the response."""
-
-Headers = list[tuple[bytes, bytes]]
-DirectAnswer = Callable[[int, Headers, bytes], object]
-"""Gets the status, the headers and the whole body of a response."""
 
 _STEP = 8 << 10
 _INCOMING = "millstream.incoming"
@@ -52,26 +47,6 @@ class HttpLimits(msgspec.Struct, frozen=True):
     header_timeout: float = 20.0
     body_timeout: float = 30.0
     max_connections: int = 1_000
-
-
-class DirectEndpoint(Protocol):
-    """The attribute ``direct`` of an application: what answers ``POST`` requests of one URL without ASGI.
-
-    A request through ASGI costs a task, a scope and several messages: more than checking and storing what it says.
-    """
-
-    @property
-    def url(self) -> bytes:
-        """The URL, as it is in the request line."""
-        ...
-
-    def takes(self, headers: Headers) -> bool:
-        """Whether a request with *headers* (names in lower case) is answered here; all others go through ASGI."""
-        ...
-
-    def submit(self, body: bytes, answer: DirectAnswer) -> None:
-        """Begin a request with the whole *body*; *answer* is called in this event loop, once."""
-        ...
 
 
 class _Phase(enum.Enum):
@@ -107,94 +82,6 @@ class _Incoming:
     refused = False
 
 
-class _NoEvent:
-    """In the place of the event of uvicorn's cycle, for which nothing waits here."""
-
-    def set(self) -> None:
-        """Nothing waits for a message."""
-
-
-class _DirectRequest:
-    """A request that is answered without ASGI, with those attributes of uvicorn's cycle that a connection uses."""
-
-    message_event = _NoEvent()
-
-    def __init__(self, connection: BoundedHttpProtocol, *, keep_alive: bool) -> None:
-        self._connection = connection
-        self.keep_alive = keep_alive
-        self.body = bytearray()
-        self.disconnected = self.response_started = self.response_complete = self.waiting_for_100_continue = False
-
-    def take_body(self) -> bytes:
-        """The whole body, which is not kept here: an idle connection keeps its last request."""
-        body, self.body = bytes(self.body), bytearray()
-        return body
-
-    def answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send the response, unless the client has left."""
-        if not self.disconnected:
-            self.response_started = self.response_complete = True
-            self._connection.respond(status, headers, body, keep_alive=self.keep_alive)
-
-
-class ResponseTransport:
-    """The transport as uvicorn sees it: it closes by :meth:`BoundedHttpProtocol.end`, which delivers responses first.
-
-    The headers of a response are sent together with the first part of its body: in one system call and one packet.
-    """
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
-        end: Callable[[], None],
-        is_ending: Callable[[], bool],
-    ) -> None:
-        self._socket, self._loop = transport, loop
-        self._head = b""
-        self._holds_next = False
-        self.abort = transport.abort
-        self.pause_reading = transport.pause_reading
-        self.resume_reading = transport.resume_reading
-        self.get_extra_info = transport.get_extra_info
-        self.close = end
-        self.is_closing = is_ending
-
-    def hold_next(self) -> None:
-        """The next write has the headers of a response."""
-        self._holds_next = True
-
-    def write(self, data: bytes) -> None:
-        """Send *data*. Headers are sent with the next write, or at the end of this iteration of the event loop."""
-        if self._holds_next:
-            self._holds_next, self._head = False, data
-            self._loop.call_soon(self.flush)
-            return
-        head, self._head = self._head, b""
-        self._socket.write(head + data)
-
-    def flush(self) -> None:
-        """Send headers that are still held."""
-        if self._head and not self._socket.is_closing():
-            self.write(b"")
-
-
-class _PipelineFlow(FlowControl):
-    """Reading is resumed only if *may_read*: uvicorn resumes it at each answer, which lets in more requests than one.
-
-    A client that sends many requests at once and reads no answer would fill the memory with requests that wait.
-    """
-
-    def __init__(self, transport: asyncio.Transport, may_read: Callable[[], bool]) -> None:
-        super().__init__(transport)
-        self._may_read = may_read
-
-    def resume_reading(self) -> None:
-        """Read on, unless requests wait for the answers of earlier ones."""
-        if self._may_read():
-            super().resume_reading()
-
-
 def bounded_protocol(limits: HttpLimits) -> type[BoundedHttpProtocol]:
     """The protocol class of connections with these *limits*."""
     return type("BoundedHttpProtocol", (BoundedHttpProtocol,), {"limits": limits})
@@ -215,7 +102,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._inner, self.app = self.app, self._serve
         self._direct: DirectEndpoint | None = getattr(config.app, "direct", None)
-        self._direct_request: _DirectRequest | None = None
+        self._direct_request: DirectRequest | None = None
         self._served: RequestResponseCycle | None = None
         self._socket: asyncio.Transport
         self._output: ResponseTransport
@@ -239,7 +126,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._socket = transport
         self._output = ResponseTransport(transport, self.loop, self.end, self._is_ending)
         super().connection_made(cast(asyncio.Transport, self._output))
-        self.flow = _PipelineFlow(self.transport, self._may_read)
+        self.flow = PipelineFlow(self.transport, self._may_read)
         self._checked_at = self.loop.time()
         self._timer = self.loop.call_later(self._tick, self._check)
         most = self.limits.max_connections
@@ -326,7 +213,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise ValueError(self._fault.message)
         self._direct_request = None
         if self._direct is not None and self._is_direct(self._direct, version):
-            self._direct_request = _DirectRequest(self, keep_alive=self.parser.should_keep_alive())
+            self._direct_request = DirectRequest(self, keep_alive=self.parser.should_keep_alive())
             self.cycle = cast(Any, self._direct_request)
         else:
             super().on_headers_complete()
@@ -409,9 +296,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Send the whole response to a direct request."""
         if self._is_ending():
             return
-        lines = [b"%s: %s\r\n" % header for header in (*self.server_state.default_headers, *headers)]
-        end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
-        self._output.write(b"".join([STATUS_LINE[status], *lines, end, body]))
+        headers = [*self.server_state.default_headers, *headers]
+        self._output.write(encode_response(status, headers, body, keep_alive=keep_alive))
         if not keep_alive:
             self.end()
         self.on_response_complete()
@@ -574,11 +460,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._unread_seconds >= self.limits.body_timeout:
             self._socket.abort()
         return True
-
-
-def internal_error() -> Response:
-    """The answer where the server has failed, which its log explains."""
-    return answer({"code": "internal", "message": "internal error of the server: see the log of its process"}, 500)
 
 
 def _malformed(error: httptools.HttpParserError) -> _Refusal:

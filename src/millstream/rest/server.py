@@ -22,7 +22,8 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.core.sql import patience_within, waiting_with
 from millstream.core.tls_files import KeyPairError, load_key_pair
-from millstream.rest.connection import DirectEndpoint, HttpLimits, bounded_protocol
+from millstream.rest.connection import HttpLimits, bounded_protocol
+from millstream.rest.direct_requests import DirectEndpoint
 from millstream.settings.serving import HttpSettings
 
 DRAIN_SECONDS = 20

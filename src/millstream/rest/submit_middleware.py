@@ -26,8 +26,8 @@ from millstream.anchoring.registry import (
 from millstream.anchoring.sidetree import Operation, OperationType, created
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import patience_within, waiting_with
-from millstream.rest.bodies import JSON, check_head, check_size, error_response
-from millstream.rest.connection import DirectAnswer, DirectEndpoint, Headers, internal_error
+from millstream.rest.bodies import JSON, check_head, check_size, error_response, internal_error
+from millstream.rest.direct_requests import DirectAnswer, DirectEndpoint, Headers
 
 PATH = "/sidetree/v1/operations"
 MAX_OPERATIONS = 256
