@@ -7,7 +7,6 @@ import functools
 import io
 import itertools
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -21,6 +20,14 @@ from millstream.bench.core_shares import core_shares
 from millstream.bench.fleet import MAX_DELAY, WINDOW
 from millstream.bench.peers import load_peers
 from millstream.bench.pipeline_data import BODY, SOURCES, log_name, write_lines, write_listings, write_log
+from millstream.bench.pipeline_options import (
+    chosen_names,
+    core_share,
+    cores_each,
+    heap_with_unit,
+    record_counts,
+    worker_counts,
+)
 from millstream.bench.processes import cpu_seconds, forget_peaks, on_cores, processes_of, spark_memory
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.bench.scaling import WorkerScaling
@@ -77,17 +84,21 @@ def comparisons(
     of one core each, or of a *share* of one, do the work one after the other, else the driver itself; *heap* is that of
     the driver. *counts* are the numbers of messages, rows and listed items instead of those of *size*.
     """
-    wanted, stores, given = _chosen("modes", modes, MODES), _chosen("backends", backends, BACKENDS), _counts(counts)
+    wanted, stores, given = (
+        chosen_names("modes", modes, MODES),
+        chosen_names("backends", backends, BACKENDS),
+        record_counts(counts),
+    )
     if not cores.isdecimal() or cores == "0":
         raise InputError(f"--cores: invalid value {cores!r}: write a whole number of at least 1")
-    clusters, each = _workers(workers), _share(share)
+    clusters, each = worker_counts(workers), core_share(share)
     scaling = WorkerScaling()
     with on_cores(int(cores)) as available:
-        where = f"All processes share {available} cores; the heap of the driver is {_with_unit(heap)}"
+        where = f"All processes share {available} cores; the heap of the driver is {heap_with_unit(heap)}"
         for number in clusters:
             with _session(folder, size, heap, number, each) as spark:
                 place = (
-                    f"{where}. The cluster has {counted(number, 'worker')} of {_cores_each(each)}" if number else where
+                    f"{where}. The cluster has {counted(number, 'worker')} of {cores_each(each)}" if number else where
                 )
                 work = PipelineRuns(spark, folder, SystemClock(), place, f"on-{number}" if number else "run")
                 for comparison, *warming in _of_modes(work, size, wanted, stores, given):
@@ -407,51 +418,6 @@ def _place(backend: str, folder: Path) -> Iterator[str]:
             connection.execute(sa.text("create database bench"))
         engine.dispose()
         yield f"{server.url}bench"
-
-
-def _chosen(option: str, text: str, known: Sequence[str]) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in known:
-            raise InputError(f"--{option}: unknown value {name!r}; choose from {', '.join(known)}")
-    return names
-
-
-def _workers(text: str) -> list[int]:
-    """The sizes of clusters in *text*, such as ``1,2,3``, ascending; 0 stands for no cluster."""
-    words = text.split(",")
-    if not all(word.isdecimal() for word in words):
-        raise InputError(f"--workers: invalid value {text!r}: write whole numbers, such as 1,2,3")
-    return sorted({int(word) for word in words})
-
-
-def _share(text: str) -> float:
-    """The share of a core in *text*, such as ``0.5``."""
-    with contextlib.suppress(ValueError):
-        if 0.1 <= (share := float(text)) <= 1:
-            return share
-    raise InputError(f"--share: invalid value {text!r}: write a number from 0.1 to 1, such as 0.5")
-
-
-def _with_unit(heap: str) -> str:
-    """*heap*, as Spark takes it (``512m``, ``1g``), for people."""
-    found = re.fullmatch(r"(\d+)([kmg])b?", heap, re.IGNORECASE)
-    return f"{found[1]} {found[2].upper()}iB" if found else heap
-
-
-def _cores_each(share: float) -> str:
-    return "one core each" if share == 1 else f"{share:g} of a core each"
-
-
-def _counts(text: str) -> list[int]:
-    """The numbers in *text*, such as ``1e5,1000000``."""
-    try:
-        found = [int(float(word)) for word in text.split(",") if word]
-    except (ValueError, OverflowError):
-        found = [0]
-    if any(count < 1 for count in found):
-        raise InputError(f"--counts: invalid value {text!r}: write numbers of at least 1, such as 1e5,1e6")
-    return found
 
 
 def _checked(found: int, wanted: int) -> int:
