@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 
+import sqlalchemy as sa
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -18,6 +20,8 @@ from millstream.console.page_renderer import THEMES, PageRenderer, local_path, r
 from millstream.console.pages import page_modules
 from millstream.console.rendering import Assets, make_templates
 from millstream.core.errors import MillstreamError
+from millstream.core.sql import SqlBusyError
+from millstream.core.sql_failures import describe_sql_failure
 from millstream.rest.access_control import InvalidFormTokenError
 from millstream.rest.api import api_routes, error_answer, status_of
 from millstream.rest.app_context import AppContext
@@ -26,6 +30,8 @@ from millstream.rest.bodies import answer
 from millstream.rest.ledger_files import LedgerFiles
 from millstream.rest.security_headers import SecurityHeadersMiddleware
 from millstream.settings.console import Role
+
+_log = logging.getLogger(__name__)
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _YEAR = 365 * 24 * 3600
@@ -51,7 +57,13 @@ class Console:
             Route("/theme", self._theme),
             *(route for module in page_modules() for route in module.routes(self._pages)),
         ]
-        handlers = {HTTPException: self._missing, MillstreamError: self._refused, Exception: self._broken}
+        handlers = {
+            HTTPException: self._missing,
+            MillstreamError: self._refused,
+            sa.exc.OperationalError: self._without_database,
+            sa.exc.InterfaceError: self._without_database,
+            Exception: self._broken,
+        }
         inner = Starlette(routes=routes, exception_handlers=handlers)
         settings = app.settings
         hosts = (*LOCAL_NAMES, *settings.hosts) if settings.hosts or not app.access.has_users else ()
@@ -135,6 +147,12 @@ class Console:
             return error_answer(error)
         return await self._error_page(request, sentence(error), status_of(error))
 
+    async def _without_database(self, request: Request, error: Exception) -> Response:
+        """A database failed below a view: it does not answer, is locked, or is full."""
+        assert isinstance(error, sa.exc.DBAPIError)
+        _log.warning("a request failed: %s %s", request.method, request.url.path, exc_info=error)
+        return await self._refused(request, SqlBusyError(f"the database {describe_sql_failure(error)}"))
+
     async def _broken(self, request: Request, _error: Exception) -> Response:
         text = "This is a fault of the console itself; the log of the process says where."
         if _is_for_programs(request):
@@ -146,7 +164,7 @@ class Console:
         session = session_of(request, access) or access.new_session()
         try:
             principal = await run_in_threadpool(require_role, request, access, Role.VIEWER)
-        except MillstreamError:
+        except (MillstreamError, sa.exc.SQLAlchemyError):
             principal = None
         return HTMLResponse(
             self._pages.render("error.html", request, principal, session, error=text, status=status), status
