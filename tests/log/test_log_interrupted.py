@@ -17,7 +17,8 @@ from typing import Any
 from millstream.log import LogError, LogSpec, open_store
 
 HERE = {
-    "commit_turn.py", "durability_notifier.py", "group_commit.py", "pending_requests.py", "waiters.py", "writer.py",
+    "backend.py", "commit_turn.py", "durability_notifier.py", "group_commit.py", "pending_requests.py", "waiters.py",
+    "writer.py",
 }  # fmt: skip
 
 

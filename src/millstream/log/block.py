@@ -32,7 +32,6 @@ from millstream.log.block_header import (
 from millstream.log.encoding.bodies import Bodies
 from millstream.log.encoding.columns import HEADERS, Columns, offsets_of
 from millstream.log.encoding.sections import (
-    CONSTANT,
     NUMBERS,
     SectionError,
     SectionReader,
@@ -75,7 +74,7 @@ def encode_bodies(
     They cost a commit of one message more than everything else that its block takes.
     """
     sections = SectionWriter(compression)
-    sections.add(RECEIVED_AT, NUMBERS, CONSTANT, bodies.count, b"")
+    sections.add_constant(RECEIVED_AT, bodies.count)
     sections.add_bodies(BODY, bodies)
     times = received_at, received_at
     return _finish(sections, origin, count=bodies.count, first_id=first_id, event=times, received=times)
@@ -148,7 +147,7 @@ class Block:
 def _add_received(sections: SectionWriter, columns: Columns) -> tuple[int, int]:
     times = columns.received_at
     if isinstance(times, int):
-        sections.add(RECEIVED_AT, NUMBERS, CONSTANT, len(columns), b"")
+        sections.add_constant(RECEIVED_AT, len(columns))
         return times, times
     assert times is not None
     least, most = bounds(times)
@@ -161,7 +160,7 @@ def _add_event(sections: SectionWriter, columns: Columns, received: tuple[int, i
     if times is None or np.array_equal(times, columns.received_at):  # type: ignore[arg-type]
         return received
     if isinstance(times, int):
-        sections.add(EVENT_TIME, NUMBERS, CONSTANT, len(columns), b"")
+        sections.add_constant(EVENT_TIME, len(columns))
         return times, times
     least, most = bounds(times)
     sections.add_times(EVENT_TIME, times, least, most)

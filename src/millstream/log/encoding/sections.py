@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.log.encoding.bodies import Bodies
 from millstream.log.encoding.columns import offsets_of
-from millstream.log.encoding.compression import compress, decompress
+from millstream.log.encoding.compression import PLAIN, compress, decompress
 from millstream.log.encoding.offsets import even_offsets, offsets_from
 from millstream.log.spec import Compression
 
@@ -72,6 +72,13 @@ class SectionWriter:
         self.raw_bytes += size
         self.stored_bytes += ENTRY.size + length + padding
 
+    def add_constant(self, column: int, count: int, data: bytes = b"") -> None:
+        """Put *count* times the number *data* (eight bytes); none for times, whose least one is in the header."""
+        self._entries.append(ENTRY.pack(column, NUMBERS, CONSTANT, PLAIN, count, len(data), len(data)))
+        self._stored.append(data)
+        self.raw_bytes += len(data)
+        self.stored_bytes += ENTRY.size + len(data)
+
     def add_numbers(self, column: int, part: int, values: npt.NDArray[Any]) -> None:
         """Put non-negative numbers below 2^32, in the narrowest form that holds them."""
         least, most = bounds(values)
@@ -99,7 +106,7 @@ class SectionWriter:
         """Put what :meth:`add_values` puts for the array of *bodies*."""
         lengths, data = bodies.lengths, bodies.data
         if isinstance(lengths, int):
-            self.add(column, NUMBERS, CONSTANT, bodies.count, _I64.pack(lengths))
+            self.add_constant(column, bodies.count, _I64.pack(lengths))
         else:
             self.add_numbers(column, NUMBERS, lengths)
         if data:

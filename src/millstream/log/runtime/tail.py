@@ -15,7 +15,8 @@ class Tail:
         self.appended = Callbacks(log)
         """A listener for the commits of this process."""
         self._clock = clock
-        self._moved = threading.Condition()
+        self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)
         self._turn = 0
         self._followers = 0  # threads in wait()
 
@@ -31,14 +32,14 @@ class Tail:
 
     def announce(self) -> None:
         """Wake every follower."""
-        with self._moved:
+        with self._lock:  # of the condition, whose own methods for it are slower
             self._turn += 1
             if self._followers:
                 self._moved.notify_all()
 
     def wait(self, turn: int, seconds: float) -> None:
         """Return when something was announced after *turn* was read, or after *seconds*."""
-        with self._moved:
+        with self._lock:
             if self._turn == turn:
                 self._followers += 1
                 try:

@@ -154,7 +154,8 @@ class GroupCommit:
         """Raise where *last_id* is not durable and never will be."""
         if self.pointer >= last_id:
             return
-        self.refuse_failure()
+        if self.failure is not None:
+            self.refuse_failure()
         if last_id > self._pending.last_id:
             raise LogError(
                 f"message {last_id} of log {self._name!r} has not been appended: the last id of this writer is "

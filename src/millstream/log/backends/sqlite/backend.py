@@ -171,19 +171,29 @@ class SqliteBackend:
             db.execute(sql.RELEASE_LEASE, (self._number(db, log), epoch))
 
     def commit(self, log: str, commit: Commit) -> None:
-        with self._transaction() as db:
-            number = self._number(db, log)
-            move = (commit.last_id, commit.received_at, number, commit.epoch, commit.previous_id)
-            if db.execute(sql.MOVE_POINTER, move).rowcount != 1:
-                raise FencedError(
-                    f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
-                    "stop one of the two, and append the data again"
-                )
-            insert = sql.INSERT_BLOCK.format(number)
-            for block in commit.blocks:
-                db.execute(insert, _row(block))
-            if commit.sequence is not None:
-                db.execute(sql.SET_STATE, (number, producer_key(commit.producer), str(commit.sequence).encode()))
+        with self._writing, self._translated():  # as in _transaction(), whose generator takes longer
+            db = self._writer
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                self._store(db, log, commit)
+                db.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _store(self, db: sqlite3.Connection, log: str, commit: Commit) -> None:
+        number = self._number(db, log)
+        move = (commit.last_id, commit.received_at, number, commit.epoch, commit.previous_id)
+        if db.execute(sql.MOVE_POINTER, move).rowcount != 1:
+            raise FencedError(
+                f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
+                "stop one of the two, and append the data again"
+            )
+        insert = sql.INSERT_BLOCK.format(number)
+        for block in commit.blocks:
+            db.execute(insert, _row(block))
+        if commit.sequence is not None:
+            db.execute(sql.SET_STATE, (number, producer_key(commit.producer), str(commit.sequence).encode()))
 
     def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
         blocks: list[StoredBlock] = []
@@ -365,14 +375,17 @@ class SqliteBackend:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._writing, self._translated():
-            self._writer.execute("BEGIN IMMEDIATE")
             try:
+                self._writer.execute("BEGIN IMMEDIATE")
                 yield self._writer
                 self._writer.execute("COMMIT")
             except BaseException:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
+                self._roll_back()
                 raise
+
+    def _roll_back(self) -> None:
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
 
     def _translated(self) -> _ErrorTranslation:
         """Turn an error of SQLite or the system into a :class:`StorageError` with advice, once the store is open."""
