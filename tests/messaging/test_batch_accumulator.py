@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from millstream.core.event_loop import run_server
 from millstream.messaging.async_batcher import AsyncBatcher, Patience
 from millstream.messaging.batch_accumulator import BatchAccumulator, BatchingLimits, Slot
 
@@ -165,7 +166,8 @@ def on_loop(test: Callable[[Calls], Awaitable[None]]) -> None:
         async with asyncio.timeout(10):
             await test(Calls())
 
-    asyncio.run(run())
+    for start in (asyncio.run, run_server):
+        start(run())
 
 
 def test_submissions_of_one_moment_run_together_and_each_has_its_own_outcome() -> None:

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.core.amounts import parse_duration
 from millstream.core.canonical import canonical_json
+from millstream.core.event_loop import run_server
 from millstream.rest.connection import LONGEST_HEAD, BoundedHttpProtocol
 from millstream.rest.direct_requests import DirectAnswer, Headers
 from millstream.rest.response_transport import ResponseTransport
@@ -201,7 +202,7 @@ def test_a_client_that_reads_no_answer_is_let_go() -> None:
                 await asyncio.wait_for(gone.wait(), 30)
 
     gone = asyncio.Event()
-    asyncio.run(talk_to_the_deaf())
+    run_server(talk_to_the_deaf())
 
 
 def quick_settings() -> HttpSettings:
@@ -357,7 +358,7 @@ def test_an_answer_ends_when_its_client_leaves_though_another_request_waits() ->
             await asyncio.wait_for(ended.wait(), 10)
 
     ended = asyncio.Event()
-    asyncio.run(serve())
+    run_server(serve())
 
 
 def test_requests_that_wait_for_earlier_answers_are_few_however_many_are_sent() -> None:
@@ -383,7 +384,7 @@ def test_requests_that_wait_for_earlier_answers_are_few_however_many_are_sent() 
         async with serving(numbered, "127.0.0.1", 0, HttpSettings()) as port:
             await asyncio.to_thread(ask, port)
 
-    asyncio.run(serve())
+    run_server(serve())
     assert max(waiting) < 500
 
 
@@ -438,7 +439,7 @@ def test_a_request_with_an_empty_line_behind_it_is_answered(sends_no_more: bool)
         async with serving(slow, "127.0.0.1", 0, settings) as port:
             return await asyncio.to_thread(ask, port)
 
-    assert asyncio.run(serve()) == b"late"
+    assert run_server(serve()) == b"late"
 
 
 def test_a_fault_of_the_server_has_a_code_and_no_details() -> None:
@@ -454,7 +455,7 @@ def test_a_fault_of_the_server_has_a_code_and_no_details() -> None:
             connection.send(HEALTH)
             return connection.answer()
 
-    found = asyncio.run(ask())
+    found = run_server(ask())
     assert (found.status, found.body["code"]) == (500, "internal") and "secret" not in json.dumps(found.body)
 
 
@@ -519,7 +520,7 @@ def test_usual_requests_of_a_direct_endpoint_are_answered_without_asgi_and_in_or
         async with serving(_Direct(), "127.0.0.1", 0, HttpSettings()) as port:
             await asyncio.to_thread(ask, port)
 
-    asyncio.run(serve())
+    run_server(serve())
 
 
 def test_a_direct_request_is_freed_without_the_cyclic_garbage_collector() -> None:
@@ -544,7 +545,7 @@ def test_a_direct_request_is_freed_without_the_cyclic_garbage_collector() -> Non
 
     gc.disable()
     try:
-        asyncio.run(serve())
+        run_server(serve())
         assert [one() for one in requests[:2]] == [None, None]
     finally:
         gc.enable()
@@ -600,4 +601,4 @@ def test_the_head_of_an_answer_is_sent_with_a_body_that_follows_at_once_and_wait
         output.write(b"late body")
         return written.writes
 
-    assert asyncio.run(answer()) == [b"head first", b"head second", b"head alone ", b"late body"]
+    assert run_server(answer()) == [b"head first", b"head second", b"head alone ", b"late body"]

@@ -94,6 +94,7 @@ def serve(
     SIGTERM or Ctrl-C drains it: no new work is begun, running work is finished, finished batches are anchored. A second
     signal ends it at once, also without loss.
     """
+    from millstream.core.event_loop import run_server
     from millstream.core.interpreter import share_heaps
     from millstream.node import Node
 
@@ -106,7 +107,7 @@ def serve(
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
     with Node.open(settings, create=True) as node:
         places = None if no_broker else _places(node, broker, broker_tls, encrypts=not no_broker_tls)
-        asyncio.run(_serve(node, places, with_console=not no_console, chosen=console is not None))
+        run_server(_serve(node, places, with_console=not no_console, chosen=console is not None))
         _log.info("stopped")
 
 

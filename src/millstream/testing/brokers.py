@@ -16,6 +16,7 @@ import msgspec
 
 from millstream.core.address import Address
 from millstream.core.decoding import prepared
+from millstream.core.event_loop import run_server
 from millstream.core.interpreter import collect_for_requests
 from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
@@ -106,4 +107,4 @@ async def _serve(url: str, port: int, limits: Limits, death: CrashPoint | None, 
 if __name__ == "__main__":
     _limits = msgspec.json.decode(sys.argv[3], type=prepared(Limits))
     _death = msgspec.json.decode(sys.argv[4], type=prepared(CrashPoint | None))
-    asyncio.run(_serve(sys.argv[1], int(sys.argv[2]), _limits, _death, sys.argv[5]))
+    run_server(_serve(sys.argv[1], int(sys.argv[2]), _limits, _death, sys.argv[5]))

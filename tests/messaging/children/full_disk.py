@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.address import Address
+from millstream.core.event_loop import run_server
 from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import CREATE_TOPIC
@@ -75,4 +76,4 @@ async def main() -> dict[str, Any]:
                 return {"confirmed": confirmed, "told": told, "received": received}
 
 
-print(json.dumps(asyncio.run(main())))
+print(json.dumps(run_server(main())))

@@ -15,6 +15,7 @@ import msgspec
 from millstream.core.address import Address, parse_address
 from millstream.core.clock import SystemClock
 from millstream.core.decoding import prepared
+from millstream.core.event_loop import run_server
 from millstream.log import WriterBusyError, open_store
 from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.limits import Limits
@@ -51,4 +52,4 @@ async def main(url: str, port: str, limits: str, owner: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    run_server(main(*sys.argv[1:]))

@@ -23,8 +23,8 @@ from millstream.status.disk_usage import Disk, Usage
 endpoints = EndpointRegistry()
 
 _PACKAGES = (
-    "pyarrow", "numpy", "msgspec", "sqlalchemy", "starlette", "uvicorn", "grpcio", "protobuf", "boto3", "PyMySQL",
-    "psycopg", "pika", "paho-mqtt", "coincurve", "pyspark",
+    "pyarrow", "numpy", "msgspec", "sqlalchemy", "starlette", "uvicorn", "uvloop", "grpcio", "protobuf", "boto3",
+    "PyMySQL", "psycopg", "pika", "paho-mqtt", "coincurve", "pyspark",
 )  # fmt: skip
 
 
