@@ -89,6 +89,20 @@ def test_a_send_that_meets_nobody_waits_for_nobody_and_one_may_ask_for_a_call_ea
     asyncio.run(test())
 
 
+def test_sends_that_met_before_meet_again_in_one_call_and_a_later_one_alone_does_not_wait() -> None:
+    async def test() -> None:
+        with open_store("memory://") as store:
+            async with counted_broker(store) as (at, calls), Producer(at, ["plain"]) as producer:
+                for rounds in range(1, 4):
+                    await send(producer, "plain", 20)
+                    assert (calls["SendMessage"], calls["Send"]) == (1, rounds)
+                for alone in (2, 3):
+                    await send(producer, "plain", 1)
+                    assert (calls["SendMessage"], calls["Send"]) == (alone, 3)
+
+    asyncio.run(test())
+
+
 def test_p4_sends_of_a_message_group_that_meet_keep_their_order() -> None:
     async def test() -> None:
         with open_store("memory://") as store:
@@ -114,6 +128,23 @@ def test_acknowledgements_that_meet_share_calls_and_each_has_its_own_result() ->
                     assert calls["Ack"] - before < 10
                     assert all(isinstance(result, ClientError) for result in results[:50]), "done before"
                     assert results[50:] == [None] * 150
+                    assert await consumer.receive(10, invisible=60) == []
+
+    asyncio.run(test())
+
+
+def test_acknowledgements_that_met_before_meet_again_in_one_call() -> None:
+    async def test() -> None:
+        with open_store("memory://") as store:
+            async with counted_broker(store) as (at, calls), Producer(at, ["plain"]) as producer:
+                await send(producer, "plain", 60)
+                async with SimpleConsumer(at, "g", {"plain": "*"}, await_duration=0) as consumer:
+                    messages = await consumer.receive(60, invisible=60)
+                    await asyncio.gather(*map(consumer.ack, messages[:20]))
+                    before = calls["Ack"] + calls["AckMessage"]
+                    for begin in (20, 40):
+                        await asyncio.gather(*map(consumer.ack, messages[begin : begin + 20]))
+                    assert calls["Ack"] + calls["AckMessage"] - before == 2
                     assert await consumer.receive(10, invisible=60) == []
 
     asyncio.run(test())

@@ -27,6 +27,7 @@ class AckBatcher:
     def __init__(self, acknowledge: Acknowledge) -> None:
         self._acknowledge = acknowledge
         self._batchers: dict[Hashable, AsyncBatcher[Sequence[Received], Errors]] = {}
+        self._had_company = False  # whether the last call had the acknowledgements of several callers
 
     async def acknowledge(self, messages: Sequence[Received]) -> Errors:
         """The errors of *messages*, all of one topic and server. Raises :class:`ClientError` where the call failed.
@@ -42,9 +43,12 @@ class AckBatcher:
                 failure=call_failure,
                 on_idle=lambda: self._batchers.pop(key, None),
             )
+        if self._had_company:  # else the first of those that come again together would go alone
+            return await batcher.submit(messages, count=len(messages))
         return await batcher.submit_at_once(messages, count=len(messages))
 
     async def _run(self, groups: Sequence[Sequence[Received]]) -> Sequence[Errors]:
+        self._had_company = len(groups) > 1
         if len(groups) == 1:
             return [await self._acknowledge(groups[0])]
         errors = await self._acknowledge([message for group in groups for message in group])
