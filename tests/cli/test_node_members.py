@@ -39,6 +39,7 @@ from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.settings import RelayRole, Settings
 from millstream.settings.serving import ServeSettings
 from millstream.stores.audit.holders import Holders, HolderState
+from support.statement_counts import statements_of
 
 ROLES = {"batching a": "a", "batching b": "b", "producers": "producers", "upkeep": "upkeep"}
 
@@ -121,6 +122,14 @@ def test_a_member_that_gives_signs_of_life_is_alive_and_one_that_gives_none_is_l
     assert [member.details.host for member in one.table.alive()] == ["one"]
     assert not two.membership.renew(), "it joins again, and never revives what others counted as lost"
     assert one.table.find(two.membership.id).ended is not None
+
+
+def test_a_step_that_changes_nothing_reads_the_tables_once(host: Host) -> None:
+    one, two = host.process("one"), host.process("two")
+    settle(one, two)
+    with statements_of(host.engine) as statements:
+        one.scheduler.step()
+    assert len(statements) == 2, "the leases, and the members"
 
 
 def test_one_process_owns_all_roles_and_shares_them_with_a_second_one(host: Host) -> None:

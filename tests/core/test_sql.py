@@ -15,11 +15,11 @@ import pytest
 import sqlalchemy as sa
 
 import millstream
-from millstream.core.clock import VirtualClock
+from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.column_types import EXACT_LONG_TEXT, NAME
 from millstream.core.database_server import open_server, with_password
 from millstream.core.documents import DatabaseDocuments
-from millstream.core.sql import SqlBusyError, SqlInputError, has_table, make_tables, writing
+from millstream.core.sql import SqlBusyError, SqlDatabase, SqlInputError, has_table, make_tables, writing
 from millstream.core.sql_rows import among, insert_new, insert_rows, put_row, replacing, update_rows
 from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.audit.audit_log import AuditLog
@@ -196,6 +196,44 @@ def test_a_server_that_is_being_started_is_waited_for(kind: str) -> None:
         engine = open_server(server.url + "late")
         starter.join()
         assert made(engine) == 0
+        engine.dispose()
+
+
+@pytest.mark.served
+def test_a_read_on_postgresql_begins_no_transaction(postgresql: str) -> None:
+    with new_database(postgresql, "reads") as url:
+        engine = open_server(url)
+        database = SqlDatabase(engine, SystemClock(), sa.MetaData())
+        is_alone = sa.text("SELECT now() = statement_timestamp()")  # else it is the time of the transaction's begin
+        for _ in range(2):
+            assert database.query(lambda connection: connection.scalar(is_alone))
+        with engine.begin() as connection:
+            assert not connection.scalar(is_alone)
+        engine.dispose()
+
+
+@pytest.mark.served
+def test_a_connection_is_pinged_only_after_it_was_idle(mariadb: str) -> None:
+    clock, pings = VirtualClock(), sa.text("SHOW SESSION STATUS LIKE 'Com_admin_commands'")
+    with new_database(mariadb, "pings") as url:
+        engine = open_server(url, clock)
+
+        def pinged() -> int:
+            with engine.connect() as connection:
+                return int(connection.execute(pings).one()[1])
+
+        before = pinged()
+        assert [pinged() for _ in range(3)] == [before] * 3
+        clock.advance(1.0)
+        assert pinged() == before + 1
+        with engine.connect() as connection:
+            number = connection.scalar(sa.text("SELECT connection_id()"))
+        other = open_server(url)
+        with other.connect() as connection:
+            connection.execute(sa.text(f"KILL {number}"))
+        clock.advance(1.0)
+        assert pinged() == 0, "another connection"
+        other.dispose()
         engine.dispose()
 
 

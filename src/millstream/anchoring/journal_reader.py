@@ -17,6 +17,7 @@ from millstream.anchoring.journal_writing import last_place
 from millstream.anchoring.packed_members import packed_by_name, packed_members, places_with_rows
 from millstream.anchoring.packing import PackedMembers
 from millstream.anchoring.states import BatchState
+from millstream.core.sql import reading
 from millstream.core.sql_rows import total
 
 _BUCKETS = 120
@@ -114,7 +115,7 @@ class JournalReader:
 
     def last_number(self) -> int:
         """The number of the batch that was added last; 0 before the first."""
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return last_place(connection)
 
     def first_waiting(self) -> int | None:
@@ -138,7 +139,7 @@ class JournalReader:
         rows = self._rows(self._batches().where(t.batches.c.log == log, t.batches.c.batch == batch))
         if rows:
             return _batch(rows[0])
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             for found in packed_by_name(connection, log, [batch]):
                 return _packed_row(log, found.place, found.members, found.at, _state_of(connection, found.cut))
         return None
@@ -146,7 +147,7 @@ class JournalReader:
     def names(self) -> Iterator[tuple[str, Sequence[str]]]:
         """The ids of all batches by log, some thousand at a time, about the last ones first."""
         query = sa.select(t.batches.c.log, t.batches.c.batch).order_by(t.batches.c.seq.desc())
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             rows = connection.execute(query)
             while found := rows.fetchmany(_NAMES_AT_ONCE):
                 for log in dict.fromkeys(row.log for row in found):
@@ -240,7 +241,7 @@ class JournalReader:
     def _packed(self, chosen: BatchFilter, before: int | None) -> Iterator[BatchRow]:
         """Those *chosen* batches of packed cuts that have no rows, with numbers below *before*, the last one first."""
         where = _where_packed(chosen) + ([] if before is None else [t.members.c.first < before])
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             for row, members in packed_members(connection, *where):
                 mask, state = _chosen(connection, row, members, chosen), _state_of(connection, row.cut)
                 for at in np.flatnonzero(mask)[::-1].tolist():
@@ -250,7 +251,7 @@ class JournalReader:
     def _packed_starts(self, chosen: BatchFilter) -> list[tuple[str, str, npt.NDArray[np.int64]]]:
         """When those *chosen* batches of packed cuts begin that have no rows: log, why they ended, start times."""
         found = list[tuple[str, str, npt.NDArray[np.int64]]]()
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             for row, members in packed_members(connection, *_where_packed(chosen)):
                 mask, numbers, starts = (
                     _chosen(connection, row, members, chosen),
@@ -270,7 +271,7 @@ class JournalReader:
         )
 
     def _rows(self, query: Any) -> Sequence[Any]:
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return connection.execute(query).all()
 
 

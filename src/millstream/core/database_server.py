@@ -22,6 +22,9 @@ from millstream.core.url_schemes import scheme_of
 
 _POOL = 20
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
+_FRESH_SECONDS = 0.25
+"""A connection that was used so recently is lent again without a ping, which takes as long as a small query."""
+
 _NAME = re.compile(r"[A-Za-z0-9_$-]{1,63}")
 
 
@@ -59,7 +62,7 @@ def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy |
     try:
         place = with_password(place)
         _make_if_absent(kind, place, clock or SystemClock(), patience or current_patience())
-        return _engine(kind, place)
+        return _engine(kind, place, clock=clock)
     except ImportError as error:
         extra = scheme_of(url).extra
         raise SqlInputError(f"{kind.client}: pip install 'millstream[{extra}]'") from error
@@ -137,18 +140,42 @@ def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> M
     return SqlBusyError(f"the database server {place.host}:{port} {describe_sql_failure(error)}")
 
 
-def _engine(kind: _ServerKind, place: sa.URL, isolation_level: Any = "READ COMMITTED") -> sa.Engine:
+def _engine(
+    kind: _ServerKind, place: sa.URL, isolation_level: Any = "READ COMMITTED", clock: Clock | None = None
+) -> sa.Engine:
     # Rows that others hold must not be locked beyond what is read, or instances would wait for one another.
     engine = sa.create_engine(
         place.set(drivername=kind.driver),
         isolation_level=isolation_level,
-        pool_pre_ping=True,
         pool_size=_POOL,
         connect_args=dict(kind.connecting),
     )
     sa.event.listen(engine, "connect", lambda connection, _record: kind.adapt(connection))
     sa.event.listen(engine, "handle_error", _lost_connection)
+    _ping_idle_connections(engine, clock or SystemClock())
     return engine
+
+
+def _ping_idle_connections(engine: sa.Engine, clock: Clock) -> None:
+    """Let connections of *engine* that were idle be pinged before they are lent, and be replaced if they are lost."""
+
+    def used(_connection: Any, record: Any) -> None:
+        record.info["used_at"] = clock.monotonic()
+
+    def lent(connection: Any, record: Any, _fairy: object) -> None:
+        if clock.monotonic() - record.info["used_at"] <= _FRESH_SECONDS:
+            return
+        dialect = engine.dialect
+        try:
+            dialect.do_ping(connection)
+        except dialect.loaded_dbapi.Error as error:
+            if not dialect.is_disconnect(error, connection, None):
+                raise
+            raise sa.exc.InvalidatePoolError("the server has closed the connection") from error
+
+    sa.event.listen(engine, "connect", used)
+    sa.event.listen(engine, "checkin", used)
+    sa.event.listen(engine, "checkout", lent)
 
 
 def _lost_connection(context: sa.engine.ExceptionContext) -> sa.exc.OperationalError | None:

@@ -100,6 +100,18 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
                 writer.connection = None
 
 
+@contextlib.contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection to read with, each of whose statements sees what is committed when it begins.
+
+    On PostgreSQL the server is not told of a transaction: its begin and its end would take as long as a small query.
+    """
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+        yield connection
+
+
 def take_turns(engine: sa.Engine, lock: sa.Select[Any], check: Callable[[sa.Row[Any]], object]) -> None:
     """Let writers of the database of *engine*, on a server, follow one another: each :func:`writing` first executes
     *lock*, which locks a row until the transaction ends, and lets *check* see it, which raises where it must not
@@ -257,7 +269,7 @@ class SqlDatabase:
         """As :meth:`read`, without the time, for which a server would have to be asked."""
 
         def once() -> Result:
-            with self.engine.connect() as connection:
+            with reading(self.engine) as connection:
                 return query(connection)
 
         return self._tried(once)

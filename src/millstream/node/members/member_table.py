@@ -129,6 +129,21 @@ class MemberTable:
         """The members that have not ended, in the order in which they joined."""
         return self._members(t.members.c.ended.is_(None))
 
+    def survivors(self) -> tuple[Sequence[Member], Sequence[str]]:
+        """What :meth:`alive` returns after :meth:`end_lost`, and the ids that this returned.
+
+        This takes one look at the tables while no member is lost.
+        """
+
+        def query(connection: sa.Connection, now: int) -> tuple[int, Sequence[Member]]:
+            return now, _members(connection, t.members.c.ended.is_(None), _leases(connection))
+
+        now, alive = self.database.read(query)
+        if all(one.until >= now for one in alive):
+            return alive, ()
+        ended = self.end_lost()
+        return self.alive(), ended
+
     def owner(self, role: str) -> Member | None:
         """The member that owns *role* now."""
         return next((one for one in self.alive() if role in one.owns), None)
@@ -164,7 +179,7 @@ class MemberTable:
         return MembersStatus(at=now, lease=self._duration, members=members, unowned=unowned_roles(serving, leases, now))
 
     def _members(self, condition: sa.ColumnElement[bool]) -> Sequence[Member]:
-        return self.database.read(lambda connection, _now: _members(connection, condition, _leases(connection)))
+        return self.database.query(lambda connection: _members(connection, condition, _leases(connection)))
 
 
 def _leases(connection: sa.Connection) -> Sequence[RoleLease]:

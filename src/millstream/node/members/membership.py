@@ -90,16 +90,28 @@ class Membership:
         self._lost = lost
 
     def end_lost(self) -> Sequence[str]:
-        """Count members as lost that send no heartbeat, and those of this machine whose process has ended."""
-        ended = list(self.table.end_lost())
+        """Count members as lost that send no heartbeat, and those of this machine whose process has ended; their
+        ids."""
+        return self._end_lost()[1]
+
+    def survivors(self) -> Sequence[Member]:
+        """The members that are left after :meth:`end_lost`, in the order in which they joined."""
+        return self._end_lost()[0]
+
+    def _end_lost(self) -> tuple[Sequence[Member], Sequence[str]]:
+        alive, without_heartbeat = self.table.survivors()
         holders = Holders()
-        for member in self.table.alive():
-            if member.id != self.id and holders.state(member.details.process) == HolderState.ENDED:
-                self.table.leave(member.id, lost=True)
-                ended.append(member.id)
+        killed = [
+            member.id
+            for member in alive
+            if member.id != self.id and holders.state(member.details.process) == HolderState.ENDED
+        ]
+        for name in killed:
+            self.table.leave(name, lost=True)
+        ended = [*without_heartbeat, *killed]
         for name in ended:
             _log.warning("the member %s of the node is lost: other members take over its roles", name)
-        return ended
+        return self.table.alive() if killed else alive, ended
 
     def require_alone(self) -> None:
         """Raise :class:`NeedsQueueBrokerError` where a member that joined earlier is alive.
@@ -119,8 +131,7 @@ class Membership:
             self.table.clock.sleep(self.table.seconds / RENEWALS)
 
     def _earlier(self) -> Sequence[Member]:
-        self.end_lost()
-        return list(itertools.takewhile(lambda member: member.id != self.id, self.table.alive()))
+        return list(itertools.takewhile(lambda member: member.id != self.id, self.survivors()))
 
     def __enter__(self) -> Self:
         self._thread.start()

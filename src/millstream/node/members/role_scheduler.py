@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol, Self
@@ -18,6 +18,7 @@ from millstream.core.sql import fenced
 from millstream.core.writers_lock import NewerSchemaError
 from millstream.log.errors import FencedError
 from millstream.node.members.assignment import assign
+from millstream.node.members.members_status import Member
 from millstream.node.members.membership import RENEWALS, Membership
 
 _log = logging.getLogger(__name__)
@@ -75,8 +76,7 @@ class RoleScheduler:
             self._end(list(self._running), release=False)
             member.join()
             _log.info("this process is the member %s of the node", member.id)
-        member.end_lost()
-        mine = self._assigned()
+        mine = self._assigned(member.survivors())
         self._end([name for name, (_, role) in self._running.items() if name not in mine or role.is_lost])
         for name in sorted(mine - self._running.keys()):
             if not (self._stopped or member.is_lost):
@@ -85,9 +85,8 @@ class RoleScheduler:
             member.leases.write(self._running[name][0], unowned_since=lambda _: None)
             self._unrecorded.discard(name)
 
-    def _assigned(self) -> set[str]:
-        """The roles that this member is to own."""
-        alive = self._membership.table.alive()
+    def _assigned(self, alive: Sequence[Member]) -> set[str]:
+        """The roles that this member is to own, with the members *alive*."""
         offers = {one.id: one.details.roles for one in alive if not one.draining}
         owners = {role: one.id for one in alive for role in one.owns}
         return {role for role, owner in assign(offers, owners).items() if owner == self._membership.id}
