@@ -26,6 +26,7 @@ from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
 from suite.sizes import machine, sized
 from support.server_databases import new_database
+from support.statement_counts import statements_of
 
 _names = itertools.count(1)
 WORKER = Path(__file__).parent / "rabbit_worker.py"
@@ -121,6 +122,26 @@ def test_many_tasks_are_few_messages(rabbitmq: str, engine: sa.Engine) -> None:
         leases = queue.lease(1000, visibility=30)
         assert [lease.body for lease in leases] == [b"%d" % n for n in range(1000)]
         assert messages(rabbitmq, name) == 0
+
+
+def test_a_lease_of_an_empty_queue_takes_one_query(rabbitmq: str, engine: sa.Engine) -> None:
+    with RabbitWorkQueue(rabbitmq, engine, new_name()) as queue, statements_of(engine) as statements:
+        assert not queue.lease(10, visibility=30)
+        assert len(statements) == 1
+
+
+def test_notices_that_lead_to_tasks_suffice_for_a_second(rabbitmq: str, engine: sa.Engine) -> None:
+    clock = VirtualClock()
+    with RabbitWorkQueue(rabbitmq, engine, new_name(), clock, server_time=False) as queue:
+        queue.put([b"1"])
+        assert len(queue.lease(10, visibility=30)) == 1
+        queue.put([b"2"])
+        with statements_of(engine) as statements:
+            assert len(queue.lease(10, visibility=30)) == 1
+            assert [text.split()[0] for text in statements] == ["SELECT", "UPDATE"], "the claim alone"
+        clock.advance(31)
+        queue.put([b"3"])
+        assert {lease.body for lease in queue.lease(10, visibility=30)} == {b"1", b"2", b"3"}
 
 
 def test_two_workers_share_what_was_put(rabbitmq: str, engine: sa.Engine) -> None:

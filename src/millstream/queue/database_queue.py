@@ -23,7 +23,9 @@ NOTICE_GRACE_SECONDS = 60.0
 MAX_NOTICE_IDS = 100
 """The most tasks that one notice speaks of: fewer messages than tasks, and still enough to share."""
 
-_RESEND = 5_000
+_ROWS_SECONDS = 1.0
+"""How long notices that lead to tasks, but to fewer than were asked for, suffice: the rows rarely have others."""
+
 _log = logging.getLogger(__name__)
 _ids = msgspec.json.Decoder(prepared(list[int]))
 
@@ -75,6 +77,7 @@ class DatabaseWorkQueue(ClosesOnExit):
         self._received: deque[tuple[TaskNotice, deque[int]]] = deque()
         self._lock = threading.Lock()
         self._closed = False
+        self._clock, self._rows_turn = clock, 0.0
 
     @property
     def name(self) -> str:
@@ -96,10 +99,11 @@ class DatabaseWorkQueue(ClosesOnExit):
             return []
         with self._lock:
             leases = list(self._lease_noticed(count, length))
-        if len(leases) < count:
-            unclaimed = self._rows.unclaimed(count - len(leases), microseconds(NOTICE_GRACE_SECONDS))
-            leases += self._rows.claim(unclaimed, length)
-            self._resend()
+        if len(leases) < count and self._is_rows_turn(found_some=bool(leases)):
+            unclaimed, unnoticed = self._rows.overlooked(count - len(leases), microseconds(NOTICE_GRACE_SECONDS))
+            claimed = self._rows.claim(unclaimed, length)
+            self._resend({**unnoticed, **{one.task_id: length for one in claimed if one.task_id in unnoticed}})
+            leases += claimed
         return leases
 
     def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
@@ -159,9 +163,11 @@ class DatabaseWorkQueue(ClosesOnExit):
             ids = self._next_ids(count - len(leases))
             if not ids:
                 break
-            leases += self._rows.claim(ids, visibility)
-            early = self._rows.seconds_until_due(ids)
-            self._notices.send(list(early), {task_id: wait / MICROSECONDS for task_id, wait in early.items()})
+            claimed = self._rows.claim(ids, visibility)
+            if len(claimed) < len(ids):
+                early = self._rows.seconds_until_due(ids)
+                self._notices.send(list(early), {task_id: wait / MICROSECONDS for task_id, wait in early.items()})
+            leases += claimed
             self._settle()
         return leases
 
@@ -190,9 +196,18 @@ class DatabaseWorkQueue(ClosesOnExit):
         if confirmed:
             self._rows.noticed(confirmed)
 
-    def _resend(self) -> None:
-        """Tell the broker of what it has not heard of: it was unreachable."""
-        waiting = self._rows.unnoticed(_RESEND)
+    def _is_rows_turn(self, *, found_some: bool) -> bool:
+        """Whether the rows are asked for what notices do not tell of: always where these led to no task, else only now
+        and then."""
+        now = self._clock.monotonic()
+        if found_some and now < self._rows_turn:
+            return False
+        self._rows_turn = now + _ROWS_SECONDS
+        return True
+
+    def _resend(self, waiting: Mapping[int, int]) -> None:
+        """Tell the broker of tasks that it has not heard of, as it was unreachable, and of the microseconds until they
+        are due."""
         if waiting:
             delays = {task_id: wait / MICROSECONDS for task_id, wait in waiting.items()}
             confirmed = self._notices.send(list(waiting), delays)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.column_types import LONG_BYTES, LONG_TEXT, WHOLE_NUMBER, exact_text
-from millstream.core.sql import SqlDatabase, has_table
+from millstream.core.sql import SqlDatabase, has_table, reading, server_time
 from millstream.core.sql_rows import insert_new
 from millstream.queue.protocol import DeadTask, Depth, Lease, redrive_times
+
+Result = TypeVar("Result")
 
 metadata = sa.MetaData()
 _name = exact_text(200)
@@ -42,14 +44,48 @@ tasks = sa.Table(
     sa.Index("queue_tasks_due", "queue", "dead", "due", "position"),
 )
 _CHUNK = 1_000
+UNNOTICED_TASKS = 5_000
+"""Up to how many tasks are told of together to a broker that is back."""
 
 
 def queue_names(engine: sa.Engine) -> Sequence[str]:
     """The names of all queues that ever had a task in the database of *engine*, in their order."""
-    with engine.connect() as connection:
-        if not has_table(connection, counters.name):
-            return []
-        return list(connection.scalars(sa.select(counters.c.queue).order_by(counters.c.queue)))
+    query = sa.select(counters.c.queue).order_by(counters.c.queue)
+    return _unless_absent(engine, lambda connection: list(connection.scalars(query))) or []
+
+
+def queue_depths(engine: sa.Engine, clock: Clock, names: Sequence[str]) -> Mapping[str, Depth]:
+    """The exact number of tasks of the queues *names* in each state; none where the database has no such tables."""
+    on_server = engine.dialect.name != "sqlite"
+    found = _unless_absent(engine, lambda c: _depths(c, server_time(c) if on_server else clock.now(), names))
+    none = Depth(ready=0, leased=0, delayed=0, dead=0, exact=True, as_of=clock.now())
+    return dict.fromkeys(names, none) if found is None else found
+
+
+def _unless_absent(engine: sa.Engine, query: Callable[[sa.Connection], Result]) -> Result | None:
+    """What *query* returns; None where the database of *engine* has no tables of queues."""
+    try:
+        with reading(engine) as connection:
+            return query(connection)
+    except (sa.exc.ProgrammingError, sa.exc.OperationalError):
+        with engine.connect() as connection:
+            if has_table(connection, tasks.name):
+                raise
+        return None
+
+
+def _depths(connection: sa.Connection, now: int, names: Sequence[str]) -> Mapping[str, Depth]:
+    late, leased = tasks.c.due > now, tasks.c.token != ""
+    columns = (tasks.c.queue, tasks.c.dead, sa.and_(late, leased), sa.and_(late, sa.not_(leased)))
+    counted = sa.select(*columns, sa.func.count(), sa.func.min(tasks.c.due)).where(tasks.c.queue.in_(names))
+    counts = {name: {"ready": 0, "leased": 0, "delayed": 0, "dead": 0} for name in names}
+    oldest = dict[str, int]()
+    for name, dead, held, waiting, count, due in connection.execute(counted.group_by(*columns)):
+        state = "dead" if dead else "leased" if held else "delayed" if waiting else "ready"
+        counts[name][state] += count
+        if state == "ready":
+            oldest[name] = due
+    return {name: Depth(**counts[name], exact=True, as_of=now, oldest=oldest.get(name)) for name in names}
 
 
 class TaskRows:
@@ -100,18 +136,25 @@ class TaskRows:
 
         return self._database.write(transaction) if ids else []
 
-    def unclaimed(self, count: int, patience: int) -> Sequence[int]:
-        """Up to *count* tasks that may be leased and that no notice is going to lead to, oldest first.
+    def overlooked(self, count: int, patience: int) -> tuple[Sequence[int], Mapping[int, int]]:
+        """What notices do not tell of. First up to *count* tasks that may be leased and that no notice is going to lead
+        to, oldest first; then some tasks whose notices never reached the broker, each with the microseconds until it is
+        due.
 
-        Those are tasks whose lease ran out or whose delay is over, those whose notice never reached the broker, and
-        those that no process has asked for *patience* microseconds after they were due.
+        The former are tasks whose lease ran out or whose delay is over, those whose notice never reached the broker,
+        and those that no process has asked for *patience* microseconds after they were due.
         """
 
-        def query(connection: sa.Connection, now: int) -> Sequence[int]:
-            unheard, forgotten = sa.not_(tasks.c.noticed), tasks.c.due <= now - patience
-            chosen = sa.or_(tasks.c.token != "", tasks.c.waited, unheard, forgotten)
-            found = sa.select(tasks.c.task_id).where(self._mine, sa.not_(tasks.c.dead), tasks.c.due <= now, chosen)
-            return list(connection.scalars(found.order_by(tasks.c.position).limit(count)))
+        def query(connection: sa.Connection, now: int) -> tuple[Sequence[int], Mapping[int, int]]:
+            due, unheard, forgotten = tasks.c.due <= now, sa.not_(tasks.c.noticed), tasks.c.due <= now - patience
+            leads = sa.and_(due, sa.or_(tasks.c.token != "", tasks.c.waited, unheard, forgotten))
+            found = sa.select(tasks.c.task_id, tasks.c.due, tasks.c.noticed)
+            found = found.where(self._mine, sa.not_(tasks.c.dead), sa.or_(leads, unheard))
+            # Those that are due come first: tasks that are not would use up the limit while the broker is away.
+            found = found.order_by(sa.case((due, 0), else_=1), tasks.c.position).limit(max(count, UNNOTICED_TASKS))
+            rows = connection.execute(found).all()
+            unclaimed = [row.task_id for row in rows if row.due <= now]
+            return unclaimed[:count], {row.task_id: max(0, row.due - now) for row in rows if not row.noticed}
 
         return self._database.read(query)
 
@@ -202,14 +245,6 @@ class TaskRows:
         change = sa.update(tasks).where(self._mine, tasks.c.task_id.in_(ids)).values(noticed=True)
         self._database.write(lambda connection, _now: connection.execute(change))
 
-    def unnoticed(self, limit: int) -> Mapping[int, int]:
-        """Tasks whose notices never reached the broker, oldest first: for each how long until it is due."""
-        query = sa.select(tasks.c.task_id, tasks.c.due).where(
-            self._mine, sa.not_(tasks.c.noticed), sa.not_(tasks.c.dead)
-        )
-        query = query.order_by(tasks.c.position).limit(limit)
-        return self._database.read(lambda c, now: {row.task_id: max(0, row.due - now) for row in c.execute(query)})
-
     def seconds_until_due(self, ids: Sequence[int]) -> Mapping[int, int]:
         """Those of *ids* that are free and not due yet, with the microseconds until then."""
         query = sa.select(tasks.c.task_id, tasks.c.due).where(
@@ -221,31 +256,20 @@ class TaskRows:
 
     def depth(self) -> Depth:
         """The exact number of tasks in each state."""
-
-        def query(connection: sa.Connection, now: int) -> Depth:
-            late, leased = tasks.c.due > now, tasks.c.token != ""
-            columns = (tasks.c.dead, sa.and_(late, leased), sa.and_(late, sa.not_(leased)))
-            counted = sa.select(*columns, sa.func.count()).where(self._mine).group_by(*columns)
-            counts = {"ready": 0, "leased": 0, "delayed": 0, "dead": 0}
-            for dead, held, waiting, count in connection.execute(counted):
-                counts["dead" if dead else "leased" if held else "delayed" if waiting else "ready"] += count
-            ready = sa.select(sa.func.min(tasks.c.due)).where(self._mine, sa.not_(tasks.c.dead), tasks.c.due <= now)
-            return Depth(**counts, exact=True, as_of=now, oldest=connection.scalar(ready))
-
-        return self._database.read(query)
+        return self._database.read(lambda connection, now: _depths(connection, now, [self._name])[self._name])
 
     def unsettled(self, first: int, last: int) -> int:
         """How many tasks with ids from *first* to *last* are neither done nor dead."""
         query = sa.select(sa.func.count()).select_from(tasks)
         query = query.where(self._mine, tasks.c.task_id.between(first, last), sa.not_(tasks.c.dead))
-        return self._database.read(lambda c, _now: int(c.scalar(query) or 0))
+        return self._database.query(lambda c: int(c.scalar(query) or 0))
 
     def dead(self, limit: int, after: int) -> Sequence[DeadTask]:
         """Up to *limit* dead tasks with ids above *after*, by id."""
         columns = [tasks.c[name] for name in DeadTask.__struct_fields__]
         query = sa.select(*columns).where(self._mine, tasks.c.dead, tasks.c.task_id > after)
         query = query.order_by(tasks.c.task_id).limit(limit)
-        return self._database.read(lambda c, _now: [DeadTask(**row) for row in c.execute(query).mappings()])
+        return self._database.query(lambda c: [DeadTask(**row) for row in c.execute(query).mappings()])
 
     def _still_held(
         self, connection: sa.Connection, leases: Sequence[Lease], now: int
