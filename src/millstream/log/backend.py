@@ -254,6 +254,15 @@ class LooksCheaply(Protocol):
 
 
 @runtime_checkable
+class ListsEnds(Protocol):
+    """A further method of a backend whose logs are rows of one table."""
+
+    def last_ids(self) -> Mapping[str, int]:
+        """The last durable id of each log, by name, in one query."""
+        ...
+
+
+@runtime_checkable
 class Vacuums(Protocol):
     """A backend in one file, which keeps the space of freed blocks for new ones."""
 

@@ -111,6 +111,11 @@ class LogStore(ClosesOnExit):
         """The names of all logs, sorted, and what each is for."""
         return cast("Mapping[str, Kind]", self._names.kinds())
 
+    def last_ids(self) -> Mapping[str, int]:
+        """The last durable id of each log (0 in an empty one), by name."""
+        listed = self._backend.last_ids()
+        return {name: listed[name] if name in listed else self._backend.extent(name).last_id for name in self.kinds()}
+
     def log(self, spec: LogSpec, *, create: bool = True, first_id: int = 1) -> Log:
         """The log of *spec*, made where it is absent. Without *create* that raises :class:`LogNotFoundError`.
 

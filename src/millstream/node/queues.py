@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.audit.audit_queue import AuditQueue
+from millstream.mill.audit.audit_queue import AuditQueue, with_outbox
 from millstream.mill.tasks import QueueName
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
 from millstream.node.stores import StoresPart
-from millstream.queue import LogWorkQueue, WorkQueue, queue_log
+from millstream.queue import Depth, LogWorkQueue, WorkQueue, queue_log
 from millstream.queue.database_queue import DatabaseWorkQueue
-from millstream.queue.task_rows import queue_names
+from millstream.queue.task_rows import queue_depths, queue_names
 
 
 class QueuesPart:
@@ -46,6 +46,15 @@ class QueuesPart:
         names = queue_names(self._databases.at(self._context.settings.queue.database))
         prefix = self._prefix
         return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+    def depths_on_broker(self, names: Sequence[str]) -> Mapping[str, Depth]:
+        """The depths of the queues *names* on the broker that the settings name, in two or three statements."""
+        engine, prefix = self._databases.at(self._context.settings.queue.database), self._prefix
+        found = queue_depths(engine, self._context.clock, [prefix + name for name in names])
+        depths = {name.removeprefix(prefix): depth for name, depth in found.items()}
+        if QueueName.AUDIT in depths:
+            depths[QueueName.AUDIT] = with_outbox(depths[QueueName.AUDIT], self._stores.outbox)
+        return depths
 
     def _on_log(self, name: str) -> WorkQueue:
         queue = LogWorkQueue(self._logs.store.log(queue_log(name)), clock=self._context.clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from millstream.core.errors import MillstreamError
@@ -47,6 +47,18 @@ class NodeQueues:
             if view
             else Depth(ready=0, leased=0, delayed=0, dead=0, exact=True, as_of=self._node.clock.now())
         )
+
+    def depths(self) -> tuple[Mapping[str, Depth], Mapping[str, str]]:
+        """The depths of all queues by name, and why those of other queues cannot be read."""
+        if self._node.settings.queue.broker:
+            return self._node.queues.depths_on_broker(self.names()), {}
+        depths, unreadable = dict[str, Depth](), dict[str, str]()
+        for name in self.names():
+            try:
+                depths[name] = self.depth(name)
+            except MillstreamError as error:
+                unreadable[name] = str(error)
+        return depths, unreadable
 
     def dead(self, name: str, *, limit: int, after: int = 0, cause: str | None = None) -> Sequence[DeadTask]:
         """Up to *limit* dead tasks with ids above *after*, by id; with *cause* only those of that group."""

@@ -299,15 +299,9 @@ class StatusPoller:
     def sample(self) -> None:
         """Take the fast counters once."""
         view, node = self._view, self._view.node
-        depths, unreadable = dict[str, Depth](), dict[str, str]()
-        for name in view.queues.names():
-            try:
-                depths[name] = view.queues.depth(name)
-            except MillstreamError as error:
-                unreadable[name] = str(error)
+        depths, unreadable = view.queues.depths()
         kinds = node.logs.store.kinds()
-        heads = {name: view.log(name).last_id for name in kinds}
-        messages = sum(last for name, last in heads.items() if kinds.get(name) in DATA_KINDS)
+        messages = sum(last for name, last in node.logs.store.last_ids().items() if kinds.get(name) in DATA_KINDS)
         now = view.clock.now()
         open_tasks, dead_tasks = sum(d.open for d in depths.values()), sum(d.dead for d in depths.values())
         taken = Sample(

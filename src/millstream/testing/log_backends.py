@@ -22,7 +22,7 @@ from millstream.log import (
     FencedError,
     LogNotFoundError,
 )
-from millstream.log.backend import Backend, BlockStatistics, Commit, VersionedValue, producer_key
+from millstream.log.backend import Backend, BlockStatistics, Commit, ListsEnds, VersionedValue, producer_key
 from millstream.log.block import encode_block
 from millstream.log.block_header import BlockOrigin, EncodedBlock
 from millstream.log.encoding.columns import from_messages
@@ -88,6 +88,8 @@ class BackendConformance:
         for each in (backend, open_backend()):
             assert dict(each.kinds()) == {"orders": "topic", "plain": "application", "system:x": "ledger"}
             assert each.get_state("system:x", KIND) == VersionedValue(1, b"ledger")
+            if isinstance(each, ListsEnds):
+                assert dict(each.last_ids()) == {name: each.head(name).last_id for name in each.logs()}
 
     def test_a_log_that_gets_another_name_takes_all_with_it(
         self, backend: Backend, open_backend: Callable[[], Backend]

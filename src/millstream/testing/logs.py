@@ -55,6 +55,14 @@ class LogStoreConformance(GapConformance):
         assert [message.id for message in messages] == list(range(1, 71))
         assert [message.body for message in messages] == [b"%d" % n for n in range(70)]
 
+    def test_the_last_ids_of_all_logs_are_those_of_each(self, open_logs: Callable[[], LogStore]) -> None:
+        store = open_logs()
+        store.log(LogSpec("empty"))
+        for name in ("one", "two"):
+            with store.log(LogSpec(name)).writer() as writer:
+                writer.append([b"x"] * len(name * 2 if name == "two" else name))
+        assert dict(open_logs().last_ids()) == {"empty": 0, "one": 3, "two": 6}
+
     def test_p1_order_threads_that_append_at_once_keep_their_messages_together(self, log: Log) -> None:
         def send(number: int) -> None:
             for turn in range(20):

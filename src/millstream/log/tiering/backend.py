@@ -12,6 +12,7 @@ from millstream.log.backend import (
     BlockStatistics,
     Commit,
     Head,
+    ListsEnds,
     LooksCheaply,
     StoredBlock,
     VersionedValue,
@@ -55,6 +56,10 @@ class TieredBackend:
 
     def kinds(self) -> Mapping[str, str]:
         return self.hot.kinds()
+
+    def last_ids(self) -> Mapping[str, int]:
+        """The last durable ids of logs, by name: of all logs where the backend has them in one table, else of none."""
+        return self.hot.last_ids() if isinstance(self.hot, ListsEnds) else {}
 
     def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         self.hot.create(log, first_id=first_id, kind=kind)

@@ -56,10 +56,7 @@ class AuditQueue:
 
     def depth(self) -> Depth:
         """Events that wait in the outbox are counted as ready."""
-        depth = self._queue.depth()
-        waiting = [at for at in (depth.oldest, self._outbox.oldest()) if at is not None]
-        ready = depth.ready + self._outbox.undelivered()
-        return msgspec.structs.replace(depth, ready=ready, oldest=min(waiting, default=None))
+        return with_outbox(self._queue.depth(), self._outbox)
 
     def unsettled(self, first: int, last: int) -> int:
         return self._queue.unsettled(first, last)
@@ -78,3 +75,12 @@ class AuditQueue:
 
     def close(self) -> None:
         self._queue.close()
+
+
+def with_outbox(depth: Depth, outbox: AuditOutbox) -> Depth:
+    """*depth* of the audit queue, with the events that wait in *outbox* as ready tasks."""
+    count = outbox.undelivered()
+    if not count:
+        return depth
+    waiting = [at for at in (depth.oldest, outbox.oldest()) if at is not None]
+    return msgspec.structs.replace(depth, ready=depth.ready + count, oldest=min(waiting, default=None))

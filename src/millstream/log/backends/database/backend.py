@@ -88,6 +88,9 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
     def kinds(self) -> Mapping[str, str]:
         return {name: (kind or b"").decode() for name, kind in self._rows(self.sql.LOG_KINDS, KIND.encode())}
 
+    def last_ids(self) -> Mapping[str, int]:
+        return {name: int(last_id) for name, last_id in self._rows(self.sql.LAST_IDS)}
+
     def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         if not self._rows(self.sql.LOG_BLOCKS, log):
             table = _table_name(log)

@@ -34,6 +34,7 @@ class Statements:
         SELECT l.name, s.value FROM millstream_logs l
         LEFT JOIN millstream_states s ON s.log = l.name AND s.name = ? ORDER BY l.name
     """
+    LAST_IDS = "SELECT name, last_id FROM millstream_logs"
     LOGS_OF_BLOCKS = "SELECT name FROM millstream_logs WHERE blocks = ?"
     LOG_BLOCKS = "SELECT blocks FROM millstream_logs WHERE name = ?"
     INSERT_LOG = "INSERT INTO millstream_logs (name, blocks, last_id) VALUES (?, ?, ?)"

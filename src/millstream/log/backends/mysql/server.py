@@ -26,7 +26,7 @@ def read_durability(connection: DatabaseConnection) -> str:
     """``fsync``, ``os`` or ``memory``: what a commit on this server survives (a power loss, a crash of the server,
     neither). Raises :class:`ServerError`.
     """
-    return durability(read_settings(connection, sql.SERVER_SETTINGS))
+    return durability(read_settings(connection, sql.DURABILITY_SETTINGS))
 
 
 def durability(settings: Mapping[str, str]) -> str:

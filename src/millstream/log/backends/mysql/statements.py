@@ -80,6 +80,10 @@ class MysqlStatements(Statements):
     """
     STATES = "SELECT name, version, value FROM millstream_states WHERE log = ? AND LEFT(name, ?) = ? ORDER BY name"
 
+    DURABILITY_SETTINGS = """
+        SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog',
+        'innodb_doublewrite', 'innodb_flush_method')
+    """
     SERVER_SETTINGS = "SHOW GLOBAL VARIABLES"
 
 

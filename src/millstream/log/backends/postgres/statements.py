@@ -97,6 +97,10 @@ class PostgresStatements(Statements):
         WHERE log = ? AND substring(name FROM 1 FOR ?::int) = ? ORDER BY name
     """
 
+    DURABILITY_SETTINGS = """
+        SELECT name, current_setting(name) FROM pg_settings
+        WHERE name IN ('synchronous_commit', 'fsync', 'full_page_writes')
+    """
     SERVER_SETTINGS = "SELECT name, current_setting(name) FROM pg_settings"
 
 

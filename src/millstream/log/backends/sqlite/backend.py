@@ -114,6 +114,10 @@ class SqliteBackend:
         with self._reading() as db:
             return {name: kind.decode() for name, kind in db.execute(sql.LOG_KINDS, (KIND,))}
 
+    def last_ids(self) -> Mapping[str, int]:
+        with self._reading() as db:
+            return dict(db.execute(sql.LAST_IDS))
+
     def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         with self._reading() as db:
             if db.execute(sql.LOG_NUMBER, (log,)).fetchone():

@@ -40,6 +40,7 @@ LOG_NAMES = "SELECT name FROM logs ORDER BY name"
 LOG_KINDS = """
     SELECT name, coalesce((SELECT value FROM states WHERE log = logs.number AND key = ?), x'') FROM logs ORDER BY name
 """
+LAST_IDS = "SELECT name, last_id FROM logs"
 LOG_NUMBER = "SELECT number FROM logs WHERE name = ?"
 INSERT_LOG = "INSERT INTO logs (name, last_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
 
