@@ -127,6 +127,43 @@ def test_ticks_close_quiet_sources_and_a_replay_needs_no_timer(tmp_path):
         assert given(store.log(LogSpec("again"))) == given(store.log(LogSpec("out"))) != ([], [])
 
 
+class AppendingClock(VirtualClock):
+    """A clock that appends a message to *log* once so many seconds have passed."""
+
+    def append_after(self, seconds: float, append) -> None:
+        self.at, self.append = self.monotonic() + seconds, append
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.append and self.monotonic() >= self.at:
+            append, self.append = self.append, None
+            append()
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_an_idle_log_is_looked_at_four_times_a_second_and_at_once_after_an_append_here(tmp_path, hears):
+    """Where the writer is in another process, the service does not hear of the append."""
+    clock = AppendingClock()
+    url, taken_at, looks = f"sqlite:///{tmp_path / 'logs.db'}", list[float](), 0
+    with open_store(url, clock=clock) as store, open_store(url, clock=clock) as elsewhere:
+        service = serve(store, tmp_path, clock=clock)
+        writer = (store if hears else elsewhere).log(LogSpec("in")).writer()
+        clock.append_after(10.0, lambda: writer.append([Message(b"1", "a", "pump", 110, 120)]))
+
+        def stopped() -> bool:
+            nonlocal looks
+            looks += service.position == 0
+            if service.position:
+                taken_at.append(clock.monotonic())
+            return bool(service.position)
+
+        service.run(stopped)
+        assert 35 <= looks <= 50
+        assert taken_at[0] - 10.0 <= (0.15 if hears else 0.35), "a pause is behind each look"
+        writer.close()
+        service.close()
+
+
 def test_p5_restart_goes_on_from_the_state_file_or_without_it_from_the_start(store, tmp_path):
     messages = traffic(2, 300)
     with store.log(LogSpec("in")).writer() as writer:

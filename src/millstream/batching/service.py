@@ -10,6 +10,7 @@ known by its sequence and dropped by the log.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -37,6 +38,9 @@ from millstream.log import Log, StorageError
 
 _PAUSE = 0.05
 """Seconds between two looks at a log of which little comes: a commit costs milliseconds, however little is in it."""
+
+_MOST_PAUSES = 5
+"""How many pauses there are at most between two looks at an idle log, unless a writer of this process appends to it."""
 
 _LOOK = 5.0
 """Seconds between two looks for a requested change of the rules; in a bucket each costs a request."""
@@ -143,14 +147,21 @@ class BatchService:
 
         *between* is called before that, and again and again while the log is idle: for work in the same thread.
         """
-        while True:
-            between()
-            if stopped():
-                return
-            taken = self.step(stopped, between)
-            self._change_when_requested()
-            if taken < _MUCH and (taken or not self.tick()):
-                self._clock.sleep(_PAUSE)
+        appended, pauses = threading.Event(), 1
+        stop_listening = self._source.on_append(lambda _last_id: appended.set())
+        try:
+            while True:
+                between()
+                if stopped():
+                    return
+                appended.clear()
+                taken = self.step(stopped, between)
+                self._change_when_requested()
+                pauses = 1 if taken else min(pauses + 1, _MOST_PAUSES)
+                if taken < _MUCH and (taken or not self.tick()):
+                    self._rest(pauses, appended)
+        finally:
+            stop_listening()
 
     def save(self) -> None:
         """Write the state, durably, unless another process has taken over the output: its state is the valid one."""
@@ -174,6 +185,13 @@ class BatchService:
                 self.save()
         finally:
             self._writer.close()
+
+    def _rest(self, pauses: int, appended: threading.Event) -> None:
+        """Rest for so many *pauses*, or until a writer of this process has *appended* something."""
+        for _ in range(pauses):
+            self._clock.sleep(_PAUSE)
+            if appended.is_set():
+                return
 
     def _change_when_requested(self) -> None:
         """Go on by other rules where an operator has asked for them; looks every :data:`_LOOK` seconds."""
