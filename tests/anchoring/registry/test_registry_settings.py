@@ -86,6 +86,21 @@ def test_a_notice_is_hidden_for_as_long_as_the_settings_say(instance: Callable[.
     assert broker.visibilities == {90.0}
 
 
+def test_a_broker_without_notices_is_asked_ever_less_often(instance: Callable[..., DidRegistry]) -> None:
+    waits = list[float]()
+
+    class Hurrying(SystemClock):
+        def wait(self, condition: threading.Condition, seconds: float | None = None) -> bool:
+            if threading.current_thread().name == "registry-subscribe-0":
+                waits.append(seconds or 0.0)
+            return condition.wait(0.001)
+
+    with instance("op_queue_pool = 1", Hurrying(), NotingBroker()) as registry:
+        registry.start()
+        until(lambda: len(waits) >= 10)
+    assert waits[:10:2] == pytest.approx([0.2, 0.4, 0.8, 1.0, 1.0]), "at last as often as batches are cut"
+
+
 def test_both_may_be_set_by_environment() -> None:
     environment = {
         "MILLSTREAM_REGISTRY__WRITER_MONITOR_INTERVAL": "250ms",

@@ -88,13 +88,13 @@ class OperationHistory:
     def position(self) -> tuple[int, str]:
         """The last ledger entry that was observed, and its hash; 0 before the first."""
         query = sa.select(t.anchors.c.number, t.anchors.c.hash).order_by(t.anchors.c.number.desc()).limit(1)
-        row = self._database.read(lambda c, _now: c.execute(query).first())
+        row = self._database.query(lambda c: c.execute(query).first())
         return (row.number, row.hash) if row else (0, GENESIS)
 
     def anchor(self, number: int) -> AnchorRecord | None:
         """The record of ledger entry *number*; None if it was not observed yet."""
         query = sa.select(*[t.anchors.c[name] for name in AnchorRecord.__struct_fields__])
-        row = self._database.read(lambda c, _now: c.execute(query.where(t.anchors.c.number == number)).first())
+        row = self._database.query(lambda c: c.execute(query.where(t.anchors.c.number == number)).first())
         return AnchorRecord(*row) if row else None
 
     def counts(self) -> Mapping[int, int]:
@@ -197,12 +197,12 @@ class OperationHistory:
         """Whether the files of ledger entry *number* were nowhere yet."""
         waiting = sa.and_(_pending.c.number == number, _pending.c.resolved_at.is_(None))
         query = sa.select(_pending.c.number).where(waiting)
-        return self._database.read(lambda c, _now: c.execute(query).first() is not None)
+        return self._database.query(lambda c: c.execute(query).first() is not None)
 
     def postponed_count(self) -> int:
         """How many entries wait for their files."""
         query = sa.select(sa.func.count()).select_from(_pending).where(_pending.c.resolved_at.is_(None))
-        return int(self._database.read(lambda c, _now: c.scalar(query)) or 0)
+        return int(self._database.query(lambda c: c.scalar(query)) or 0)
 
     def late_entries(self, connection: sa.Connection) -> tuple[int, int]:
         """How many entries got all their files late, and how many count without their provisional files.

@@ -81,7 +81,7 @@ class OperationStore:
 
     def check_writable(self) -> None:
         """Raise :class:`~millstream.anchoring.registry.ReadOnlyError` where this registry follows another one."""
-        self.database.read(lambda connection, _now: self._refuse(connection))
+        self.database.query(self._refuse)
 
     def _refuse(self, connection: sa.Connection) -> None:
         if self._follows:
@@ -90,7 +90,7 @@ class OperationStore:
 
     def status(self, operation: str) -> OperationStatus | None:
         """The status of the operation of this id; None if it was never accepted, or its record has expired."""
-        return self.database.read(lambda c, _now: _statuses(c, _ops.c.id, [operation]).get(operation))
+        return self.database.query(lambda c: _statuses(c, _ops.c.id, [operation]).get(operation))
 
     def statuses(self, operations: Sequence[str]) -> Mapping[str, OperationStatus]:
         """The statuses of those of *operations* (ids) that are recorded."""
@@ -107,7 +107,7 @@ class OperationStore:
     def statuses_of(self, suffix: str) -> Sequence[OperationStatus]:
         """All operations on *suffix* that are recorded, in the order of acceptance."""
         query = sa.select(*_STATUS).where(_ops.c.suffix == suffix).order_by(_ops.c.seq)
-        return self.database.read(lambda c, _now: [_status(row) for row in c.execute(query)])
+        return self.database.query(lambda c: [_status(row) for row in c.execute(query)])
 
     def statuses_page(self, suffix: str, *, after: int, limit: int) -> Sequence[tuple[int, OperationStatus]]:
         """Up to *limit* of :meth:`statuses_of`, each with its place in the order of acceptance, those above *after*."""
@@ -136,12 +136,12 @@ class OperationStore:
     def open_count(self) -> int:
         """How many operations are not in a final state."""
         query = sa.select(sa.func.count()).where(_ops.c.open)
-        return int(self.database.read(lambda c, _now: c.scalar(query)) or 0)
+        return int(self.database.query(lambda c: c.scalar(query)) or 0)
 
     def counts(self) -> Mapping[str, int]:
         """The number of operations in each state."""
         query = sa.select(_ops.c.state, sa.func.count()).group_by(_ops.c.state)
-        found = self.database.read(lambda c, _now: {row[0]: int(row[1]) for row in c.execute(query)})
+        found = self.database.query(lambda c: {row[0]: int(row[1]) for row in c.execute(query)})
         return {state.value: found.get(state.value, 0) for state in OperationState}
 
     # The queue of an instance
@@ -150,14 +150,16 @@ class OperationStore:
         """Put up to *limit* accepted operations into the queue of *instance*, oldest first: those that have been due
         for *older_than* seconds."""
 
-        def transaction(connection: sa.Connection, now: int) -> int:
+        def claimed(connection: sa.Connection, now: int) -> int:
             latest = now - int(older_than * 1_000_000)
             due = sa.and_(_ops.c.state == OperationState.ACCEPTED, _ops.c.available_at <= latest)
             first = sa.select(_ops.c.seq).where(due).order_by(_ops.c.seq).limit(limit).subquery()
             last = connection.scalar(sa.select(sa.func.max(first.c.seq)))
             return 0 if last is None else _queue(connection, instance, sa.and_(due, _ops.c.seq <= last))
 
-        return self.database.write(transaction)
+        # There is rarely one: without a lock.
+        is_any = sa.select(sa.exists().where(_ops.c.state == OperationState.ACCEPTED))
+        return self.database.write(claimed) if self.database.query(lambda c: c.scalar(is_any)) else 0
 
     def take(self, instance: str, operations: Sequence[str]) -> int:
         """Put those of *operations* (ids) that are accepted into the queue of *instance*."""
@@ -170,12 +172,12 @@ class OperationStore:
     def queued(self, instance: str) -> int:
         """How many operations are in the queue of *instance*."""
         query = sa.select(sa.func.count()).where(_in_queue(instance))
-        return int(self.database.read(lambda c, _now: c.scalar(query)) or 0)
+        return int(self.database.query(lambda c: c.scalar(query)) or 0)
 
     def next_in_queue(self, instance: str, limit: int) -> Sequence[QueuedOperation]:
         """The first operations of *instance* that may be cut: none whose DID has an earlier one under way."""
         query = sa.select(*_QUEUED).where(_may_be_cut(instance)).order_by(_ops.c.seq).limit(limit)
-        return self.database.read(lambda c, _now: [QueuedOperation(*row) for row in c.execute(query)])
+        return self.database.query(lambda c: [QueuedOperation(*row) for row in c.execute(query)])
 
     def queue_summary(self, instance: str) -> QueueSummary:
         """What there is of operations of *instance* that may be cut; no request is read."""
@@ -259,19 +261,19 @@ class OperationStore:
         That instance, or the one that takes the cut over, reads its files and closes it.
         """
         found = t.cuts.c.open & (t.cuts.c.instance != instance) & (t.cuts.c.anchor_string == anchor_string)
-        return self.database.read(lambda connection, _: bool(connection.scalar(sa.select(sa.exists().where(found)))))
+        return self.database.query(lambda connection: bool(connection.scalar(sa.select(sa.exists().where(found)))))
 
     def open_cuts(self, instance: str | None = None) -> Sequence[OpenCut]:
         """The cuts that are not observed yet, oldest first; those of *instance*, or all."""
         columns = [t.cuts.c[name] for name in OpenCut.__struct_fields__]
         query = sa.select(*columns).where(t.cuts.c.open).order_by(t.cuts.c.cut)
         query = query if instance is None else query.where(t.cuts.c.instance == instance)
-        return self.database.read(lambda c, _now: [OpenCut(*row) for row in c.execute(query)])
+        return self.database.query(lambda c: [OpenCut(*row) for row in c.execute(query)])
 
     def operations_of(self, cut: OpenCut) -> Sequence[QueuedOperation]:
         """The operations of *cut*, in its order."""
         query = sa.select(*_QUEUED).where(_ops.c.cut == cut.cut).order_by(_ops.c.place)
-        return self.database.read(lambda c, _now: [QueuedOperation(*row) for row in c.execute(query)])
+        return self.database.query(lambda c: [QueuedOperation(*row) for row in c.execute(query)])
 
     def anchored(self, cut: OpenCut, number: int) -> None:
         """The ledger has *cut* as entry *number*."""

@@ -40,6 +40,7 @@ NOTICES = 5
 """How many notices a subscriber takes at once."""
 
 _SUBSCRIBE_SECONDS = 0.2
+"""How soon a broker that had nothing is asked again; then ever later, up to the interval at which batches are cut."""
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class DidRegistry(ClosesOnExit):
         self._woken = threading.Condition()
         self._announcing = threading.Condition()
         self._leasing = threading.Lock()
+        self._idle_pause = _SUBSCRIBE_SECONDS
         self._unannounced: list[str] = []
         self._stopping = False
 
@@ -108,9 +110,8 @@ class DidRegistry(ClosesOnExit):
         """Register this instance and start its threads."""
         self.instances.heartbeat()
         settings = self.settings
-        look = min(settings.writer_monitor_interval, max(settings.batch_writer_timeout / 4, 0.05))
         loops: list[tuple[str, Callable[[], object], float]] = [
-            ("cut", self.work_once, look),
+            ("cut", self.work_once, self._cut_interval),
             ("keep", self._keep, min(settings.queue.monitor_interval, settings.queue.task_expiration / 4)),
             ("tasks", self.tasks.run_due, settings.task_check_interval),
         ]
@@ -171,6 +172,11 @@ class DidRegistry(ClosesOnExit):
     def _has_new(self, head: LedgerEntry | None) -> bool:
         return head is not None and head.number > self.history.position()[0]
 
+    @property
+    def _cut_interval(self) -> float:
+        """How often it is checked, in seconds, whether a batch is due."""
+        return min(self.settings.writer_monitor_interval, max(self.settings.batch_writer_timeout / 4, 0.05))
+
     def _periodic(self) -> Sequence[PeriodicTask]:
         return [
             PeriodicTask("op-queue-monitor", self.settings.queue.monitor_interval, self.instances.take_over_dead),
@@ -209,8 +215,11 @@ class DidRegistry(ClosesOnExit):
         assert self._broker is not None
         with self._leasing:  # one asks at a time: all together would ask an idle broker that much more often
             leases = self._broker.lease(NOTICES, visibility=self.settings.queue.visibility)
-            if not leases:
-                self._pause(_SUBSCRIBE_SECONDS)
+            if leases:
+                self._idle_pause = _SUBSCRIBE_SECONDS
+            else:
+                self._pause(self._idle_pause)
+                self._idle_pause = max(min(2 * self._idle_pause, self._cut_interval), _SUBSCRIBE_SECONDS)
         if leases:
             self.queue.add([name for lease in leases for name in lease.body.decode("ascii", "replace").split()])
             self._broker.ack(leases)
