@@ -66,6 +66,11 @@ class Leases:
         *values* are written into further columns of the table.
         """
         table, named = self._table, self._key == name
+
+        def is_refused(connection: sa.Connection, now: int) -> bool:
+            row = connection.execute(sa.select(table).where(named)).one_or_none()
+            return row is not None and (row.until > now or not allowed(now, row))
+
         fresh = {column.name: 0 for column in table.columns} | {self._key.name: name, "holder": ""}
 
         def transaction(connection: sa.Connection, now: int) -> Lease | None:
@@ -77,7 +82,8 @@ class Leases:
             connection.execute(sa.update(table).where(named).values({**change, **_at(now, values)}))
             return Lease(name, row.epoch + 1)
 
-        return self._database.write(transaction)
+        # Most who ask have asked in vain: without a lock.
+        return None if self._database.read(is_refused) else self._database.write(transaction)
 
     def renew(self, names: Iterable[str]) -> None:
         """Prolong those of the leases *names* that are held here. Call it more often than a lease lasts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from millstream.core.clock import Clock, SystemClock
@@ -111,10 +111,10 @@ class LogStore(ClosesOnExit):
         """The names of all logs, sorted, and what each is for."""
         return cast("Mapping[str, Kind]", self._names.kinds())
 
-    def last_ids(self) -> Mapping[str, int]:
-        """The last durable id of each log (0 in an empty one), by name."""
+    def last_ids(self, names: Iterable[str]) -> Mapping[str, int]:
+        """The last durable id (0 in an empty log) of each of the logs *names*. Raises :class:`LogNotFoundError`."""
         listed = self._backend.last_ids()
-        return {name: listed[name] if name in listed else self._backend.extent(name).last_id for name in self.kinds()}
+        return {name: listed[name] if name in listed else self._backend.extent(name).last_id for name in names}
 
     def log(self, spec: LogSpec, *, create: bool = True, first_id: int = 1) -> Log:
         """The log of *spec*, made where it is absent. Without *create* that raises :class:`LogNotFoundError`.

@@ -301,7 +301,8 @@ class StatusPoller:
         view, node = self._view, self._view.node
         depths, unreadable = view.queues.depths()
         kinds = node.logs.store.kinds()
-        messages = sum(last for name, last in node.logs.store.last_ids().items() if kinds.get(name) in DATA_KINDS)
+        data = [name for name, kind in kinds.items() if kind in DATA_KINDS]
+        messages = sum(node.logs.store.last_ids(data).values())
         now = view.clock.now()
         open_tasks, dead_tasks = sum(d.open for d in depths.values()), sum(d.dead for d in depths.values())
         taken = Sample(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.anchoring.registry import PeriodicTask, TaskManager
+from support.statement_counts import statements_of
 
 
 class Chore:
@@ -25,6 +26,21 @@ def test_a_task_runs_at_once_and_then_after_each_interval(sqlite_fleet: Any) -> 
     sqlite_fleet.clock.advance(10.0)
     assert chore.manager.run_due() == ["chore"]
     assert chore.runs == 2
+
+
+def test_a_task_that_is_not_due_is_only_read(sqlite_fleet: Any) -> None:
+    chore = Chore(sqlite_fleet, "one")
+    chore.manager.run_due()
+    with statements_of(sqlite_fleet.engine) as statements:
+        assert chore.manager.run_due() == []
+    assert [text.split()[0] for text in statements] == ["SELECT"]
+
+
+def test_an_instance_without_work_asks_the_database_once(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    with statements_of(sqlite_fleet.engine) as statements:
+        registry.work_once()
+    assert len(statements) == 1
 
 
 def test_of_several_instances_one_runs_it(fleet: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -150,16 +151,18 @@ class OperationStore:
         """Put up to *limit* accepted operations into the queue of *instance*, oldest first: those that have been due
         for *older_than* seconds."""
 
-        def claimed(connection: sa.Connection, now: int) -> int:
+        def transaction(connection: sa.Connection, now: int) -> int:
             latest = now - int(older_than * 1_000_000)
             due = sa.and_(_ops.c.state == OperationState.ACCEPTED, _ops.c.available_at <= latest)
             first = sa.select(_ops.c.seq).where(due).order_by(_ops.c.seq).limit(limit).subquery()
             last = connection.scalar(sa.select(sa.func.max(first.c.seq)))
             return 0 if last is None else _queue(connection, instance, sa.and_(due, _ops.c.seq <= last))
 
-        # There is rarely one: without a lock.
-        is_any = sa.select(sa.exists().where(_ops.c.state == OperationState.ACCEPTED))
-        return self.database.write(claimed) if self.database.query(lambda c: c.scalar(is_any)) else 0
+        return self.database.write(transaction)
+
+    def has_work(self, instance: str) -> bool:
+        """Whether an operation is accepted or in the queue of *instance*, or a cut of it is open."""
+        return self.database.query(lambda connection: bool(connection.scalar(_work_of(instance))))
 
     def take(self, instance: str, operations: Sequence[str]) -> int:
         """Put those of *operations* (ids) that are accepted into the queue of *instance*."""
@@ -373,6 +376,14 @@ def _take_again(connection: sa.Connection, operations: Sequence[str], now: int) 
 
 def _in_queue(instance: str) -> sa.ColumnElement[bool]:
     return sa.and_(_ops.c.state == OperationState.QUEUED, _ops.c.instance == instance)
+
+
+@functools.lru_cache(maxsize=8)
+def _work_of(instance: str) -> sa.Select[tuple[bool]]:
+    """Whether there is work for *instance*; made once, as it is asked every second."""
+    accepted = sa.exists().where(_ops.c.state == OperationState.ACCEPTED)
+    cut = sa.exists().where(t.cuts.c.open, t.cuts.c.instance == instance)
+    return sa.select(sa.or_(accepted, sa.exists().where(_in_queue(instance)), cut))
 
 
 def _may_be_cut(instance: str) -> sa.ColumnElement[bool]:

@@ -125,12 +125,14 @@ class DidRegistry(ClosesOnExit):
 
     def work_once(self) -> None:
         """Take what is due into the queue, and cut what is due. What failed is retried by the next call."""
+        has_work = self.store.has_work(self.instance)
         notice_lost = self.settings.queue.monitor_interval if self._broker else 0.0
-        while self.queue.claim(10_000, older_than=notice_lost) == 10_000:
+        while has_work and self.queue.claim(10_000, older_than=notice_lost) == 10_000:
             pass
         if self._is_left_to_observe():
             self.observer.observe()
-        self.writer.cut()
+        if has_work:
+            self.writer.cut()
 
     def close(self) -> None:
         """Finish the step at hand, give back what is queued, and leave. Closing again does nothing."""

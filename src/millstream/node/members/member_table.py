@@ -182,9 +182,11 @@ class MemberTable:
         return self.database.query(lambda connection: _members(connection, condition, _leases(connection)))
 
 
+_LEASES = sa.select(*(t.leases.c[name] for name in RoleLease.__struct_fields__)).order_by(t.leases.c.role)
+
+
 def _leases(connection: sa.Connection) -> Sequence[RoleLease]:
-    columns = [t.leases.c[name] for name in RoleLease.__struct_fields__]
-    return [RoleLease(**row._mapping) for row in connection.execute(sa.select(*columns).order_by(t.leases.c.role))]
+    return [RoleLease(**row._mapping) for row in connection.execute(_LEASES)]
 
 
 def _members(
