@@ -10,6 +10,7 @@ import pytest
 
 from millstream.core.clock import VirtualClock
 from millstream.log import FencedError, Log, LogSpec, LogStore, WriterBusyError
+from millstream.log.backend import Head
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.runtime.lease_holder import LeaseHolder, this_holder
 
@@ -157,3 +158,25 @@ def test_several_logs_of_a_store_have_writers_at_once(backend: MemoryBackend, cl
         assert [store.log(LogSpec(name)).last_id for name in ("a", "b", "c")] == [1, 2, 3]
         for writer in writers:
             writer.close()
+
+
+class CountingBackend(MemoryBackend):
+    """Counts the reads of heads, each of which is a query of a database."""
+
+    heads = 0
+
+    def head(self, log: str) -> Head:
+        self.heads += 1
+        return super().head(log)
+
+
+def test_the_status_of_a_log_reads_its_head_twice_at_most(clock: VirtualClock) -> None:
+    backend = CountingBackend(clock)
+    with LogStore(backend, clock, lease_seconds=LEASE) as store:
+        log = store.log(LogSpec("weather"))
+        with log.writer() as writer:
+            writer.append([b"a"])
+            backend.heads = 0
+            assert log.info().writer is not None
+            assert backend.heads <= 2, "for itself, and for the tier of the log"
+        assert log.info().writer is None

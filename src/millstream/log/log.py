@@ -31,7 +31,7 @@ from millstream.log.tiering.spec import Tiering, TieringResult
 from millstream.log.upkeep.compaction_trigger import CompactionTrigger
 from millstream.log.upkeep.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
-from millstream.log.writing.lease import WriterLease, current_writer
+from millstream.log.writing.lease import WriterLease, current_writer, writer_in_force
 
 if TYPE_CHECKING:
     from millstream.log.batch import Batch
@@ -396,13 +396,13 @@ class Log:
         changes = {"first_id": head.first_id, "last_id": head.last_id, "count": found.count - cut}
         fields: dict[str, Any] = msgspec.structs.asdict(found) | changes
         consumers = {name: decode_position(state).pointer for name, state in self._consumer_states().items()}
-        tier = self._backend.tier(self.name, since=head.first_id)
+        tier = self._backend.tier(self.name, since=head.first_id, head=head)
         return LogInfo(
             tier=None if tier is None else tier.info(head.first_id),
             name=self.name,
             durability=self._backend.durability,
             consumers=consumers,
-            writer=self.current_writer,
+            writer=writer_in_force(self._backend, head),
             kind=self.kind,
             **fields,
         )

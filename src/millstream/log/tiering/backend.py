@@ -178,9 +178,12 @@ class TieredBackend:
         """The location of the objects of *log*."""
         return ObjectPlaces(self.hot, log, self._open_objects)
 
-    def tier(self, log: str, *, since: int = 0) -> TierReader | None:
-        """The sealed objects of *log*, as of now if *since* lies below the hot mark; None where it never had any."""
-        hot_id = self.extent(log).hot_id
+    def tier(self, log: str, *, since: int = 0, head: Head | None = None) -> TierReader | None:
+        """The sealed objects of *log*, as of now if *since* lies below the hot mark; None where it never had any.
+
+        *head* is the log's, if it was just read.
+        """
+        hot_id = (head or self.extent(log)).hot_id
         known = self._tiers.get(log)
         if hot_id <= 1 or since >= hot_id:
             return known

@@ -49,8 +49,12 @@ class WriterLease:
 
 def current_writer(backend: Backend, log: str) -> str | None:
     """The present writer of *log*, in words; None if there is none."""
-    head = backend.head(log)
-    return _holder_in_force(head, backend.one_host, backend.lease_time())
+    return writer_in_force(backend, backend.head(log))
+
+
+def writer_in_force(backend: Backend, head: Head) -> str | None:
+    """The writer that *head* names, in words; None where its lease was released or has run out."""
+    return _holder_in_force(head, backend.one_host, backend.lease_time()) if head.lease_until else None
 
 
 def _refuse_while_held(log: str, head: Head, one_host: bool, now: int) -> None:
