@@ -61,7 +61,10 @@ _THREADS = 6
 _CORES = sorted(os.sched_getaffinity(0))
 """At least two. The last one is that of the processes: else their time would grow with what the servers do."""
 
-_SETTLING, _QUIET = 45.0, 20.0  # seconds until the roles are shared out, and in which idle processes are measured
+_SETTLING, _QUIET = 45.0, 60.0
+"""Seconds until the roles are shared out, and in which idle processes are measured: in so long a time they look at
+everything several times."""
+
 _APPEND = _SOURCES = 1_000
 _TASKS_FIRST = 12
 _AT_ONCE = 64

@@ -220,7 +220,29 @@ def test_groups_take_about_four_seconds(world: Any) -> None:
     assert sizes == [40, 80, 64, 64, 256, 10, 40, 10]
 
 
-def test_a_busy_worker_asks_an_empty_queue_every_two_seconds(world: Any) -> None:
+def test_a_busy_worker_asks_a_queue_that_stays_empty_ever_less_often(world: Any, monkeypatch: Any) -> None:
+    high, low = world.queue("high"), world.queue("low")
+    low.put([task(str(n)) for n in range(1_000)])
+    leaser = TaskLeaser([high, low], ProcessorRegistry({}), world.clock, visibility=60, fairness=0)
+    began, asked, lease = world.clock.monotonic(), list[float](), high.lease
+
+    def noted(count: int, *, visibility: float) -> Any:
+        asked.append(world.clock.monotonic() - began)
+        return lease(count, visibility=visibility)
+
+    monkeypatch.setattr(high, "lease", noted)
+    for _ in range(60):
+        leaser.lease(busy=True)
+        world.clock.advance(0.5)
+    assert asked == [0, 2, 6, 14, 22]
+    high.put([task("urgent")])
+    world.clock.advance(0.5)
+    assert leaser.lease(busy=True)[0].queue is high
+    leaser.lease(busy=True)
+    assert asked[-2:] == [30.5, 30.5], "it was not empty"
+
+
+def test_a_busy_worker_asks_an_empty_queue_after_two_seconds(world: Any) -> None:
     high, low = world.queue("high"), world.queue("low")
     low.put([task(str(n)) for n in range(100)])
     leaser = TaskLeaser([high, low], ProcessorRegistry({}), world.clock, visibility=60, fairness=0)

@@ -22,8 +22,9 @@ GROUP_SECONDS = 4.0
 """How long a group should take: its lease, queries and transactions cost little for each task then, other workers have
 something to do, and results are recorded soon."""
 
-EMPTY_SECONDS = 2.0
-"""While a manager has tasks, it asks a queue that was empty again after so long: each answer costs several queries."""
+EMPTY_SECONDS, LONGEST_EMPTY_SECONDS = 2.0, 8.0
+"""While a manager has tasks, it asks a queue that was empty again after so long at first, and at most, if it is empty
+again and again: each answer costs a query and a request to the broker."""
 
 
 class TaskLeaser:
@@ -48,7 +49,8 @@ class TaskLeaser:
         self._fairness = fairness
         self._takes = 0
         self._together: dict[WorkQueue, int] = {}
-        self._ask_again: dict[WorkQueue, float] = {}
+        self._empty: dict[WorkQueue, tuple[float, float]] = {}
+        """Of queues that were empty: when they are asked again, and after how many seconds that is."""
 
     def lease(self, *, busy: bool = False) -> list[LeasedTask]:
         """A take of the first queue that has any, or as much as one thread does together of its tasks. *busy* says that
@@ -60,16 +62,19 @@ class TaskLeaser:
         """
         for queue in self._order():
             now = self._clock.monotonic()
-            if busy and now < self._ask_again.get(queue, now):
+            again_at, pause = self._empty.get(queue, (now, EMPTY_SECONDS / 2))
+            if busy and now < again_at:
                 continue
             extend_at = now + self._visibility / 2
             leases = queue.lease(self.group_size(queue), visibility=self._visibility)
             if leases:
+                self._empty.pop(queue, None)
                 jobs = [LeasedTask(queue, lease, extend_at, grouped=self._is_grouped(lease)) for lease in leases]
                 if not all(job.grouped for job in jobs):
                     self._together[queue] = TAKE
                 return jobs
-            self._ask_again[queue] = now + EMPTY_SECONDS
+            pause = min(2 * pause, LONGEST_EMPTY_SECONDS) if busy else EMPTY_SECONDS
+            self._empty[queue] = now + pause, pause
         return []
 
     def group_size(self, queue: WorkQueue) -> int:
