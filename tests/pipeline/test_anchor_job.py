@@ -201,7 +201,7 @@ class TestOnSpark:
     @pytest.fixture
     def data(self, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
         @contextlib.contextmanager
-        def shared(_: SparkPart) -> Iterator[SparkSession]:
+        def shared(_: SparkPart, **_options: bool) -> Iterator[SparkSession]:
             yield spark
 
         monkeypatch.setattr(SparkPart, "session", shared)

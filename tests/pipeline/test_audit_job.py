@@ -123,7 +123,7 @@ def test_every_identifier_is_resolved_and_compared_by_the_command(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager
-    def shared(_: SparkPart) -> Iterator[SparkSession]:
+    def shared(_: SparkPart, **_options: bool) -> Iterator[SparkSession]:
         yield spark
 
     monkeypatch.setattr(SparkPart, "session", shared)

@@ -56,7 +56,7 @@ def test_the_command_draws_the_trade_off_and_gives_advice(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(SparkPart, "session", lambda _: contextlib.nullcontext(spark))
+    monkeypatch.setattr(SparkPart, "session", lambda _, **__: contextlib.nullcontext(spark))
     write_log(f"sqlite:///{tmp_path / 'log.db'}", "untidy", untidy(2, 300))
     command = ["batch", "advise", "untidy", "--data", str(tmp_path), "--windows", "20us,50us"]
     command += ["--max-delays", "5us,20us", "--late", "amend,reject"]

@@ -19,6 +19,7 @@ from millstream.anchoring.batch_files import checked_batch
 from millstream.anchoring.batch_records import EncodedBatch, encode_batch
 from millstream.batching import BatchConfig, Batcher, Override, Rulebook
 from millstream.batching.message_events import event_from_message
+from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogNotFoundError
 from millstream.pipeline import history
@@ -26,6 +27,8 @@ from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs import batch
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
 from millstream.pipeline.output.job_folder import JobBusyError, JobFile, JobFolder, JobRecord, unfinished
+from millstream.pipeline.planning.log_range import plan_range
+from millstream.pipeline.shard_shares import read_share
 from millstream.pipeline.tasks import replaced_batches
 from millstream.testing.damage import flip_bit
 from millstream.testing.killed_programs import kill_at
@@ -105,6 +108,17 @@ def test_p5_a_range_gives_the_same_batches_however_the_log_went_on(
     after = run_batch(spark, tmp_path / "other", log_url, "untidy", rules, last_id=len(messages))
     assert outcome(after) == outcome(before)
     assert after.record.inputs == before.record.inputs
+
+
+def test_the_log_is_read_without_the_data_source_for_which_spark_starts_python_processes(
+    spark: SparkSession, log_url: str, untidy: Untidy, write_log: WriteLog
+) -> None:
+    messages = write_log(log_url, "untidy", untidy(4, 300))
+    wanted = plan_range(log_url, "untidy", None, None, SystemClock())
+    shares, _ = history.share_range(spark, log_url, wanted, None, whole=True)
+    assert "millstream-shards" not in shares._jdf.queryExecution().analyzed().toString()
+    rows = [len(read_share(row["share"])) for row in shares.collect()]
+    assert sum(rows) == len(messages)
 
 
 def test_without_flush_the_last_batches_stay_open(

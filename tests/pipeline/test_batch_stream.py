@@ -248,7 +248,7 @@ def test_the_command_streams_into_a_log_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(SparkPart, "session", lambda _: contextlib.nullcontext(spark))
+    monkeypatch.setattr(SparkPart, "session", lambda _, **__: contextlib.nullcontext(spark))
     url = f"sqlite:///{tmp_path / 'log.db'}"
     messages = write_log(url, "weather", in_order(untidy(8, 100)))
     command = ["pipeline", "batch", "weather", "--data", str(tmp_path), "--stream", "--output", "batches", "--json"]

@@ -12,7 +12,7 @@ from millstream.log import CorruptBlockError, LogSpec, LogStore, Message, Missin
 from millstream.log.backends.objects.backend import ObjectsBackend
 from millstream.log.backends.objects.probe import RECORD
 from millstream.log.tiering import Compaction
-from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
+from millstream.pipeline.block_ranges import IdRangePartition, decode_run, encode_run, plan_block_ranges
 from millstream.pipeline.planning_store import forget_stores
 from millstream.pipeline.read_options import LogReadOptions
 from millstream.pipeline.run_reader import read_run
@@ -101,6 +101,15 @@ def test_a_range_that_begins_and_ends_within_blocks_is_read_as_it_was_asked_for(
     bucket.read.clear()
     assert ids_of(partition) == list(range(33, 79))
     assert len(bucket.read) == 3
+
+
+def test_a_partition_in_a_row_of_a_table_is_the_same_partition(bucket: ReadBucket) -> None:
+    partitions = planned(30_000)
+    assert len(partitions) > 1
+    for partition in partitions:
+        again = decode_run(encode_run(partition))
+        assert (again.first_id, again.last_id, again.files) == (partition.first_id, partition.last_id, partition.files)
+        assert again.locations == partition.locations
 
 
 def test_commits_that_were_merged_are_read_with_one_get_of_each_merged_object(bucket: ReadBucket) -> None:

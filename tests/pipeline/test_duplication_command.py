@@ -36,7 +36,7 @@ class Planned:
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A node's folder whose policy copies from "one" to "two" and "away", which is not there. Spark is not started."""
-    monkeypatch.setattr(SparkPart, "session", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(SparkPart, "session", lambda _, **__: contextlib.nullcontext())
     monkeypatch.setattr(duplication, "plan_duplication", Planned)
     folder = tmp_path / "node"
     (folder / "policies").mkdir(parents=True)

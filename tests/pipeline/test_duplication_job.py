@@ -226,7 +226,7 @@ def test_the_command_copies_by_policy_and_holds_what_goes_too_far(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager
-    def shared(_: SparkPart) -> Iterator[SparkSession]:
+    def shared(_: SparkPart, **_options: bool) -> Iterator[SparkSession]:
         yield spark
 
     monkeypatch.setattr(SparkPart, "session", shared)

@@ -191,7 +191,7 @@ class TestOnSpark:
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         @contextlib.contextmanager
-        def shared(_: SparkPart) -> Iterator[SparkSession]:
+        def shared(_: SparkPart, **_options: bool) -> Iterator[SparkSession]:
             yield spark
 
         monkeypatch.setattr(SparkPart, "session", shared)

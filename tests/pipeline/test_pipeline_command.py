@@ -40,7 +40,7 @@ def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
     """A node's folder with one recorded item and one anchored file; its commands run in the tests' Spark session."""
 
     @contextlib.contextmanager
-    def shared(part: SparkPart) -> Iterator[SparkSession]:
+    def shared(part: SparkPart, **_options: bool) -> Iterator[SparkSession]:
         spark.conf.set(SETTING, part.options.results)
         yield spark
         spark.conf.unset(SETTING)
@@ -244,7 +244,7 @@ def test_a_command_runs_where_it_is_told_with_the_settings_of_spark(
     asked: list[SparkOptions] = []
 
     @contextlib.contextmanager
-    def refused(part: SparkPart) -> Iterator[SparkSession]:
+    def refused(part: SparkPart, **_options: bool) -> Iterator[SparkSession]:
         asked.append(part.options)
         raise PipelineInputError("not today")
         yield

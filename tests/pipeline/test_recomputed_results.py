@@ -47,7 +47,7 @@ def in_tests_session(spark: SparkSession) -> Iterator[None]:
     """Commands run in the Spark session of the tests."""
 
     @contextlib.contextmanager
-    def shared(part: SparkPart) -> Iterator[SparkSession]:
+    def shared(part: SparkPart, **_options: bool) -> Iterator[SparkSession]:
         spark.conf.set(SETTING, part.options.results)
         yield spark
         spark.conf.unset(SETTING)

@@ -112,16 +112,16 @@ class TestSessions:
             from pathlib import Path
             from millstream.pipeline.session import SparkOptions, spark_session
 
-            with spark_session(Path(sys.argv[1]), SparkOptions(master="local[2]")) as spark:
+            with spark_session(Path(sys.argv[1]), SparkOptions(master="local[2]"), registered=False) as spark:
                 spark.range(10).mapInArrow(lambda parts: parts, "id long").count()
-                print("ready")
+                print(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("millstream"))
                 sys.stdin.read()
             """,
             str(tmp_path),
         )
         try:
             assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
+            assert child.stdout.readline() == "False\n", "the data source was left out"
             family = psutil.Process(child.pid).children(recursive=True)
             assert len(family) >= 3  # the Java machine, the process that forks workers, a worker
         finally:

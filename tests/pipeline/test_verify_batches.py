@@ -184,7 +184,7 @@ def test_the_command_says_in_its_exit_code_whether_all_agrees(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(SparkPart, "session", lambda _: contextlib.nullcontext(spark))
+    monkeypatch.setattr(SparkPart, "session", lambda _, **__: contextlib.nullcontext(spark))
     url, data = f"sqlite:///{tmp_path / 'log.db'}", ["--data", str(tmp_path)]
     write_log(url, "untidy", [Message(b"1", "k", "s", hour * 3_600_000_000, hour * 3_600_000_000) for hour in range(9)])
     assert run(["batch", "serve", "--log", "untidy", "--output", "batches", "--once", *data]) == 0

@@ -78,7 +78,7 @@ def advise_command(
             _policies(policies),
             _time("--grace", grace) if grace else None,
         )
-        with node.spark.session() as spark, shown(spark, "batch advise"):
+        with node.spark.session(registered=False) as spark, shown(spark, "batch advise"):
             tried = try_rules(spark, settings.log_url, log, choices, last_id=last_id, clock=node.clock)
     best = recommend(tried.figures, late_share)
     if as_json:

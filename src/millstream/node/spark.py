@@ -23,20 +23,23 @@ class SparkPart:
     def __init__(self, context: NodeContext) -> None:
         self._context = context
 
-    def session(self) -> contextlib.AbstractContextManager[SparkSession]:
+    def session(self, *, registered: bool = True) -> contextlib.AbstractContextManager[SparkSession]:
         """A Spark session for the jobs of :mod:`millstream.pipeline`, stopped when the block is left.
+
+        It starts sooner unless the data source is to be *registered*: functions that read or write a log register it.
 
         Each job that ends from now on, as long as the node is open, leaves its line in ``jobs/jobs.jsonl``. After a
         block without an error, closing the node removes the jobs that were not used for ``pipeline.keep_jobs``.
         """
         _ = self._job_lines
-        return self._session()
+        return self._session(registered=registered)
 
     @contextlib.contextmanager
-    def _session(self) -> Iterator[SparkSession]:
+    def _session(self, *, registered: bool) -> Iterator[SparkSession]:
         from millstream.pipeline.session import spark_session
 
-        with spark_session(self._context.folder / "spark", self.options, clock=self._context.clock) as spark:
+        folder, clock = self._context.folder / "spark", self._context.clock
+        with spark_session(folder, self.options, registered=registered, clock=clock) as spark:
             yield spark
         _ = self._removal_of_old_jobs
 

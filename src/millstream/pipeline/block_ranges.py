@@ -27,6 +27,9 @@ LEAST_BYTES = 1_000_000
 """A smaller run does not justify a separate task, unless one was requested."""
 
 
+_Run = tuple[int, int, FileIdentity, list[BlockLocation]]
+
+
 class IdRangePartition(InputPartition):
     """Messages *first_id* to *last_id*, the work of one task; *files* are what the driver saw of the log store.
 
@@ -46,6 +49,16 @@ class IdRangePartition(InputPartition):
     def locations(self) -> Sequence[BlockLocation]:
         """The locations of all blocks; none if the log store must be read instead."""
         return msgspec.msgpack.decode(self._locations, type=prepared(list[BlockLocation]))
+
+
+def encode_run(run: IdRangePartition) -> bytes:
+    """*run* as a value of a table, which :func:`decode_run` reads."""
+    return msgspec.msgpack.encode((run.first_id, run.last_id, run.files, run.locations))
+
+
+def decode_run(data: bytes) -> IdRangePartition:
+    """The run that :func:`encode_run` has made *data* of."""
+    return IdRangePartition(*msgspec.msgpack.decode(data, type=prepared(_Run)))
 
 
 def plan_block_ranges(

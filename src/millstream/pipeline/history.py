@@ -18,7 +18,7 @@ from millstream.pipeline.planning.log_range import LogRange
 from millstream.pipeline.reachable import check_reachable
 from millstream.pipeline.result_parts import ParquetLayout, TaskWork
 from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.shard_source import NAME, register
+from millstream.pipeline.shard_source import ShardReadOptions, read_shares
 from millstream.pipeline.tasks.output_order import (
     PARTED_SCHEMA,
     PartBounds,
@@ -80,14 +80,13 @@ def share_range(
     All messages of a source go to one shard, unless it has a great many and *gaps* between them.
     """
     check_reachable(spark, store_url)
-    register(spark)
     shards = max(4 * spark.sparkContext.defaultParallelism, min(_MOST_SHARDS, wanted.count // SHARD_ROWS))
-    reader = spark.read.format(NAME).option("store", store_url).option("log", wanted.log)
-    reader = reader.option("from", str(wanted.first_id)).option("to", str(wanted.last_id))
-    reader = reader.option("shards", str(shards)).option("whole", str(whole).lower())
+    options = {"store": store_url, "log": wanted.log, "from": str(wanted.first_id), "to": str(wanted.last_id)}
+    options |= {"shards": str(shards), "whole": str(whole).lower()}
     if gaps is not None and (cuts := find_cuts(spark, store_url, wanted, shards, gaps)):
-        reader = reader.option("cuts", msgspec.json.encode(cuts).decode())
-    return reader.load().select("shard", "received_from", "first_id", "share"), shards
+        options["cuts"] = msgspec.json.encode(cuts).decode()
+    shares = read_shares(spark, ShardReadOptions(options))
+    return shares.select("shard", "received_from", "first_id", "share"), shards
 
 
 def write_batches(batches: DataFrame, folder: Path) -> None:

@@ -82,18 +82,21 @@ class SparkOptions(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def spark_session(
-    work: Path, options: SparkOptions | None = None, *, clock: Clock | None = None
+    work: Path, options: SparkOptions | None = None, *, registered: bool = True, clock: Clock | None = None
 ) -> Iterator[SparkSession]:
     """A Spark session with the data source ``millstream``, stopped when the block is left, its Java machine with it.
 
-    *work* is a folder for Spark's scratch files and logs. One session a process at a time. When the driver dies, the
-    Java machine sees its input close and ends too. Raises :class:`SessionBusyError`, :class:`JavaNotFoundError`,
-    :class:`SessionStartError`, :class:`PipelineInputError`.
+    *work* is a folder for Spark's scratch files and logs. Unless *registered*, the data source is registered only by
+    functions that read or write a log: Spark starts a Python process for the first registration. One session a process
+    at a time. When the driver dies, the Java machine sees its input close and ends too. Raises
+    :class:`SessionBusyError`, :class:`JavaNotFoundError`, :class:`SessionStartError`, :class:`PipelineInputError`.
     """
     options, work = options or SparkOptions(), work.absolute()
     java = find_java(options.java_home)
     classes = using(archive_path(work, java, quick=options.quick), java)
     with _session(work, options, java, classes, clock or SystemClock()) as spark:
+        if registered:
+            register(spark)
         yield spark
 
 
@@ -123,6 +126,7 @@ def warm_up(
 def _time_query(work: Path, options: SparkOptions, java: JavaCandidate, classes: Sequence[str], clock: Clock) -> float:
     began = clock.monotonic()
     with _session(work, options, java, classes, clock, patience=_DUMPING) as spark:
+        register(spark)
         spark.sql("select id % 7 as k, count(*), sum(id) from range(1000) group by k").toArrow()
         return round(clock.monotonic() - began, 3)
 
@@ -151,7 +155,6 @@ def _session(
         )
         try:
             with connected(gateway) as spark:
-                register(spark)
                 yield spark
         finally:
             gateway.stop(patience)

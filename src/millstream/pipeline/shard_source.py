@@ -1,21 +1,23 @@
 """The data source ``millstream-shards``: a log as shares of shards, for jobs that batch it.
 
-Read as a table it has a row for each shard and run of blocks. Read as a stream it has a trigger's shares, and in each
-trigger one *tick* row for every shard, which says how far the log's clock has come: the receive time of the last
-message of the trigger, the same for all. So quiet shards move on too, and no timer and no watermark of Spark is needed.
+As a table (:func:`read_shares`) it has a row for each shard and run of blocks. Read as a stream it has a trigger's
+shares, and in each trigger one *tick* row for every shard, which says how far the log's clock has come: the receive
+time of the last message of the trigger, the same for all. So quiet shards move on too, and no timer and no watermark of
+Spark is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
 from millstream.batching.message_columns import COLUMNS
@@ -25,7 +27,7 @@ from millstream.core.decoding import prepared
 from millstream.core.documents import FileDocument
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec
-from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
+from millstream.pipeline.block_ranges import IdRangePartition, decode_run, encode_run, plan_block_ranges
 from millstream.pipeline.data_source_registration import register_source
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.planning_store import open_to_plan
@@ -57,13 +59,13 @@ In a tick row the ids are those of the whole trigger, ``received_to`` is the clo
 
 
 class ShardDataSource(DataSource):
-    """A log as shares of shards.
+    """A log as a stream of shares of shards.
 
     Options: those of the data source ``millstream`` without ``columns``, and ``shards`` (how many) and ``whole``
     (``true``: shares of whole messages, :func:`~millstream.pipeline.shard_shares.shares_of`) and ``cuts`` (JSON: where
-    the messages of a source go on in the next shard, :data:`~millstream.pipeline.shard_shares.Cuts`). For streams also
-    ``barrier`` (an id that a trigger must end at), and ``state`` and ``output`` (the state file of a batch service and
-    the log it writes to): the stream begins after the position of that state, with its snapshot.
+    the messages of a source go on in the next shard, :data:`~millstream.pipeline.shard_shares.Cuts`), ``barrier`` (an
+    id that a trigger must end at), and ``state`` and ``output`` (the state file of a batch service and the log it
+    writes to): the stream begins after the position of that state, with its snapshot.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -76,9 +78,6 @@ class ShardDataSource(DataSource):
 
     def schema(self) -> StructType:
         return spark_schema(SHARD_SCHEMA)
-
-    def reader(self, schema: StructType) -> ShardReader:  # noqa: ARG002
-        return ShardReader(self._request)
 
     def streamReader(self, schema: StructType) -> ShardStreamReader:  # noqa: ARG002
         return ShardStreamReader(self._request)
@@ -106,38 +105,12 @@ class TickRange(InputPartition):
         self.first_id, self.last_id, self.clock, self.seeds = first_id, last_id, clock, seeds
 
 
-class ShardReader(DataSourceReader):
-    """Reads a range of a log as shares."""
-
-    def __init__(self, request: ShardReadOptions, *, ordered: bool = False) -> None:
-        self._request, self._ordered = request, ordered
-
-    def partitions(self) -> list[InputPartition]:
-        request = self._request
-        return [*plan_block_ranges(request)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, TickRange):
-            yield _ticks(partition)
-        elif isinstance(partition, IdRangePartition):  # Spark asks for one empty partition where there is none
-            yield from self._shares(partition)
-
-    def _shares(self, run: IdRangePartition) -> Iterator[pa.RecordBatch]:
-        columns = MESSAGE_SCHEMA.names if self._request.whole else COLUMNS
-        for batch in read_run(self._request, run, columns, "none"):
-            messages = batch.arrow.select(columns)
-            if self._ordered:
-                _check_order(self._request.log, messages)
-            yield _rows(messages, self._request)
-
-
 class ShardStreamReader(TriggerLimitedReader):
     """Plans the triggers of a stream of shares on the driver; the executors read them."""
 
     def __init__(self, request: ShardReadOptions) -> None:
         super().__init__(request)
         self._shards = request
-        self._reader = ShardReader(request, ordered=True)
 
     def plan(self, first_id: int, last_id: int) -> Sequence[InputPartition]:
         """The blocks of the trigger, and its ticks."""
@@ -148,7 +121,10 @@ class ShardStreamReader(TriggerLimitedReader):
         return [*runs, TickRange(first_id, last_id, clock, seeds)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._reader.read(partition)
+        if isinstance(partition, TickRange):
+            yield _ticks(partition)
+        elif isinstance(partition, IdRangePartition):  # Spark asks for one empty partition where there is none
+            yield from _shares(self._shards, partition, ordered=True)
 
     def _seeds(self, first_id: int) -> Sequence[bytes | None]:
         request = self._shards
@@ -167,6 +143,33 @@ class ShardStreamReader(TriggerLimitedReader):
 def register(spark: SparkSession) -> None:
     """Make the data source known to *spark*."""
     register_source(spark, ShardDataSource)
+
+
+def read_shares(spark: SparkSession, request: ShardReadOptions) -> DataFrame:
+    """The shares of the messages that *request* asks for, as rows of :data:`SHARD_SCHEMA`, each run in a task.
+
+    The runs are planned here: for a data source, Spark would start three Python processes, one after the other.
+    """
+    runs = plan_block_ranges(request)
+    table = pa.table({"number": pa.array(range(len(runs)), pa.int32()), "run": [encode_run(run) for run in runs]})
+    frame = spark.createDataFrame(table).repartitionById(len(runs), "number")
+    return frame.mapInArrow(partial(read_runs, request=request), spark_schema(SHARD_SCHEMA))
+
+
+def read_runs(parts: Iterable[pa.RecordBatch], request: ShardReadOptions) -> Iterator[pa.RecordBatch]:
+    """The shares of the runs (:func:`encode_run`) in the column ``run`` of *parts*."""
+    for part in parts:
+        for run in part.column("run").to_pylist():
+            yield from _shares(request, decode_run(run))
+
+
+def _shares(request: ShardReadOptions, run: IdRangePartition, *, ordered: bool = False) -> Iterator[pa.RecordBatch]:
+    columns = MESSAGE_SCHEMA.names if request.whole else COLUMNS
+    for batch in read_run(request, run, columns, "none"):
+        messages = batch.arrow.select(columns)
+        if ordered:
+            _check_order(request.log, messages)
+        yield _rows(messages, request)
 
 
 def _clock_at(request: LogReadOptions, last_id: int) -> int:

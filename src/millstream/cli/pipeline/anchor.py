@@ -82,7 +82,7 @@ def _history(node: Node, log: str, *, last_id: int | None, flush: bool, rules_of
     from millstream.pipeline.jobs.batch import run_batch
 
     rules = node.batching.rules_of(rules_of)
-    with node.spark.session() as spark:
+    with node.spark.session(registered=False) as spark:
         with shown(spark, "batch"):
             job = run_batch(
                 spark, node.spark.jobs, node.settings.log_url, log, rules,

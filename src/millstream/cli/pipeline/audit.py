@@ -37,7 +37,12 @@ def audit_command(settings: Settings, *, peer: Path | None, identifiers: bool, a
     Every anchored file is read. The results are compared with the node's index, and with --peer with the ledger and
     identifiers of a second node. Exit code 1 if anything differs.
     """
-    with Node.open(settings) as node, _peer(peer) as other, node.spark.session() as spark, shown(spark, "audit"):
+    with (
+        Node.open(settings) as node,
+        _peer(peer) as other,
+        node.spark.session(registered=False) as spark,
+        shown(spark, "audit"),
+    ):
         audits = list(_audits(spark, node, other, identifiers=identifiers))
     for audited in audits:
         _print_json(audited) if as_json else _show(audited)

@@ -83,7 +83,7 @@ def _history(
         )
     if hand_over:
         user_log(hand_over)
-    with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "batch"):
+    with Node.open(settings) as node, node.spark.session(registered=False) as spark, shown(spark, "batch"):
         jobs, rules = node.spark.jobs, node.batching.rules_of(rules_of)
         job = history.run_batch(
             spark, jobs, settings.log_url, log, rules, last_id=last_id, flush=flush, clock=node.clock

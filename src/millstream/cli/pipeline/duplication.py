@@ -59,7 +59,7 @@ def duplication_command(
     from millstream.pipeline.jobs.duplication import copies_cut_short
 
     held = 0
-    with Node.open(settings) as node, node.spark.session() as spark:
+    with Node.open(settings) as node, node.spark.session(registered=False) as spark:
         now = datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
         rounds, failed = listed_rounds(node, space)
         for pairs in rounds:

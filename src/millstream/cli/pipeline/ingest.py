@@ -82,7 +82,11 @@ def ingest_command(
     user_log(log)
     rules = _rules(**mapping)
     files = find_files(paths, wanted)
-    with Node.open(settings, create=True) as node, node.spark.session() as spark, shown(spark, "ingest"):
+    with (
+        Node.open(settings, create=True) as node,
+        node.spark.session(registered=False) as spark,
+        shown(spark, "ingest"),
+    ):
         results = settings.pipeline.results if settings.pipeline.results_at_url else ""
         staging = staging or results or default_staging(node.folder)
         done = run_ingest(spark, settings.log_url, log, files, rules, staging=staging, clock=node.clock)

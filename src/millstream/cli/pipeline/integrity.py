@@ -90,7 +90,7 @@ def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) 
     jobs, stores = node.spark.jobs, node.settings.store_urls
     rule = {} if due == EVERYTHING else {"due": msgspec.to_builtins(due)}
     run = name or run_name(node, "integrity", "sweep", spaces, **rule)
-    with node.spark.session() as spark, shown(spark, "integrity"):
+    with node.spark.session(registered=False) as spark, shown(spark, "integrity"):
         sweep = run_integrity(
             spark, jobs, run, stores, node.stores.manifest.batches(), spaces=spaces or None, due=due, clock=node.clock
         )

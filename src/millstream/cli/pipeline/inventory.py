@@ -53,7 +53,7 @@ def inventory_command(
 
     if not adopt and (read_all or checksums is not None):
         raise click.UsageError("--read and --checksums require --adopt: add --adopt")
-    with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "inventory"):
+    with Node.open(settings) as node, node.spark.session(registered=False) as spark, shown(spark, "inventory"):
         jobs = node.spark.jobs
         run = name or run_name(node, "inventory", "snapshot", spaces)
         found = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)

@@ -40,7 +40,7 @@ def run_log_stream(
     source = node.logs.store.log(LogSpec(log), create=False)
     with (
         node.batching.state_file(output) as state,
-        node.spark.session() as spark,
+        node.spark.session(registered=False) as spark,
         shown(spark, shown_as) if shown_as else contextlib.nullcontext(),
     ):
         plan = StreamPlan(

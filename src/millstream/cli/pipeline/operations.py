@@ -44,7 +44,7 @@ def operations_command(settings: Settings, *, log: str, available_now: bool, per
         folder = node.folder / "operations"
         folder.mkdir(exist_ok=True)
         plan = OperationsPlan(settings.log_url, log, folder / f"{log}.checkpoint", per_trigger)
-        with node.spark.session() as spark, shown(spark, "operations"), registry:
+        with node.spark.session(registered=False) as spark, shown(spark, "operations"), registry:
             registry.start()
             done = run_operations(
                 spark, plan, registry.acceptance, registry.versions,

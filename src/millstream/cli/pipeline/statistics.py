@@ -33,7 +33,7 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
     from millstream.pipeline.jobs.inventory import run_inventory
     from millstream.pipeline.jobs.statistics import latest_before, space_statistics
 
-    with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "statistics"):
+    with Node.open(settings) as node, node.spark.session(registered=False) as spark, shown(spark, "statistics"):
         now, jobs = node.clock.now(), node.spark.jobs
         run = name or datetime.fromtimestamp(now / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
         listed = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)

@@ -41,7 +41,7 @@ def verify_command(
     """
     from millstream.pipeline.jobs.verify_batches import verify_batches
 
-    with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "verify-batches"):
+    with Node.open(settings) as node, node.spark.session(registered=False) as spark, shown(spark, "verify-batches"):
         found = verify_batches(
             spark, settings.log_url, log, output, node.batching.rules_of(output),
             first_id=first_id, last_id=last_id, limit=limit, clock=node.clock,
