@@ -1,10 +1,16 @@
-"""Walking the demo's stages in order, once each, however often the walk is cut short."""
+"""Walking the demo's stages in order, once each, however often the walk is cut short.
+
+What needs no other stage begins at once, in threads of its own: the start of Spark, and the first part of some stages.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +35,18 @@ class StageResult(NamedTuple):
     facts: Mapping[str, Any] = {}
 
 
+class Lead(NamedTuple):
+    """How long a part of a stage took that began ahead of it, and how long the stage had to wait for it, in seconds."""
+
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    @property
+    def beside(self) -> float:
+        """The seconds in which other stages ran too."""
+        return max(0.0, self.seconds - self.waited)
+
+
 class DemoRun(ClosesOnExit):
     """The context of a stage: the node, the plan, the results of earlier stages, and the receiver of progress."""
 
@@ -38,11 +56,18 @@ class DemoRun(ClosesOnExit):
         self.folder = folder
         self.figures: dict[str, StageMetrics] = {}
         self.step = reporter.step
+        self.closing = Event()
         self._resources = contextlib.ExitStack()
+        self._ahead: dict[str, Future[float]] = {}
         self._spark: Any = None
 
     def close(self) -> None:
-        """Close all that was opened. Closing again does nothing."""
+        """Wait until what runs in threads has seen ``closing``, and close all that was opened; again does nothing.
+
+        A session of Spark that is still starting is not waited for, so that Ctrl-C is quick: it ends with this process.
+        """
+        self.closing.set()
+        wait(future for name, future in self._ahead.items() if name != SPARK)
         self._resources.close()
 
     def facts(self, stage: str) -> Mapping[str, Any]:
@@ -51,17 +76,42 @@ class DemoRun(ClosesOnExit):
 
     @property
     def spark(self) -> Any:
-        """The Spark session; started when first asked for, stopped at the end of the walk."""
-        if self._spark is None:
-            self._spark = self._resources.enter_context(self.node.spark.session())
+        """The Spark session; started before the first stage that needs it, stopped at the end of the walk."""
         return self._spark
+
+    def start_spark(self) -> None:
+        """Start the Spark session."""
+        self._spark = self._resources.enter_context(self.node.spark.session(registered=False))
+
+    def begin(self, name: str, work: Callable[[], None]) -> None:
+        """Begin *work*, ahead of the stage *name*, in a thread."""
+        future = self._ahead[name] = Future[float]()
+        Thread(target=self._run_ahead, args=(work, future), name=f"demo-{name}", daemon=True).start()
+
+    def await_lead(self, name: str) -> Lead:
+        """Wait for what was begun ahead of the stage *name*, if anything. Raises what that raised."""
+        if name not in self._ahead:
+            return Lead()
+        began = self.node.clock.monotonic()
+        seconds = self._ahead[name].result()
+        return Lead(seconds, self.node.clock.monotonic() - began)
+
+    def _run_ahead(self, work: Callable[[], None], future: Future[float]) -> None:
+        began = self.node.clock.monotonic()
+        try:
+            work()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(self.node.clock.monotonic() - began)
 
 
 class Stage(NamedTuple):
     """A step of the demo. ``run`` may be cut short at any point and run again: it adds nothing twice.
 
     With ``spark`` a session is started before the stage's own time begins; one that is ``fresh`` is run each time, also
-    where an earlier run has recorded it.
+    where an earlier run has recorded it. ``ahead`` is a part that needs no other stage: it begins with the walk, in a
+    thread, and ``run`` follows when it has ended. It ends early once the walk is ``closing``.
     """
 
     name: str
@@ -69,36 +119,45 @@ class Stage(NamedTuple):
     run: Callable[[DemoRun], StageResult]
     spark: bool = False
     fresh: bool = False
+    ahead: Callable[[DemoRun], None] | None = None
 
 
 def run_stages(stages: Sequence[Stage], demo_run: DemoRun, reporter: ProgressReporter) -> list[StageMetrics]:
     """Run *stages*; those with a record in the walk's folder are passed by, and their figures told again."""
+    recorded = {stage.name: None if stage.fresh else _recorded(demo_run.folder, stage) for stage in stages}
+    left = [stage for stage in stages if recorded[stage.name] is None]
+    if any(stage.spark for stage in left):
+        demo_run.begin(SPARK, demo_run.start_spark)
+    for stage in left:
+        if stage.ahead is not None:
+            demo_run.begin(stage.name, partial(stage.ahead, demo_run))
     for stage in stages:
-        figures = None if stage.fresh else _recorded(demo_run.folder, stage)
+        figures = recorded[stage.name]
         if figures is None:
             if stage.spark and SPARK not in demo_run.figures:
-                demo_run.figures[SPARK] = _start_spark(demo_run, reporter)
+                demo_run.figures[SPARK] = _await_spark(demo_run, reporter)
             figures = _run(stage, demo_run, reporter)
         demo_run.figures[stage.name] = figures
         reporter.end(figures)
     return list(demo_run.figures.values())
 
 
-def _start_spark(demo_run: DemoRun, reporter: ProgressReporter) -> StageMetrics:
+def _await_spark(demo_run: DemoRun, reporter: ProgressReporter) -> StageMetrics:
     reporter.begin("start Spark")
-    begun = demo_run.node.clock.monotonic()
-    _ = demo_run.spark
-    figures = StageMetrics(SPARK, "start Spark", round(demo_run.node.clock.monotonic() - begun, 3), {})
+    lead = demo_run.await_lead(SPARK)
+    figures = StageMetrics(SPARK, "start Spark", round(lead.seconds, 3), {}, beside=round(lead.beside, 3))
     reporter.end(figures)
     return figures
 
 
 def _run(stage: Stage, demo_run: DemoRun, reporter: ProgressReporter) -> StageMetrics:
     reporter.begin(stage.title)
+    lead = demo_run.await_lead(stage.name)
     begun = demo_run.node.clock.monotonic()
     done = stage.run(demo_run)
-    seconds = round(demo_run.node.clock.monotonic() - begun, 3)
-    figures = StageMetrics(stage.name, stage.title, seconds, done.counts, done.bytes, dict(done.facts))
+    seconds = round(lead.seconds + demo_run.node.clock.monotonic() - begun, 3)
+    beside = round(lead.beside, 3)
+    figures = StageMetrics(stage.name, stage.title, seconds, done.counts, done.bytes, dict(done.facts), beside=beside)
     if not stage.fresh:
         write_durably(_record(demo_run.folder, stage), msgspec.json.encode(figures))
     return figures

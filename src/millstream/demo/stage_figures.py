@@ -12,7 +12,8 @@ class StageMetrics(msgspec.Struct, frozen=True):
 
     ``counts`` are whole numbers by what was counted, the first of them the one that ``rate`` is about; ``bytes`` is
     the content that was read or written; ``facts`` is what later stages and the report need to know. ``earlier`` is
-    True where the stage was found done, by an earlier run on the same folder.
+    True where the stage was found done, by an earlier run on the same folder. In ``beside`` of the seconds other stages
+    ran too.
     """
 
     stage: str
@@ -22,6 +23,7 @@ class StageMetrics(msgspec.Struct, frozen=True):
     bytes: int = 0
     facts: dict[str, Any] = {}
     earlier: bool = False
+    beside: float = 0.0
 
     @property
     def rate(self) -> float:

@@ -35,8 +35,8 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """The seconds of all stages, of this run and earlier ones."""
-        return sum(stage.seconds for stage in self.stages)
+        """The seconds of all stages, of this run and earlier ones; those in which two of them ran count once."""
+        return sum(stage.seconds - stage.beside for stage in self.stages)
 
     def facts(self, stage: str) -> Mapping[str, Any]:
         """The facts of *stage*."""
@@ -49,6 +49,11 @@ class Summary(msgspec.Struct, frozen=True):
             f"window {_minutes(self.plan.window)}, longest delay {_minutes(way.max_delay)}, "
             f"{way.late_share:.0%} later than that, {way.twice_share:.0%} sent twice, seed {way.seed}"
         )
+
+    def overlap(self) -> str:
+        """The steps that ran beside others, as a second sentence; empty where there are none."""
+        names = [stage.title for stage in self.stages if stage.beside]
+        return f"; beside other steps, whose seconds count once: {', '.join(names)}" if names else ""
 
     def next_steps(self) -> list[str]:
         """Commands to try on the data."""
@@ -66,8 +71,13 @@ class Summary(msgspec.Struct, frozen=True):
     def to_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
         stages = [
-            {"stage": s.stage, "title": s.title, "seconds": s.seconds, "bytes": s.bytes, "rate": round(s.rate, 1)}
-            | {"earlier": s.earlier, "counts": s.counts, "facts": {k: v for k, v in s.facts.items() if k != "per_hour"}}
+            {"stage": s.stage, "title": s.title, "seconds": s.seconds, "beside": s.beside, "bytes": s.bytes}
+            | {
+                "rate": round(s.rate, 1),
+                "earlier": s.earlier,
+                "counts": s.counts,
+                "facts": {k: v for k, v in s.facts.items() if k != "per_hour"},
+            }
             for s in self.stages
         ]
         return {
@@ -88,7 +98,8 @@ def shown(path: str) -> str:
 
 def print_summary(summary: Summary, console: Console) -> None:
     """The table of stages, the sweeps' words, the proof, and what to try next."""
-    table = Table(title="Steps of the demo", caption=summary.lead(), box=None, pad_edge=False)
+    caption = summary.lead() + summary.overlap()
+    table = Table(title="Steps of the demo", caption=caption, box=None, pad_edge=False)
     for name in ("step", "results", "MB", "seconds", "per second"):
         table.add_column(name, justify="left" if name in ("step", "results") else "right")
     for stage in summary.stages:

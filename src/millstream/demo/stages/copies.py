@@ -27,16 +27,23 @@ SPACES = (CAS_SPACE, FILES_SPACE)
 _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
 
 
-def ingest_files(demo_run: DemoRun) -> StageResult:
-    """Put the running Python's standard library into the first store, and record what it must hash to.
-
-    The anchored files are recorded as well: they are in that store already.
-    """
-    store, files = demo_run.node.stores.providers[PRIMARY], _standard_library()
+def put_files(demo_run: DemoRun) -> None:
+    """Put the running Python's standard library into the first store; the rest is left out once the run is closing."""
+    store = demo_run.node.stores.providers[PRIMARY]
     store.create_space(FILES_SPACE)
+
+    def put(file: tuple[str, Path]) -> None:
+        if not demo_run.closing.is_set():
+            _put(store, *file)
+
     with ThreadPoolExecutor(demo_run.node.settings.mill.workers) as pool:
-        for done, _ in enumerate(pool.map(lambda file: _put(store, *file), files), 1):
-            demo_run.step(done, len(files))
+        for _ in pool.map(put, _standard_library()):
+            pass
+
+
+def ingest_files(demo_run: DemoRun) -> StageResult:
+    """Record what the files in the first store must hash to, also the anchored ones, which are there already."""
+    store = demo_run.node.stores.providers[PRIMARY]
     recorded = {
         space: record_space(demo_run.node.stores.providers, demo_run.node.stores.manifest, PRIMARY, space)
         for space in SPACES
