@@ -22,13 +22,17 @@ _LABEL = re.compile(r' data-label="[^"]*"')
 
 
 class AskedInProcess:
-    """The console of one node, perhaps with a *broker*. Nothing watches it: every question looks anew."""
+    """The console of one node, perhaps with a *broker*. Nothing watches it: every question looks anew.
+
+    ``headers`` are those of the last answer.
+    """
 
     def __init__(self, node: Node, broker: BrokerLink | None = None) -> None:
         self.node = node
         self.app = AppContext(node, broker=broker)
         self._asgi_app = Console(self.app).asgi_app
         self._session = self.app.access.new_session()
+        self.headers: Mapping[bytes, bytes] = {}
 
     def ask(self, method: str, target: str, body: Any = None, **headers: str) -> tuple[int, str]:
         """The status and the text of one answer; *body* is sent as JSON."""
@@ -90,7 +94,7 @@ class AskedInProcess:
 
         await self._asgi_app(scope, receive, send)
         text = b"".join(message.get("body", b"") for message in received).decode()
-        headers = dict(received[0]["headers"])
+        headers = self.headers = dict(received[0]["headers"])
         return received[0]["status"], text, headers.get(b"location", b"").decode()
 
 

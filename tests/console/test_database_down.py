@@ -13,7 +13,7 @@ from millstream.node import Node
 from millstream.settings import load_settings
 
 
-def test_a_change_that_needs_a_failing_database_says_that_it_is_busy(tmp_path: Path) -> None:
+def test_changes_and_pages_that_need_a_failing_database_say_when_to_try_again(tmp_path: Path) -> None:
     with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as node:
         assert node.stores.manifest is not None
     with asked_in_process(tmp_path) as asked:
@@ -26,4 +26,9 @@ def test_a_change_that_needs_a_failing_database_says_that_it_is_busy(tmp_path: P
         told = json.loads(text)
         assert (status, told["code"]) == (503, "busy")
         assert told["message"].startswith("the database failed (no such table: console_trail)")
+        assert asked.headers[b"retry-after"] == b"5"
         assert asked.ask("GET", "/readyz")[0] == 503
+        assert asked.headers[b"retry-after"] == b"5"
+        status, text = asked.ask("GET", "/audit")
+        assert (status, "no such table: console_trail" in text) == (503, True)
+        assert asked.headers[b"retry-after"] == b"5"

@@ -26,7 +26,7 @@ from millstream.rest.access_control import InvalidFormTokenError
 from millstream.rest.api import api_routes, error_answer, status_of
 from millstream.rest.app_context import AppContext
 from millstream.rest.authentication import COOKIE, address_of, require_role, session_of, set_session_cookie
-from millstream.rest.bodies import answer
+from millstream.rest.bodies import RETRY_AFTER, answer
 from millstream.rest.ledger_files import LedgerFiles
 from millstream.rest.security_headers import SecurityHeadersMiddleware
 from millstream.settings.console import Role
@@ -167,7 +167,9 @@ class Console:
         except (MillstreamError, sa.exc.SQLAlchemyError):
             principal = None
         return HTMLResponse(
-            self._pages.render("error.html", request, principal, session, error=text, status=status), status
+            self._pages.render("error.html", request, principal, session, error=text, status=status),
+            status,
+            {"retry-after": str(RETRY_AFTER)} if status == 503 else None,
         )
 
 

@@ -27,7 +27,7 @@ from millstream.rest.access_control import (
 )
 from millstream.rest.app_context import AppContext
 from millstream.rest.authentication import require_role
-from millstream.rest.bodies import JSON, answer, error_response, read_body
+from millstream.rest.bodies import JSON, RETRY_AFTER, answer, error_response, read_body
 from millstream.rest.csv_tables import to_csv
 from millstream.rest.description import describe
 from millstream.rest.endpoint import PREFIX, ApiRequest, Endpoint, FileDownload, NoBody
@@ -160,7 +160,9 @@ class _ServiceRoutes:
 
     async def ready(self, _request: Request) -> Response:
         found = await run_in_threadpool(look_at_health, self._app)
-        return answer({"status": "ready" if found.ready else "not ready"}, 200 if found.ready else 503)
+        if found.ready:
+            return answer({"status": "ready"})
+        return answer({"status": "not ready"}, 503, Retry_After=str(RETRY_AFTER))
 
 
 def _body(data: bytes, kind: type[Any]) -> Any:
