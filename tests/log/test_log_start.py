@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -137,3 +139,15 @@ def test_mariadb_looks_at_as_many_rows_to_start_a_long_log_as_a_short_one(databa
             counts.append(sum(int(number) for _, number in rows))
     assert counts[0] > 5
     assert abs(counts[1] - counts[0]) < 100
+
+
+def test_the_first_message_of_a_process_is_stored_without_loading_pandas(tmp_path: Path) -> None:
+    script = (
+        "import sys; from millstream.core.message import Message; from millstream.log import LogSpec, open_store\n"
+        f"with open_store({f'sqlite:///{tmp_path}/log.db'!r}) as store, store.log(LogSpec('a')).writer() as writer:\n"
+        "    writer.append([Message(b'body', source='source', key='key')])\n"
+        "    print('pandas' in sys.modules)\n"
+        "    print([(m.body, m.source, m.key) for batch in store.log(LogSpec('a')).read(1, 1) for m in batch])\n"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output == "False\n[(b'body', 'source', 'key')]\n"
