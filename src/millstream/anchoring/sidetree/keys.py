@@ -5,6 +5,7 @@ The drivers are optional (``pip install millstream[sidetree]``) and loaded when 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -23,9 +24,9 @@ _IN_32_BYTES = re.compile(r"[A-Za-z0-9_-]{43}")
 _MEMBERS = {"EC": frozenset({"kty", "crv", "x", "y"}), "OKP": frozenset({"kty", "crv", "x"})}
 _SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-_ZERO, _ORDER_BYTES = bytes(32), _SECP256K1_ORDER.to_bytes(32, "big")
-_HIGHEST_LOW_S = (_SECP256K1_ORDER // 2).to_bytes(32, "big")
 _ORDERS = {"ES256K": _SECP256K1_ORDER, "ES256": _P256_ORDER}
+_LOW_S = {algorithm: (order // 2).to_bytes(32, "big") for algorithm, order in _ORDERS.items()}
+"""The highest S that is the smaller of two."""
 
 Verify = Callable[[bytes, bytes], bool]
 """(signature, message) → whether it holds."""
@@ -61,11 +62,10 @@ def algorithm_of(jwk: Mapping[str, Any]) -> str:
 
 def low_s(algorithm: str, signature: bytes) -> bytes:
     """*signature* with the smaller of the two S that hold; as it is where *algorithm* has but one."""
-    order = _ORDERS.get(algorithm)
-    if order is None or len(signature) != 64:
+    if algorithm not in _ORDERS or len(signature) != 64 or signature[32:] <= _LOW_S[algorithm]:
         return signature
-    s = int.from_bytes(signature[32:], "big")
-    return signature[:32] + (order - s).to_bytes(32, "big") if order // 2 < s < order else signature
+    order, s = _ORDERS[algorithm], int.from_bytes(signature[32:], "big")
+    return signature[:32] + (order - s).to_bytes(32, "big") if s < order else signature
 
 
 def _check_members(jwk: Mapping[str, Any], members: AbstractSet[str], profile: Profile) -> None:
@@ -101,7 +101,7 @@ def verifier(curve: str, x: str, y: str) -> Verify:
 def _secp256k1(x: bytes, y: bytes) -> Verify:
     coincurve = _driver("coincurve")
     try:
-        key = coincurve.PublicKey(b"\x04" + x + y)
+        key = coincurve.PublicKey(b"\x04" + x + y).public_key
     except ValueError as error:
         raise RequestError("key_invalid", f"the public key with x {encode(x)!r} is not a point on secp256k1") from error
     return lambda signature, message: _secp256k1_holds(key, signature, message)
@@ -109,25 +109,14 @@ def _secp256k1(x: bytes, y: bytes) -> Verify:
 
 def _secp256k1_holds(key: Any, signature: bytes, message: bytes) -> bool:
     """libsecp256k1 refuses a high S, which JWS allows and the specification's own vectors have: it is turned low."""
-    if len(signature) != 64:
+    ecdsa = _driver("coincurve.ecdsa")
+    try:
+        compact = ecdsa.deserialize_compact(signature)
+    except ValueError:  # not 64 bytes, or a number beyond the order of the curve
         return False
-    r, s = signature[:32], signature[32:]
-    if s > _HIGHEST_LOW_S:
-        s = max(_SECP256K1_ORDER - int.from_bytes(s, "big"), 0).to_bytes(32, "big")
-    if not (_ZERO < r < _ORDER_BYTES and s != _ZERO):
-        return False
-    return bool(key.verify(_der(r, s), message))
-
-
-def _der(r: bytes, s: bytes) -> bytes:
-    """A signature as ASN.1: SEQUENCE of two INTEGERs, each given in 32 bytes."""
-    body = _der_integer(r) + _der_integer(s)
-    return b"\x30%c%b" % (len(body), body)
-
-
-def _der_integer(number: bytes) -> bytes:
-    digits = number if number[0] else number.lstrip(b"\0")
-    return b"\x02%c%b" % (len(digits), digits) if digits[0] < 0x80 else b"\x02%c\0%b" % (len(digits) + 1, digits)
+    context, digest = ecdsa.GLOBAL_CONTEXT.ctx, hashlib.sha256(message).digest()
+    ecdsa.lib.secp256k1_ecdsa_signature_normalize(context, compact, compact)
+    return bool(ecdsa.lib.secp256k1_ecdsa_verify(context, compact, digest, key))
 
 
 def _p256(x: bytes, y: bytes) -> Verify:
