@@ -170,12 +170,17 @@ def decode_json(data: bytes) -> Any:
 
     Numbers are ints or floats; text may hold lone surrogates. Raises :class:`ReferenceJsonError`.
     """
+    return decode_noting_prototypes(data)[0]
+
+
+def decode_noting_prototypes(data: bytes) -> tuple[Any, bool]:
+    """As :func:`decode_json`, and whether a value inside may be an :class:`InheritingObject`."""
     if parses_alike(data):
         try:
-            return msgspec.json.decode(data)
+            return msgspec.json.decode(data), False
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
-    return _ReferenceParser(data.decode("utf-8", "replace")).whole()
+    return _ReferenceParser(data.decode("utf-8", "replace")).whole(), True
 
 
 _Steps = Generator["_Steps", Any, Any]

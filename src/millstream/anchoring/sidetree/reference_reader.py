@@ -31,6 +31,7 @@ from millstream.anchoring.sidetree.reference_json import (
     InheritingObject,
     ReferenceJsonError,
     decode_json,
+    decode_noting_prototypes,
     inherits,
     is_portable,
 )
@@ -179,14 +180,14 @@ class ReferenceReader:
         return _proven(_UPDATE, updates, proofs)
 
     def _deltas(self, uri: str, count: int) -> Sequence[_Delta]:
-        file = self._object(uri, CHUNK, self._profile.max_chunk_bytes, {"deltas"})
-        value: Any = file.get("deltas")
+        content, may_inherit = self._decoded(uri, CHUNK, self._profile.max_chunk_bytes)
+        value: Any = _members(content, {"deltas"}, CHUNK).get("deltas")
         deltas = _array(value)
         checked = check_each(
             deltas,
             "deltas",
             CHUNK,
-            lambda delta: _Delta(delta, _is_usual(delta, rules.check_delta(delta, self._profile))),
+            lambda delta: _checked_delta(delta, self._profile, may_inherit=may_inherit),
         )
         if len(checked) != count:
             raise BatchFileError(
@@ -226,17 +227,30 @@ class ReferenceReader:
         return rules.allow_members(file["operations"], kinds, f"'operations' of the {name}")
 
     def _object(self, uri: str, name: str, limit: int, members: set[str]) -> Object:
-        value = self._value(uri, name, limit)
-        if not isinstance(value, dict | list):
-            raise BatchFileError(f"the {name} must be a JSON object")
-        return rules.allow_members(value, members, f"the {name}")
+        return _members(self._value(uri, name, limit), members, name)
 
     def _value(self, uri: str, name: str, limit: int) -> Any:
+        return self._decoded(uri, name, limit)[0]
+
+    def _decoded(self, uri: str, name: str, limit: int) -> tuple[Any, bool]:
+        """The value in a file, and whether an object inside may have a prototype of its own."""
         text = _inflate(self._load(uri, name, limit), name, limit * self._profile.inflation)
         try:
-            return decode_json(text)
+            return decode_noting_prototypes(text)
         except ReferenceJsonError as error:
             raise BatchFileError(f"cannot read the {name}: {error}") from error
+
+
+def _members(value: Any, members: set[str], name: str) -> Object:
+    """The *members* of *value*, what the file *name* holds."""
+    if not isinstance(value, dict | list):
+        raise BatchFileError(f"the {name} must be a JSON object")
+    return rules.allow_members(value, members, f"the {name}")
+
+
+def _checked_delta(value: Any, profile: Profile, *, may_inherit: bool) -> _Delta:
+    data = rules.check_delta(value, profile)
+    return _Delta(value, is_portable(data) and not (may_inherit and inherits(value)))
 
 
 def _create(item: object) -> tuple[str, Operation | None]:
