@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millstream.anchoring.errors import (
     AnchoringError,
@@ -23,8 +26,11 @@ from millstream.anchoring.registry import (
     network_versions,
 )
 from millstream.anchoring.registry.chain_cache import ChainCache
+from millstream.anchoring.registry.history import _ObservedOperations
 from millstream.anchoring.registry.operation_observer import observe_operations
 from millstream.anchoring.registry.size_estimator import EstimatedSizes, count_that_fits, estimate, write_largest_batch
+from millstream.anchoring.registry.states import ParsedOperation, QueuedOperation
+from millstream.anchoring.registry.tables import operations as operations_table
 from millstream.anchoring.sidetree import (
     ORB,
     SIDETREE,
@@ -34,15 +40,29 @@ from millstream.anchoring.sidetree import (
     resolve,
     write_batch,
 )
-from millstream.anchoring.sidetree.encoding import canonical, hash_of
+from millstream.anchoring.sidetree.encoding import canonical, decode, encode, hash_of
+from millstream.anchoring.sidetree.keys import _SECP256K1_ORDER
 from millstream.core.cid import CidForm, form_of
 from millstream.testing.dids import DidOwner, add_service
 
 Submit = Callable[..., list[str]]
 
+_PERSON = DidOwner("kinds")
+_BY_TYPE = {
+    operation.type: operation
+    for operation in (_PERSON.create, _PERSON.update(), _PERSON.recover(), _PERSON.deactivate())
+}
+
 
 def creates(count: int, name: str = "p") -> list[Operation]:
     return [DidOwner(f"{name}{n}").create for n in range(count)]
+
+
+def parsed(operation: Operation) -> ParsedOperation:
+    """*operation* as it is in the queue."""
+    request = canonical(operation.request)
+    queued = QueuedOperation(1, hash_of(operation.request), operation.suffix, request, "1.1", 0, 0, operation.type)
+    return ParsedOperation(queued, operation)
 
 
 def anchors(fleet: Any) -> list[int]:
@@ -280,7 +300,7 @@ def test_a_batch_is_read_back_by_the_instance_that_cut_it_and_by_no_other(
     submit(one, *creates(3))
     one.queue.claim(100)
     with monkeypatch.context() as stopped:
-        stopped.setattr(one.observer, "observe", lambda known=None: 1 / 0)
+        stopped.setattr(one.observer, "observe", lambda **_: 1 / 0)
         stopped.setattr(one.writer, "_with_effect", lambda parsed, _rejected: parsed)
         with pytest.raises(ZeroDivisionError):
             one.writer.cut(force=True)
@@ -314,6 +334,68 @@ def test_requests_are_estimated_like_their_operations_and_unread_ones_no_lower()
     assert all(one <= other for one, other in pairs)
 
 
+@given(
+    kinds=st.lists(st.sampled_from(list(OperationType)), max_size=60),
+    limits=st.tuples(*[st.integers(400, 20_000)] * 4),
+    most=st.integers(1, 70),
+)
+def test_as_many_operations_fit_as_are_estimated_one_by_one(
+    kinds: list[OperationType], limits: tuple[int, ...], most: int
+) -> None:
+    names = ("max_core_index_bytes", "max_provisional_index_bytes", "max_proof_bytes", "max_chunk_bytes")
+    narrow = msgspec.structs.replace(SIDETREE, max_operations=most, **dict(zip(names, limits, strict=True)))
+    operations, sizes, count = [parsed(_BY_TYPE[kind]) for kind in kinds], EstimatedSizes(), 0
+    for each in operations[:most]:
+        sizes.add(each.operation)
+        if sizes.left(narrow) < 0:
+            count = max(count, 1)
+            break
+        count += 1
+    assert count_that_fits(operations, narrow) == count
+
+
+def test_what_a_registry_anchors_is_recorded_as_it_was_stored(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, people = sqlite_fleet.instance(), [DidOwner(f"stored{n}") for n in range(4)]
+    record, recorded = registry.history.record, list[tuple[Any, Any]]()
+
+    def recording(*parts: Any, accepted: Any) -> bool:
+        recorded.append((_ObservedOperations(*parts), _ObservedOperations(*parts, accepted)))
+        with monkeypatch.context() as nothing_written:
+            nothing_written.setattr("millstream.anchoring.registry.history.canonical", lambda _: 1 / 0)
+            return record(*parts, accepted=accepted)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(registry.history, "record", recording)
+    for operations in ([each.create for each in people], [each.update() for each in people[:2]]):
+        submit(registry, *operations)
+        registry.queue.claim(10)
+        registry.writer.cut(force=True)
+    assert len(recorded) == 2 and sqlite_fleet.counts == {"observed": 6}
+    query = sa.select(operations_table.c.seq, operations_table.c.id)
+    ids = dict(map(tuple, registry.store.database.rows(query)))
+    for anew, stored in recorded:
+        assert stored.rows == anew.rows and not stored.ids
+        assert [(ids[seq], place) for seq, place in stored.places] == anew.ids
+
+
+def test_an_operation_with_two_ids_is_recorded_by_both(sqlite_fleet: Any, submit: Submit) -> None:
+    registry, person = sqlite_fleet.instance(), DidOwner("spelled")
+    submit(registry, person.create)
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    update = person.update()
+    message, _, signature = update.signed.text.rpartition(".")
+    raw = decode(signature)
+    high = raw[:32] + (_SECP256K1_ORDER - int.from_bytes(raw[32:], "big")).to_bytes(32, "big")
+    request = {**update.request, "signedData": f"{message}.{encode(high)}"}
+    name = registry.acceptance.submit(canonical(request)).id
+    assert name != hash_of(request)
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    assert registry.store.status(name).state == OperationState.OBSERVED
+
+
 def test_operations_that_wait_are_not_read_while_their_files_cannot_be_full(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,7 +416,7 @@ def test_operations_that_wait_are_not_read_while_their_files_cannot_be_full(
 
 
 def test_a_batch_shrinks_until_it_fits_whatever_was_estimated() -> None:
-    operations = creates(30)
+    operations = [parsed(operation) for operation in creates(30)]
     narrow = msgspec.structs.replace(SIDETREE, max_core_index_bytes=900)
     batch = write_largest_batch(operations, narrow)
     assert 0 < len(batch.operations) <= count_that_fits(operations, SIDETREE)

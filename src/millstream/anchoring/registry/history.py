@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from millstream.anchoring.ledger import GENESIS, LedgerEntry
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.database import RegistryDatabase
-from millstream.anchoring.registry.operation_id import known_ids
+from millstream.anchoring.registry.operation_id import has_one_id, known_ids
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
-from millstream.anchoring.registry.states import OperationEffect, OperationState, OperationStatus
+from millstream.anchoring.registry.states import OperationEffect, OperationState, OperationStatus, ParsedOperation
 from millstream.anchoring.registry.unpublished import UnpublishedOperation, follow, unpublished_operations, without
 from millstream.anchoring.sidetree import (
     AnchoredOperation,
@@ -34,6 +34,7 @@ from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array
 
 _decoder = msgspec.json.Decoder(prepared(dict[str, Any]))
 _CHUNK = 5_000
+_NONE: Mapping[str, ParsedOperation] = {}
 _pending = t.pending_anchors
 _LATE_COUNTS: Sequence[sa.ColumnElement[Any]] = (
     sa.func.count(_pending.c.resolved_at),
@@ -114,12 +115,20 @@ class OperationHistory:
             found += [(row.suffix, row.place, row.request) for row in rows]
         return sorted(found, key=lambda row: row[1])
 
-    def record(self, entry: LedgerEntry, batch: OperationBatch | None, fault: str | None) -> bool:
+    def record(
+        self,
+        entry: LedgerEntry,
+        batch: OperationBatch | None,
+        fault: str | None,
+        *,
+        accepted: Mapping[str, ParsedOperation] = _NONE,
+    ) -> bool:
         """Ledger *entry* holds *batch*, or nothing that readers take. All of it is recorded, or none.
 
-        False where another instance has recorded it already.
+        *accepted* are operations of this registry by suffix: one of *batch* that is the same is recorded as it was
+        stored. False where another instance has recorded the entry already.
         """
-        found = _ObservedOperations(entry, batch, fault)
+        found = _ObservedOperations(entry, batch, fault, accepted)
 
         def transaction(connection: sa.Connection, now: int) -> bool:
             if not _insert_anchor(connection, found.anchor):
@@ -215,7 +224,7 @@ class OperationHistory:
     def _insert_operations(self, connection: sa.Connection, now: int, found: _ObservedOperations) -> None:
         _insert_history(connection, found)
         if found.rows:
-            self._store.observed(connection, now, found.anchor["number"], found.ids)
+            self._store.observed(connection, now, found.anchor["number"], found.places, found.ids)
 
     def _write_once(self, transaction: Callable[[sa.Connection, int], bool]) -> bool:
         try:
@@ -305,7 +314,13 @@ def _storable(text: str | None) -> str | None:
 class _ObservedOperations:
     """What the rows of an observed entry are."""
 
-    def __init__(self, entry: LedgerEntry, batch: OperationBatch | None, fault: str | None) -> None:
+    def __init__(
+        self,
+        entry: LedgerEntry,
+        batch: OperationBatch | None,
+        fault: str | None,
+        accepted: Mapping[str, ParsedOperation] = _NONE,
+    ) -> None:
         operations = batch.operations if batch else ()
         self.anchor: dict[str, Any] = {
             "number": entry.number,
@@ -313,16 +328,20 @@ class _ObservedOperations:
             "operations": len(operations),
             "fault": _storable(fault),
         }
-        requests = [canonical(operation.request) for operation in operations]
-        self.rows = [
-            (operation.suffix, entry.number, place, request)
-            for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
-        ]
-        self.ids = [
-            (name, place)
-            for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
-            for name in known_ids(operation, request)
-        ]
+        self.rows: list[tuple[str, int, int, bytes]] = []
+        self.places: list[tuple[int, int]] = []
+        """The places of operations by their place in the order of acceptance."""
+        self.ids: list[tuple[str, int]] = []
+        """The places of the others by their ids."""
+        for place, operation in enumerate(operations):
+            known = accepted.get(operation.suffix)
+            if known is not None and known.operation == operation and has_one_id(operation):
+                request = known.queued.request
+                self.places.append((known.queued.seq, place))
+            else:
+                request = canonical(operation.request)
+                self.ids += [(name, place) for name in known_ids(operation, request)]
+            self.rows.append((operation.suffix, entry.number, place, request))
 
 
 def _insert_history(connection: sa.Connection, found: _ObservedOperations) -> None:

@@ -19,8 +19,13 @@ def known_ids(operation: Operation, request: bytes) -> Sequence[str]:
     return [hash_bytes(request)] if normalized is None else [normalized, hash_bytes(request)]
 
 
+def has_one_id(operation: Operation) -> bool:
+    """Whether the signature of *operation* is in normal form, so that all releases give it the same id."""
+    return operation.signed is None or operation.signed.normalized == operation.signed.text
+
+
 def _normalized_id(operation: Operation) -> str | None:
     """The id of *operation* if its signature is not in normal form."""
-    if operation.signed is None or operation.signed.normalized == operation.signed.text:
+    if operation.signed is None or has_one_id(operation):
         return None
     return hash_bytes(canonical({**operation.request, "signedData": operation.signed.normalized}))

@@ -72,7 +72,7 @@ class SubmissionResult(msgspec.Struct, frozen=True):
         return self.status
 
 
-class CheckedOperation(msgspec.Struct, frozen=True):
+class CheckedOperation(msgspec.Struct, frozen=True, gc=False):
     """A request that keeps the rules by itself."""
 
     operation: Operation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from millstream.anchoring.cas import CasReader
 from millstream.anchoring.errors import (
@@ -19,10 +19,12 @@ from millstream.anchoring.errors import (
 from millstream.anchoring.ledger import Ledger, LedgerEntry, check_seal
 from millstream.anchoring.registry.history import AnchorRecord, OperationHistory
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
+from millstream.anchoring.registry.states import ParsedOperation
 from millstream.anchoring.sidetree import BatchFileError, OperationBatch, ReadBatch, read_batch
 from millstream.anchoring.sidetree.batch_reader import Fetch
 
 _log = logging.getLogger(__name__)
+_NONE: Mapping[str, ParsedOperation] = {}
 
 
 class UnreadableAnchorError(CasError):
@@ -43,8 +45,10 @@ class OperationObserver:
         self._versions = versions
         self._observing = threading.Lock()
 
-    def observe(self, *, known: ReadBatch | None = None) -> int:
-        """Read all entries that are new; how many there were. The batch *known* is not parsed again.
+    def observe(self, *, known: ReadBatch | None = None, accepted: Mapping[str, ParsedOperation] = _NONE) -> int:
+        """Read all entries that are new; how many there were.
+
+        The batch *known* is not parsed again; *accepted* are its operations by suffix, as this registry stored them.
 
         Raises :class:`ObservationBlockedError` at an entry while storage does not answer, and :class:`LedgerError`
         where the ledger does not continue what was observed; all entries before that one are kept.
@@ -58,7 +62,7 @@ class OperationObserver:
                         f"entry {entry.number} of the ledger registry does not follow entry {number}, the last one "
                         "that was observed: the ledger was rewritten or replaced; restore the ledger from a backup"
                     )
-                observe_operations(self.history, self._cas, self._versions, entry, known=known)
+                observe_operations(self.history, self._cas, self._versions, entry, known=known, accepted=accepted)
                 number, last, count = entry.number, entry.hash, count + 1
             return count
 
@@ -76,13 +80,14 @@ def observe_operations(
     postpone: tuple[type[CasError], ...] = UNAVAILABLE_ERRORS,
     judged: Callable[[], object] = lambda: None,
     known: ReadBatch | None = None,
+    accepted: Mapping[str, ParsedOperation] = _NONE,
 ) -> AnchorRecord:
     """Judge *entry* by all reader rules and record the verdict in *history*, which has all earlier entries.
 
     An entry whose files cannot be read because of an error of the types *postpone* is skipped and read again later:
     otherwise any writer to the ledger could block all its readers. Until then, the operations that need no provisional
     file are recorded, if the core files can be read. *judged* is called after everything was read and
-    before anything is recorded. The batch *known* is not parsed again.
+    before anything is recorded. The batch *known* is not parsed again; *accepted* are its operations by suffix.
 
     Raises :class:`ObservationBlockedError` if its files cannot be read for another reason, and :class:`LedgerError` if
     another process has recorded a different entry of this number.
@@ -102,7 +107,8 @@ def observe_operations(
         made = AnchorRecord(entry.number, entry.hash, count, text)
     else:
         judged()
-        recorded, made = history.record(entry, batch, fault), AnchorRecord(entry.number, entry.hash, count, fault)
+        recorded = history.record(entry, batch, fault, accepted=accepted)
+        made = AnchorRecord(entry.number, entry.hash, count, fault)
     if recorded:
         return made
     found = history.anchor(entry.number)

@@ -299,11 +299,24 @@ class OperationStore:
 
         self.database.write(transaction)
 
-    def observed(self, connection: sa.Connection, now: int, number: int, found: Sequence[tuple[str, int]]) -> None:
-        """Ledger entry *number* holds the operations *found* (ids) at these places; part of the observer's change."""
+    def observed(
+        self,
+        connection: sa.Connection,
+        now: int,
+        number: int,
+        places: Sequence[tuple[int, int]],
+        ids: Sequence[tuple[str, int]],
+    ) -> None:
+        """Ledger entry *number* holds operations at these places; part of the observer's change.
+
+        *places* has them by their place in the order of acceptance, *ids* by their ids.
+        """
         change = {**self._ended(OperationState.OBSERVED, now), "anchor": number, "reason": None}
         seen = {"state": OperationState.OBSERVED.value}
-        update_rows(connection, _ops.c.place, _ops.c.id, found, change=change, never=seen)
+        if places:
+            update_rows(connection, _ops.c.place, _ops.c.seq, places, change=change, never=seen)
+        if ids:
+            update_rows(connection, _ops.c.place, _ops.c.id, ids, change=change, never=seen)
 
     # Death and expiry
 

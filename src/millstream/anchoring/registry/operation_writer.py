@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -22,7 +22,7 @@ from millstream.anchoring.registry.operation_observer import OperationObserver
 from millstream.anchoring.registry.operation_queue import OperationQueue, RemovedOperations
 from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
 from millstream.anchoring.registry.size_estimator import EstimatedSizes, estimate, write_largest_batch
-from millstream.anchoring.registry.states import OpenCut, QueuedOperation, QueueSummary
+from millstream.anchoring.registry.states import OpenCut, ParsedOperation, QueuedOperation, QueueSummary
 from millstream.anchoring.sidetree import (
     BatchFileError,
     BatchTooLargeError,
@@ -52,9 +52,13 @@ class CutEligibilityCheck(Protocol):
         ...
 
 
-class _ParsedOperation(msgspec.Struct, frozen=True):
-    queued: QueuedOperation
-    operation: Operation
+class _PreparedCut(msgspec.Struct, frozen=True):
+    """A *cut* that was written down, its *batch*, how readers take that, and its operations by suffix."""
+
+    cut: OpenCut
+    batch: WrittenBatch
+    read: ReadBatch
+    accepted: Mapping[str, ParsedOperation]
 
 
 class _Examined:
@@ -120,7 +124,7 @@ class OperationWriter:
                 with self._queue.remove(waiting) as removed:
                     prepared = self._prepare(removed)
                 if prepared is not None:
-                    entries.append(self._finish(*prepared))
+                    entries.append(self._finish(prepared.cut, prepared.batch, prepared))
             return entries
 
     def recover(self) -> Sequence[LedgerEntry]:
@@ -165,9 +169,8 @@ class OperationWriter:
     def _version(self) -> ProtocolVersion:
         return self._versions.at(self._store.database.clock.now())
 
-    def _prepare(self, removed: RemovedOperations) -> tuple[OpenCut, WrittenBatch, ReadBatch] | None:
-        """The cut of what was *removed*, written down, its batch, and how readers take that; None where nothing is left
-        to cut."""
+    def _prepare(self, removed: RemovedOperations) -> _PreparedCut | None:
+        """The cut of what was *removed*; None where nothing is left to cut."""
         version = self._version()
         now = self._store.database.read(lambda _connection, now: now)
         parsed, rejected, failed = _parse(removed.operations, version, now)
@@ -175,7 +178,7 @@ class OperationWriter:
         read: ReadBatch | None = None
         while parsed and read is None:
             try:
-                batch = write_largest_batch([each.operation for each in parsed], version.profile)
+                batch = write_largest_batch(parsed, version.profile)
             except BatchTooLargeError as error:
                 rejected[parsed.pop(0).queued.seq] = str(error)
                 continue
@@ -184,10 +187,13 @@ class OperationWriter:
             except BatchFileError:
                 parsed = _without_culprits(parsed, version.profile, rejected)
         self._settle(removed, rejected, failed)
-        cut = self._write_down(batch, parsed, version) if read else None
-        return (cut, batch, read) if cut and read else None
+        by_suffix = {each.operation.suffix: each for each in parsed}
+        cut = self._write_down(batch, by_suffix, version) if read else None
+        # What was stored under another version may have been written in another form.
+        accepted = {suffix: each for suffix, each in by_suffix.items() if each.queued.version == version.name}
+        return _PreparedCut(cut, batch, read, accepted) if cut and read else None
 
-    def _with_effect(self, parsed: list[_ParsedOperation], rejected: dict[int, str]) -> list[_ParsedOperation]:
+    def _with_effect(self, parsed: list[ParsedOperation], rejected: dict[int, str]) -> list[ParsedOperation]:
         """Those of *parsed* that have an effect after all of the ledger; the reasons of the others go to *rejected*."""
         if parsed:
             self._observer.observe()  # another registry may have anchored what they follow, or the same
@@ -195,19 +201,18 @@ class OperationWriter:
         rejected |= {each.queued.seq: f"no effect: {text}" for each, text in zip(parsed, verdicts, strict=True) if text}
         return [each for each, text in zip(parsed, verdicts, strict=True) if not text]
 
-    def _verdicts(self, parsed: Sequence[_ParsedOperation]) -> Sequence[str | None]:
+    def _verdicts(self, parsed: Sequence[ParsedOperation]) -> Sequence[str | None]:
         if self._judge is None:
             return [None] * len(parsed)
         return self._judge.verdicts([each.operation for each in parsed])
 
     def _write_down(
-        self, batch: WrittenBatch, parsed: Sequence[_ParsedOperation], version: ProtocolVersion
+        self, batch: WrittenBatch, by_suffix: Mapping[str, ParsedOperation], version: ProtocolVersion
     ) -> OpenCut | None:
-        by_suffix = {each.operation.suffix: each.queued for each in parsed}
         head = self._ledger.head()
         after = head.number if head else 0
         cut = OpenCut(0, self._queue.instance, batch.anchor, version.name, after)
-        return self._store.prepare(cut, [by_suffix[operation.suffix] for operation in batch.operations])
+        return self._store.prepare(cut, [by_suffix[operation.suffix].queued for operation in batch.operations])
 
     def _settle(self, removed: RemovedOperations, rejected: dict[int, str], failed: dict[int, str]) -> None:
         if rejected:
@@ -216,15 +221,18 @@ class OperationWriter:
             poisoned = [operation for operation in removed.operations if operation.seq in failed]
             RemovedOperations(self._queue, poisoned).nack(failed)
 
-    def _finish(self, cut: OpenCut, batch: WrittenBatch, read: ReadBatch | None = None) -> LedgerEntry:
-        """Take *cut* from where it stands to the end; *read* is how readers take *batch*, if that was checked."""
+    def _finish(self, cut: OpenCut, batch: WrittenBatch, prepared: _PreparedCut | None = None) -> LedgerEntry:
+        """Take *cut* of *batch* from where it stands to the end; *prepared* is what is known of a new one."""
         # Again where it is anchored: a file may be lost since.
         self._cas.put_many((file.data for file in batch.files), batch.cid)
         append = functools.partial(self._ledger.append, cut.anchor_string, after=cut.ledger_after)
         entry = _PATIENCE.call(append, self._store.database.clock)
         if cut.number is None:
             self._store.anchored(cut, entry.number)
-        self._observer.observe(known=read)
+        if prepared is None:
+            self._observer.observe()
+        else:
+            self._observer.observe(known=prepared.read, accepted=prepared.accepted)
         self._read_again(entry)
         seen = self._observer.history.anchor(entry.number)
         self._store.close_cut(cut, seen.fault if seen else None)
@@ -257,10 +265,10 @@ class OperationWriter:
 
 
 def _without_culprits(
-    parsed: Sequence[_ParsedOperation], profile: Profile, rejected: dict[int, str]
-) -> list[_ParsedOperation]:
+    parsed: Sequence[ParsedOperation], profile: Profile, rejected: dict[int, str]
+) -> list[ParsedOperation]:
     """Those of *parsed* that readers take by themselves; the others go to *rejected*."""
-    good = list[_ParsedOperation]()
+    good = list[ParsedOperation]()
     for each in parsed:
         try:
             read_written(write_batch([each.operation], profile), profile)
@@ -281,12 +289,12 @@ def _revived(queued: QueuedOperation) -> Operation:
 
 def _parse(
     queued: Sequence[QueuedOperation], version: ProtocolVersion, now: int
-) -> tuple[list[_ParsedOperation], dict[int, str], dict[int, str]]:
+) -> tuple[list[ParsedOperation], dict[int, str], dict[int, str]]:
     """The operations that are valid *now*, and by place why others never are, or why they could not be read.
 
     What was accepted under *version* is not checked again; the rules may have changed for all others.
     """
-    parsed, rejected, failed = list[_ParsedOperation](), dict[int, str](), dict[int, str]()
+    parsed, rejected, failed = list[ParsedOperation](), dict[int, str](), dict[int, str]()
     for each in queued:
         try:
             known = each.version == version.name
@@ -295,7 +303,7 @@ def _parse(
             if late is not None:
                 rejected[each.seq] = f"anchor_window: {late}"
             else:
-                parsed.append(_ParsedOperation(each, operation))
+                parsed.append(ParsedOperation(each, operation))
         except RequestError as error:
             rejected[each.seq] = f"{error.code}: {error}"
         except Exception as error:  # one operation must never stop the others

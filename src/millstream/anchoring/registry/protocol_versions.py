@@ -30,7 +30,10 @@ class ProtocolVersions:
 
     def at(self, time: int) -> ProtocolVersion:
         """The version that holds at *time*; before the first one starts, that one."""
-        return next((v for v in reversed(self._versions) if v.since <= time), self._versions[0])
+        for version in reversed(self._versions):
+            if version.since <= time:
+                return version
+        return self._versions[0]
 
     def named(self, name: str) -> ProtocolVersion:
         """The version *name*."""

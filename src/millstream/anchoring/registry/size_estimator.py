@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from millstream.anchoring.registry.states import ParsedOperation
 from millstream.anchoring.sidetree import (
     BatchTooLargeError,
     Operation,
@@ -98,17 +99,20 @@ def estimate(requests: Iterable[bytes]) -> EstimatedSizes:
     return sizes
 
 
-def count_that_fits(operations: Sequence[Operation], profile: Profile) -> int:
+def count_that_fits(operations: Sequence[ParsedOperation], profile: Profile) -> int:
     """How many of *operations*, from the first on, one batch is estimated to hold; at least one."""
+    operations = operations[: profile.max_operations]
+    if _most(operations).left(profile) >= 0:
+        return len(operations)
     sizes = EstimatedSizes()
-    for count, operation in enumerate(operations[: profile.max_operations]):
-        sizes.add(operation)
+    for count, each in enumerate(operations):
+        sizes.add_request(each.queued.request)
         if sizes.left(profile) < 0:
             return max(count, 1)
-    return min(len(operations), profile.max_operations)
+    return len(operations)
 
 
-def write_largest_batch(operations: Sequence[Operation], profile: Profile) -> WrittenBatch:
+def write_largest_batch(operations: Sequence[ParsedOperation], profile: Profile) -> WrittenBatch:
     """The batch of as many of *operations*, from the first on, as really fit.
 
     Raises :class:`BatchTooLargeError` where not even the first one does.
@@ -116,8 +120,18 @@ def write_largest_batch(operations: Sequence[Operation], profile: Profile) -> Wr
     count = count_that_fits(operations, profile)
     while True:
         try:
-            return write_batch(operations[:count], profile)
+            return write_batch([each.operation for each in operations[:count]], profile)
         except BatchTooLargeError as error:
             if count == 1:
                 raise
             count = max(1, min(count - 1, int(count * error.limit / error.size * _MARGIN)))
+
+
+def _most(operations: Sequence[ParsedOperation]) -> EstimatedSizes:
+    """The most that the files of *operations* have, by the sizes of their requests alone."""
+    sizes = EstimatedSizes()
+    kinds = [each.queued.type for each in operations]
+    for kind in set(kinds):
+        lengths = [len(each.queued.request) for each in operations if each.queued.type == kind]
+        sizes.add_unread(kind, len(lengths), sum(lengths))
+    return sizes

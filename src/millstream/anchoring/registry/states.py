@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from millstream.anchoring.sidetree import Operation
+
 
 class OperationState(enum.StrEnum):
     """Show the state of an operation.
@@ -74,6 +76,13 @@ class QueuedOperation(msgspec.Struct, frozen=True):
     retries: int
     accepted_at: int
     type: str
+
+
+class ParsedOperation(msgspec.Struct, frozen=True, gc=False):
+    """An operation of this registry, and what its stored request says."""
+
+    queued: QueuedOperation
+    operation: Operation
 
 
 class QueueSummary(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ class OperationType(enum.StrEnum):
     DEACTIVATE = "deactivate"
 
 
-class Operation(msgspec.Struct, frozen=True):
+class Operation(msgspec.Struct, frozen=True, gc=False):
     """One operation on the DID of ``suffix``.
 
     ``suffix_data`` is that of a create. ``reveal_value`` and ``signed`` are those of the others. ``delta`` is None for

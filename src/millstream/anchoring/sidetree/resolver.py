@@ -19,7 +19,7 @@ from millstream.anchoring.sidetree.patches import Document, apply_patches
 from millstream.anchoring.sidetree.profile import SIDETREE, Profile
 
 
-class AnchoredOperation(msgspec.Struct, frozen=True):
+class AnchoredOperation(msgspec.Struct, frozen=True, gc=False):
     """An operation and its place: the number of its transaction in the ledger, and its index in the batch."""
 
     number: int

@@ -19,7 +19,7 @@ _LONGEST_KEPT = 4_096
 _LONGEST_HEADER_KEPT = 256
 
 
-class CompactJws(msgspec.Struct, frozen=True):
+class CompactJws(msgspec.Struct, frozen=True, gc=False):
     """A compact JWS: its text, the header's algorithm, and the payload as an object. Nothing has been verified."""
 
     text: str
