@@ -16,13 +16,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.anchoring.registry import (
-    CheckedRequest,
     DatabaseBusyError,
     DidRegistry,
     ReadOnlyError,
     SubmissionResult,
     TooManyOpenError,
 )
+from millstream.anchoring.registry.operation_intake import CheckedRequest
 from millstream.anchoring.sidetree import Operation, OperationType, created
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import patience_within, waiting_with

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.registry.instances import Instances
     from millstream.anchoring.registry.leases import PeriodicTask, TaskManager
     from millstream.anchoring.registry.ledger_follower import FollowerProgress, LedgerFollower
-    from millstream.anchoring.registry.operation_intake import CheckedRequest, OperationIntake, SubmissionResult
+    from millstream.anchoring.registry.operation_intake import OperationIntake, SubmissionResult
     from millstream.anchoring.registry.operation_observer import OperationObserver
     from millstream.anchoring.registry.operation_queue import OperationQueue
     from millstream.anchoring.registry.operation_store import OperationStore
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnchorRecord",
-    "CheckedRequest",
     "DatabaseBusyError",
     "DidRegistry",
     "FollowError",
