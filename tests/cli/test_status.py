@@ -58,6 +58,21 @@ def test_a_policy_whose_copies_are_all_in_order_is_well(status: Status) -> None:
     assert "  OK" in printed
 
 
+def test_a_node_whose_policies_are_in_an_unknown_store_is_not_one_without_policies(
+    folder: Path, status: Status, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_MILL__POLICIES", "oen:policies")
+    code, found, printed = status()
+    assert (code, found["ok"], found["issues"] + found["unknown"] != []) == (1, False, True)
+    assert "setting mill.policies: no store 'oen' is configured" in printed
+    for command in (["mill", "duplicate"], ["mill", "policy", "lint"]):
+        assert run([*command, "--data", str(folder)]) == 2
+        assert "write STORE:SPACE" in capsysbinary.readouterr().err.decode()
+    assert run(["doctor", "--json", "--data", str(folder)]) == 1
+    checks = {row["name"]: row for row in map(json.loads, capsysbinary.readouterr().out.splitlines())}
+    assert not checks["policies"]["ok"]
+
+
 @pytest.mark.parametrize("damage", ["gone", "rotten"])
 def test_an_item_that_the_source_lost_is_not_well(status: Status, folder: Path, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "one" / "photos" / "b"

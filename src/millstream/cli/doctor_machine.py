@@ -19,7 +19,7 @@ import msgspec
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.durable import nearest_existing
-from millstream.settings import Settings
+from millstream.settings import Settings, SettingsError
 
 NEEDED_BYTES = 2_000_000_000
 """Free space that the demo needs at most, its copies included."""
@@ -52,13 +52,21 @@ def check_machine(settings: Settings, clock: Clock | None = None) -> Iterator[Ch
     yield Check("Python", sys.version_info >= (3, 11), version, "everything", "apt-get install python3 python3-venv")
     yield _sqlite()
     yield _folder("data folder", settings.folder, "the node", NEEDED_BYTES)
-    if not settings.policy_space:
-        yield _folder("policies", settings.policy_folder, "policies of duplication")
+    yield from _policies(settings)
     yield _folder("temporary files", Path(tempfile.gettempdir()), "Spark, and uploads to S3")
     yield _clock(settings.folder, clock or SystemClock())
     yield _synchronised()
     yield _open_files()
     yield _forks()
+
+
+def _policies(settings: Settings) -> Iterator[Check]:
+    """Whether policies can be saved in their folder; of those in a space, whether the store is configured."""
+    try:
+        if settings.policy_space is None:
+            yield _folder("policies", settings.policy_folder, "policies of duplication")
+    except SettingsError as error:
+        yield Check("policies", False, settings.mill.policies, "policies of duplication", str(error))
 
 
 def _sqlite() -> Check:

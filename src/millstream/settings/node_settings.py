@@ -104,9 +104,22 @@ class Settings(Section, frozen=True):
 
     @property
     def policy_space(self) -> tuple[str, str] | None:
-        """The store and the space where the duplication policy files lie; None where they are in a folder."""
+        """The store and the space where the duplication policy files lie; None where they are in a folder.
+
+        Raises :class:`SettingsError` where the setting has the form ``STORE:SPACE`` and names no configured store:
+        a folder that does not exist has no policies, and nothing would be copied.
+        """
         store, colon, space = self.mill.policies.partition(":")
-        return (store, space) if colon and store in self.store_urls else None
+        if colon and store in self.store_urls:
+            return store, space
+        if colon and "/" not in store and not self.policy_folder.exists():
+            known = ", ".join(sorted(self.store_urls))
+            raise SettingsError(
+                f"setting mill.policies: no store {store[:80]!r} is configured, and there is no folder "
+                f"{str(self.policy_folder)[:200]!r}; write STORE:SPACE with one of the stores {known}, or the path of a "
+                "folder"
+            )
+        return None
 
     @property
     def audit_log_space(self) -> tuple[str, str] | None:
