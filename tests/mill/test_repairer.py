@@ -11,11 +11,13 @@ import pytest
 
 from millstream.core.cid import cid_of
 from millstream.mill.configured_stores import QUARANTINE
+from millstream.mill.errors import UnresolvedError
 from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef
+from millstream.mill.repair.bit_errors import BitErrorProcessor
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer, RepairProcessor
 from millstream.mill.repair.vote import RepairDecision
@@ -250,3 +252,38 @@ def test_a_repair_task_that_is_refused_becomes_a_bit_error_for_people(world: Any
     queue, error = result.tasks[0]
     assert queue == QueueName.BIT_ERROR
     assert isinstance(error, BitError) and "no copy has the recorded checksum" in error.detail
+
+
+def refused_task(world: Any) -> BitError:
+    """The task for people after a repair of "folder/item 0" was refused."""
+    ((_, error),) = RepairProcessor(repairer(world)).process(Repair("s", "folder/item 0"), 1).tasks
+    assert isinstance(error, BitError)
+    return error
+
+
+def retry(world: Any, error: BitError) -> str:
+    processor = BitErrorProcessor(BitChecker(world.providers, world.manifest), repairer(world))
+    return processor.process(error, 1).summary
+
+
+def test_a_refused_repair_ends_well_when_it_is_redriven_after_the_content_was_put_back(world: Any) -> None:
+    for seed, store in enumerate("123"):
+        flip_bit(path(world, item(store)), seed)
+    error = refused_task(world)
+    with pytest.raises(UnresolvedError, match="no copy has the recorded checksum"):
+        retry(world, error)
+    assert len(RepairLog(world.engine).last()) == 1  # the retry reads, and records no further refusal
+    world.stores["3"].put("s", "folder/item 0", io.BytesIO(BODY + bytes([0])))
+    assert retry(world, error) == "'folder/item 0': 2 copies repaired"
+    assert all(world.read(item(store)) == BODY + bytes([0]) for store in "123")
+    assert retry(world, error) == "'folder/item 0' is in order"
+
+
+def test_a_retried_repair_that_is_refused_names_the_present_reason(world: Any) -> None:
+    for seed, store in enumerate("123"):
+        flip_bit(path(world, item(store)), seed)
+    error = refused_task(world)
+    for store in "123":
+        world.stores[store].put("s", "folder/item 0", io.BytesIO(b"new content"))
+    with pytest.raises(UnresolvedError, match=r"^'folder/item 0': all copies have the same content"):
+        retry(world, error)

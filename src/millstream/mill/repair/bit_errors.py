@@ -9,11 +9,12 @@ from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.integrity_outcomes import CheckRow
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.repair.repairer import Repairer, RepairResult
+from millstream.mill.repair.vote import RepairDecision
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError
 
 REFUSED = "repair"
-"""The row of an error that a repair has left: there is nothing that could be retried."""
+"""The row of an error that a repair has left, with the reason as its detail."""
 
 _AUDIT = CheckRow.AUDIT_DIFFERS
 _UNRECORDED = (CheckRow.UNRECORDED_DIFFERS, CheckRow.CONTRADICTED)
@@ -34,7 +35,7 @@ class BitErrorProcessor:
         """Raises :class:`UnresolvedError` with the place, the row and the reason in its text."""
         place = ItemRef(task.store, task.space, task.content_id)
         if task.row == REFUSED:
-            raise UnresolvedError(f"{place}: {task.detail}" if task.store else f"{task.content_id!r}: {task.detail}")
+            return self._repair_again(task, place)
         checked = self._checker.check(place)
         found = checked.result
         if checked.outcome.verdict in (CheckVerdict.SUCCESS, CheckVerdict.IGNORE):
@@ -45,6 +46,17 @@ class BitErrorProcessor:
         if checked.missed is not None:
             return TaskResult(f"{place}: the audit gets what it lacks", checks=(found,), missed=(checked.missed,))
         return self._vote(place, checked)
+
+    def _repair_again(self, task: BitError, place: ItemRef) -> TaskResult:
+        """Repair an item that a repair has left: its cause may be gone, when a dead letter is redriven."""
+        shown = str(place) if task.store else repr(task.content_id)
+        plan = self._repairer.plan(task.space, task.content_id)
+        if plan.decision == RepairDecision.REFUSE:
+            raise UnresolvedError(f"{shown}: {'; '.join(plan.reasons)}")
+        result = self._repairer.repair(task.space, task.content_id, task.detail)
+        if result.refused:
+            raise UnresolvedError(f"{shown}: {'; '.join(event.reason for event in result.refused)}")
+        return TaskResult(f"{shown}: {result.repaired} copies repaired" if result.repaired else f"{shown} is in order")
 
     def _vote(self, place: ItemRef, checked: CheckedItem) -> TaskResult:
         found = checked.result
