@@ -58,6 +58,25 @@ def test_a_policy_whose_copies_are_all_in_order_is_well(status: Status) -> None:
     assert "  OK" in printed
 
 
+def test_a_copy_in_a_store_that_was_removed_from_the_settings_is_not_well(folder: Path, status: Status) -> None:
+    settings = folder / "millstream.toml"
+    whole = settings.read_text()
+    settings.write_text(whole.partition("[stores.two]")[0])
+    code, found, printed = status()
+    assert (code, found["well"], found["ok"]) == (1, False, False)
+    assert [issue["kind"] for issue in found["issues"]] == ["store-not-configured"]
+    what = "the store two is not in the settings of this process, and a policy names it; 3 copies are recorded there"
+    assert f"    NOT AVAILABLE: {what}" in printed
+    assert "`millstream mill retire two`" in printed
+    policies = folder / "policies" / "me-duplication-policy.json"
+    policies.write_bytes(encode_policy(Policy("me", ignored=("photos",))))
+    assert [issue["what"] for issue in status()[1]["issues"] if issue["kind"] == "store-not-configured"] == [
+        "the store two is not in the settings of this process; 3 copies are recorded there"
+    ]
+    settings.write_text(whole)
+    assert "store-not-configured" not in {issue["kind"] for issue in status()[1]["issues"]}
+
+
 def test_a_node_whose_policies_are_in_an_unknown_store_is_not_one_without_policies(
     folder: Path, status: Status, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

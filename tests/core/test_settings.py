@@ -134,7 +134,9 @@ def test_a_node_without_settings_has_everything_in_its_folder(tmp_path: Path) ->
     assert settings.policy_folder == tmp_path / "policies"
 
 
-def test_policies_in_a_store_that_is_not_configured_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_in_a_store_that_is_not_configured_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     settings, _ = load_settings({"data": str(tmp_path), "mill": {"policies": "primry:policies"}}, environment={})
     with pytest.raises(SettingsError, match=r"mill\.policies: no store 'primry' is configured.* stores primary"):

@@ -120,7 +120,7 @@ def test_checks_and_reports_are_in_order_once_a_removed_store_is_retired(data: P
 def test_a_store_that_is_in_use_is_not_retired(data: Path, mill: Run) -> None:
     mill("duplicate")
     told = mill("retire", "three", "--yes")
-    assert (told.code, "remove its section [stores.three] first" in told.err) == (2, True)
+    assert (told.code, "remove its section there first" in told.err) == (2, True)
     write_settings(data, "one", "two")
     for stores in (("one", "three"), ("three", "one")):
         write_policy(data, *stores)

@@ -13,6 +13,7 @@ import pytest
 from mill_looping import TO_2, TO_3, Bits, Producer, one_policy, take
 
 from millstream.cli.main import run
+from millstream.core.shown_commands import arguments
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.item_ref import ItemRef
@@ -241,3 +242,14 @@ def test_checks_of_a_store_that_is_away_are_made_when_it_is_back(world: Any, tmp
 )
 def test_what_to_look_at_depends_on_the_kind_of_store(url: str, question: str) -> None:
     assert question in absence_question(url)
+
+
+@pytest.mark.parametrize("name", ["-disk", "my disk"])
+def test_the_command_for_a_new_disk_names_the_store_as_a_shell_takes_it(
+    new_world: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    world = new_world({name: LocalStore(tmp_path / "disk")})
+    world.put(ItemRef(name, "s", "a"), b"x")
+    with pytest.raises(StoreUnavailableError) as told:
+        MountCheck(world.manifest, world.clock).require(name, world.stores[name], list)
+    assert f"run `millstream store create {arguments(name)} SPACE`" in str(told.value)

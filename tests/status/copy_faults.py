@@ -103,6 +103,15 @@ def rejected_plan(desk: FaultyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def not_configured(desk: FaultyNode) -> Iterator[None]:
+    path = desk.folder / "policies" / policy_file("local")
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b'"two"', b'"gone"'))
+    yield
+    path.write_bytes(before)
+
+
+@contextlib.contextmanager
 def policy_broken(desk: FaultyNode) -> Iterator[None]:
     path = desk.folder / "policies" / policy_file("local")
     before = path.read_bytes()

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from millstream.core.clock import Clock
+from millstream.core.shown_commands import arguments
 from millstream.mill.manifest import Manifest
 from millstream.stores.protocol import Store, StoreUnavailableError
 from millstream.stores.sources import absence_question
@@ -41,7 +42,7 @@ class MountCheck:
             raise StoreUnavailableError(
                 f"store {name!r} at {store.url} is empty, but the manifest lists items in it: "
                 f"{absence_question(store.url)} If a new store replaced it, run `millstream store "
-                f"create {name} SPACE`"
+                f"create {arguments(name)} SPACE`"
             )
         with self._lock:
             self._seen[name] = now

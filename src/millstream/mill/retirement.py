@@ -169,8 +169,8 @@ class StoreRetirement:
     def _require_removed(self, store: str) -> None:
         if store in self._urls:
             raise StoreInUseError(
-                f"store {store!r} is in the settings: remove its section [stores.{store}] first, and restart the "
-                "processes of the node"
+                f"store {store!r} is in the settings: remove its section there first, and restart the processes of the "
+                "node"
             )
         for account, policy in self._policies.by_account.items():
             pair = next((pair for pair in policy.pairs if store in (pair.source, pair.destination)), None)

@@ -116,8 +116,8 @@ class Settings(Section, frozen=True):
             known = ", ".join(sorted(self.store_urls))
             raise SettingsError(
                 f"setting mill.policies: no store {store[:80]!r} is configured, and there is no folder "
-                f"{str(self.policy_folder)[:200]!r}; write STORE:SPACE with one of the stores {known}, or the path of a "
-                "folder"
+                f"{str(self.policy_folder)[:200]!r}; write STORE:SPACE with one of the stores {known}, or the path of "
+                "a folder"
             )
         return None
 

@@ -101,7 +101,8 @@ def _print_events(events: Sequence[RepairEvent], as_json: bool) -> None:
             print_json(event)
         else:
             what = f"repaired from store {event.good}" if event.healed else "not repaired"
-            echo_line(f"{event.space}/{event.content_id} {event.store}: {what}: {event.reason}")
+            store = f" {event.store}" if event.store else ""  # a refusal may concern all copies
+            echo_line(f"{event.space}/{event.content_id}{store}: {what}: {event.reason}")
 
 
 def _check(node: Node, store: str, space: str) -> IntegrityReport:

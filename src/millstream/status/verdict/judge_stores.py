@@ -13,8 +13,9 @@ from millstream.status.verdict.models import Issue
 
 
 def store_issues(facts: Facts) -> Iterator[Issue]:
-    """Issues of each store that has answered."""
+    """Issues of each store that has answered, and of stores that are not in the settings."""
     known = known_copies(facts)
+    yield from _not_configured(facts, known)
     for state in facts.stores:
         answer, name = state.answer, state.store
         if answer is None or state.hangs:
@@ -41,6 +42,19 @@ def store_issues(facts: Facts) -> Iterator[Issue]:
         if answer.free_bytes is not None and answer.free_bytes < facts.limits.least_free:
             text = f"the disk of the store {name} has {size_text(answer.free_bytes)} free"
             yield make_issue("store-full", name, text, page)
+
+
+def _not_configured(facts: Facts, known: Mapping[tuple[str, str], int]) -> Iterator[Issue]:
+    """Stores that policies or records name, and the settings of this process do not."""
+    configured = {state.store for state in facts.stores}
+    policies = () if facts.copies is None else facts.copies.policies.by_account.values()
+    in_policies = {store for policy in policies for pair in policy.pairs for store in (pair.source, pair.destination)}
+    for name in sorted({*in_policies, *(store for store, _ in known)} - configured):
+        total = sum(items for (store, _), items in known.items() if store == name)
+        text = f"the store {name} is not in the settings of this process"
+        text += ", and a policy names it" if name in in_policies else ""
+        text += f"; {counted(total, 'copy is', 'copies are')} recorded there" if total else ""
+        yield make_issue("store-not-configured", name, text, "/policies", count=max(total, 1))
 
 
 def known_copies(facts: Facts) -> Mapping[tuple[str, str], int]:

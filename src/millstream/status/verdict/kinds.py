@@ -12,7 +12,10 @@ BAD, WARN = "bad", "warn"
 
 
 class IssueKind(msgspec.Struct, frozen=True):
-    """``area`` is the part of the overview that is concerned; texts in braces are filled in by the issue."""
+    """``area`` is the part of the overview that is concerned; texts in braces are filled in by the issue.
+
+    ``{argument}`` is its subject as the argument of a command, ``{subject}`` as the value of an option.
+    """
 
     area: str
     severity: str
@@ -35,6 +38,13 @@ KINDS: Mapping[str, IssueKind] = {
         BAD,
         "The store answers, but its content is gone: usually its disk is not mounted.",
         "mount the disk; if it was replaced by a new one, run `millstream store create {argument} SPACE`",
+    ),
+    "store-not-configured": IssueKind(
+        "copies",
+        BAD,
+        "Its copies can be neither read, checked nor repaired, and policies copy nothing to it or from it.",
+        "add its section to the settings if it is missing there (on all members), and restart the processes of the "
+        "node; if it was removed for good, remove it from the policies, then run `millstream mill retire {argument}`",
     ),
     "space-missing": IssueKind(
         "copies",
@@ -321,5 +331,5 @@ KINDS: Mapping[str, IssueKind] = {
 }
 """Each kind of issue, by its name."""
 
-STORE_PROBLEMS = frozenset({"store-unreachable", "store-not-mounted"})
+STORE_PROBLEMS = frozenset({"store-unreachable", "store-not-mounted", "store-not-configured"})
 """The kinds of issues of a store that cannot be used at all."""
