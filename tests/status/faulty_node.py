@@ -48,6 +48,7 @@ from millstream.node import Node
 from millstream.node.databases import DatabasesPart
 from millstream.node.members.membership import Membership
 from millstream.node.members.node_members import NodeMembers
+from millstream.node.members.shared_settings import shared_settings
 from millstream.queue import LogWorkQueue, queue_log
 from millstream.settings import load_settings
 from millstream.status.node_view import NodeView
@@ -456,6 +457,17 @@ def member_versions(desk: FaultyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def member_settings(desk: FaultyNode) -> Iterator[None]:
+    _, other = join(desk), join(desk)
+    known = desk.node.settings
+    alone = msgspec.structs.replace(known, stores={"one": known.stores["one"]})
+    other.details = msgspec.structs.replace(other.details, settings=shared_settings(alone))
+    assert other.renew()
+    yield
+    other.table.leave(other.id)
+
+
+@contextlib.contextmanager
 def clock_off(desk: FaultyNode) -> Iterator[None]:
     desk.clock.jump(-2 * HOUR)
     yield
@@ -505,5 +517,6 @@ FAULTS: dict[str, Fault] = {
     "a member lost": member_lost,
     "a role without an owner": role_unowned,
     "members of different versions": member_versions,
+    "members with different settings": member_settings,
 }
 """How each row of the table in ``docs/explanation/verdict.md`` is caused, and mended at the end of its block."""

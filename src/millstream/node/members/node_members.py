@@ -17,6 +17,7 @@ from millstream.node.context import NodeContext
 from millstream.node.members.member_table import MemberTable
 from millstream.node.members.members_status import MemberDetails, MembersStatus
 from millstream.node.members.membership import Membership
+from millstream.node.members.shared_settings import shared_settings
 from millstream.node.members.upgrade import await_upgrade
 from millstream.stores.audit.holders import Holders
 
@@ -72,6 +73,7 @@ class NodeMembers:
                 schema=SCHEMA_VERSION,
                 roles=roles,
                 addresses=addresses,
+                settings=shared_settings(self._context.settings),
             ),
         )
 

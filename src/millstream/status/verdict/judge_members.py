@@ -30,6 +30,7 @@ def member_issues(facts: Facts) -> Iterator[Issue]:
         if status.at - role.since > _UNOWNED_LEASES * status.lease:
             yield _unowned(role, status)
     yield from _versions(status)
+    yield from settings_issues(status)
 
 
 def _lost(host: str, members: list[Member], now: int) -> Issue:
@@ -60,3 +61,19 @@ def _versions(status: MembersStatus) -> Iterator[Issue]:
         versions = "; ".join(f"{version} ({', '.join(ids)})" for version, ids in sorted(by_version.items()))
         text = f"members of different versions serve the node: {versions}"
         yield make_issue("member-versions", "members", text, "/members", count=len(by_version))
+
+
+def settings_issues(status: MembersStatus) -> Iterator[Issue]:
+    """Parts of the settings that differ between members; only those of one version have comparable checksums."""
+    by_part: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for member in status.serving:
+        for part, checksum in member.details.settings.items():
+            by_part.setdefault((part, member.details.version), {}).setdefault(checksum, []).append(member.id)
+    texts = [
+        f"{part} ({' differs from '.join(', '.join(ids) for ids in groups.values())})"
+        for (part, _), groups in sorted(by_part.items())
+        if len(groups) > 1
+    ]
+    if texts:
+        text = f"members have different settings: {'; '.join(texts)}"
+        yield make_issue("member-settings", "members", text, "/members", count=len(texts))

@@ -305,6 +305,13 @@ KINDS: Mapping[str, IssueKind] = {
         "Only some members have the functions of the newer version.",
         "upgrade the other members, one after the other: `millstream node drain ID`, then restart the process",
     ),
+    "member-settings": IssueKind(
+        "node",
+        BAD,
+        "What is copied, checked, batched or anchored, and where, depends on the member that does the work.",
+        "compare the output of `millstream config show` on their hosts, correct the settings, and restart the members "
+        "one after the other",
+    ),
     "disk": IssueKind(
         "node",
         BAD,

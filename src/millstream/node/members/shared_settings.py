@@ -1,0 +1,37 @@
+"""The settings that all members of a node must share, as short checksums which members compare."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from millstream.settings import Settings
+
+
+def shared_settings(settings: Settings) -> Mapping[str, str]:
+    """A checksum (hex) for each part of *settings* that must be the same on all members, by the name of the part.
+
+    Of URLs only the database, or the bucket and its prefix, count: hosts may reach a server under different addresses,
+    mount a folder at different paths, and have different credentials.
+    """
+    parts: Mapping[str, object] = {
+        "anchoring.cas": _location(settings.anchoring.cas),
+        "batching": settings.batching,
+        "log.rules": settings.log.rules,
+        "log.store": _location(settings.log.store),
+        "mill": (settings.mill.account, settings.policy_space, settings.mill.audit_log),
+        "queue.database": _location(settings.queue.database),
+        "stores": sorted((name, _location(one.url), one.audited) for name, one in settings.stores.items()),
+    }
+    return {name: hashlib.sha256(msgspec.json.encode(part)).hexdigest()[:16] for name, part in parts.items()}
+
+
+def _location(url: str) -> str:
+    """What *url* names on its server: the same for all hosts. Empty for a path on this host."""
+    parts = urlsplit(url)
+    if parts.scheme == "s3":
+        return f"{parts.netloc}{parts.path}".rstrip("/")
+    return parts.path.strip("/") if parts.scheme in ("mysql", "mariadb", "postgresql") else ""

@@ -1,0 +1,77 @@
+"""Which differences between the settings of two members count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from millstream.node.members.members_status import Member, MemberDetails, MembersStatus
+from millstream.node.members.shared_settings import shared_settings
+from millstream.settings import load_settings
+from millstream.status.verdict.judge_members import settings_issues
+
+SETTINGS = """
+[node]
+database = "postgresql://a:secret@db/node"
+[log]
+store = "postgresql://a:secret@db/logs"
+[anchoring]
+cas = "s3://records/cas?endpoint=https://s3.example&credentials=A"
+[stores.one]
+url = "s3://records/one?endpoint=https://s3.example"
+[stores.two]
+url = "file:///mnt/two"
+[mill]
+policies = "one:policies"
+"""
+
+
+def differences(folder: Path, before: str, after: str) -> Sequence[str]:
+    """The parts that differ from :data:`SETTINGS` where *before* is replaced by *after*."""
+    assert before in SETTINGS
+    found = []
+    for text in (SETTINGS, SETTINGS.replace(before, after)):
+        (folder / "millstream.toml").write_text(text)
+        found.append(shared_settings(load_settings({"data": str(folder)}, environment={})[0]))
+    return [part for part, checksum in found[0].items() if found[1][part] != checksum]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "parts"),
+    [
+        ("a:secret@db/logs", "b:other@10.0.0.1:5433/logs?password_file=/p", []),
+        ("https://s3.example&credentials=A", "https://s3.internal&profile=B", []),
+        ("file:///mnt/two", "file:///srv/two", []),
+        ("[node]", '[console]\nsession_hours = 1\n[logging]\nlevel = "debug"\n[node]', []),
+        ("@db/logs", "@db/log", ["log.store"]),
+        ("s3://records/cas", "s3://record/cas", ["anchoring.cas"]),
+        ("s3://records/one", "s3://records/on", ["stores"]),
+        ('[stores.two]\nurl = "file:///mnt/two"\n', "", ["stores"]),
+        ("file:///mnt/two", 'file:///mnt/two"\naudited = true\nmost_bytes = "1GB', ["stores"]),
+        ("one:policies", "two:policies", ["mill"]),
+        ("[node]", '[batching]\nwindow = "1h"\n[node]', ["batching"]),
+        ("[node]", '[[log.rules]]\nlog = "a*"\nmax_age = "1d"\n[node]', ["log.rules"]),
+    ],
+)
+def test_members_differ_in_what_is_done_and_not_in_how_servers_are_reached(
+    tmp_path: Path, before: str, after: str, parts: Sequence[str]
+) -> None:
+    assert differences(tmp_path, before, after) == parts
+
+
+def test_only_members_of_one_version_are_compared() -> None:
+    def member(name: str, version: str, **settings: str) -> Member:
+        details = MemberDetails(host="h", pid=1, version=version, settings=settings)
+        return Member(id=name, since=0, seen=0, until=9, ended=None, draining=False, details=details)
+
+    def what(*members: Member) -> Sequence[str]:
+        return [issue.what for issue in settings_issues(MembersStatus(at=1, lease=1, members=members, unowned=()))]
+
+    one, old = member("a", "2", stores="x", batching="y"), member("b", "1", stores="z")
+    assert what(one, old, member("c", "2"), member("d", "2", stores="x", batching="y")) == []
+    other = member("e", "2", stores="X", batching="y")
+    assert what(one, other) == ["members have different settings: stores (a differs from e)"]
+    assert what(one, msgspec.structs.replace(other, until=0)) == []  # it is lost
