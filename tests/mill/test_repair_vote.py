@@ -89,7 +89,7 @@ def test_a_damaged_row_of_the_manifest_is_outvoted_by_the_audit_log_and_the_othe
     [
         ("a", ["b", "c"], "no copy has the recorded checksum"),
         ("a", ["b"], "no copy has the recorded checksum"),
-        ("a", [SourceAnswer.MISSING], "no copy can be read"),
+        ("a", [SourceAnswer.MISSING], "if the item was deleted everywhere, record its deletion in every store"),
         ("a", ["b", "b", "b"], "the manifest has another checksum"),
         ("ab", ["a", "b", "b"], "manifest and audit log differ"),
         ("", ["a", "b"], "no checksum was recorded"),

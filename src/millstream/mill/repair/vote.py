@@ -90,6 +90,7 @@ class RepairPlan(msgspec.Struct, frozen=True):
 _ANSWERS = frozenset(SourceAnswer)
 _ACCEPT = "record the right content with `millstream mill accept`"
 _FORGET = "record the deletion (`millstream mill forget`)"
+_FORGET_ALL = "record its deletion in every store that lists it (`millstream mill forget`)"
 _PUT_BACK = "put the recorded bytes back (`millstream store get`), or record these (`millstream mill accept`)"
 _RESTORE = "put back what was recorded (`millstream mill repair SPACE ID --restore-source`)"
 
@@ -138,7 +139,10 @@ def _elect(copies: Sequence[CopyReading]) -> tuple[str | None, str]:
 def _explain_no_match(votes: Sequence[str]) -> str:
     """The reason why none of the *votes*, the checksums of readable copies, is the recorded one."""
     if not votes:
-        return "no copy can be read: make a store that has a copy available, then repair the item again"
+        return (
+            "no copy can be read: make a store that has a copy available, then repair the item again; if the item was "
+            f"deleted everywhere, {_FORGET_ALL}"
+        )
     if len(votes) > 1 and len(set(votes)) == 1:
         return f"all copies have the same content, but the manifest has another checksum; if they are right, {_ACCEPT}"
     return f"no copy has the recorded checksum: restore the item from a backup, or {_ACCEPT}"
