@@ -167,7 +167,7 @@ def test_a_retired_digest_is_renewed_with_another_one(
     assert renewal["document"].startswith("timestamp-renewal/v1\nsha512\n1\n")
     assert _checked(node, proof, trust, 1).renewals == 1
     wrong = StampedNode(tmp_path / "wrong", [short], "timestamp_retired_digests = ['sha256']")
-    assert "which timestamp_retired_digests has too" in wrong.command("anchor", "timestamps").err
+    assert "which is also in timestamp_retired_digests" in wrong.command("anchor", "timestamps").err
 
 
 def test_the_tree_of_a_renewal_is_that_of_the_page(node: StampedNode, short: TimestampAuthority) -> None:
