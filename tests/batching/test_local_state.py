@@ -15,6 +15,7 @@ from millstream.batching.errors import BatchServiceError
 from millstream.batching.local_state import UnsavedState, local_state
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.core.documents import DatabaseDocument, DatabaseDocuments, DocumentBusyError, FileDocument
+from millstream.log import WriterBusyError
 
 NAME = "batching/batches.state"
 
@@ -125,6 +126,18 @@ def test_a_state_of_another_log_and_bytes_that_are_no_state_are_not_newer(host: 
         assert read_state(host.state(), "readings", "batches") == state_at(100)
         with local_state(host.saved(), host.file) as state:
             assert read_state(FileDocument(state.path), "readings", "batches") == state_at(100)
+
+
+def test_a_refused_stream_leaves_the_state_of_the_file_to_the_service_at_work(host: Host) -> None:
+    stream(host, 100)
+    stream_without_end(host, 200)
+    service = host.state()
+    assert read_state(service, "readings", "batches") == state_at(200)
+    with pytest.raises(WriterBusyError), local_state(host.saved(), host.file):
+        raise WriterBusyError("the service writes the output")
+    assert (position(host), read_state(host.file, "readings", "batches")) == (100, state_at(200))
+    write_state(service, state_at(300))
+    assert position(host) == 300
 
 
 def test_a_stream_is_refused_whose_state_only_the_folder_has(host: Host) -> None:

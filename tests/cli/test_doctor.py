@@ -80,6 +80,19 @@ def test_a_package_is_optional_until_the_settings_need_it(doctor: Doctor, monkey
     assert checks["rabbitmq"]["optional"]
 
 
+def test_a_server_without_uvloop_is_in_order(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = importlib.metadata.version
+
+    def without(name: str) -> str:
+        if name == "uvloop":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without)
+    code, checks = doctor("[serve]\nregistry_http = '127.0.0.1:0'\n")
+    assert code == 0 and not checks["serve"]["optional"] and "uvloop 0" not in checks["serve"]["found"]
+
+
 def test_programs_that_are_missing_are_named_with_their_packages_and_nothing_fails(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -330,6 +330,17 @@ def _member_versions(desk: RunningNode) -> Iterator[None]:
     assert other.end() == 0
 
 
+@contextlib.contextmanager
+def _member_settings(desk: RunningNode) -> Iterator[None]:
+    code = (
+        "import os, sys\nos.environ['MILLSTREAM_MILL__ACCOUNT'] = 'other'\n"
+        "from millstream.cli.main import run\nsys.exit(run(sys.argv[1:]))"
+    )
+    other = another_member(desk, sys.executable, "-c", code)
+    yield
+    assert other.end() == 0
+
+
 def _stopped(name: str) -> Callable[[RunningNode], contextlib.AbstractContextManager[None]]:
     @contextlib.contextmanager
     def cause(desk: RunningNode) -> Iterator[None]:
@@ -382,7 +393,9 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
         "a store not mounted", "a store read-only", "the disk of a store full", "the disk of the node full",
     }  # fmt: skip
     by_servers = {"a store that hangs", "the MQTT broker stopped"}
-    by_members = {"a member lost", "a role without an owner", "members of different versions"}
+    by_members = {
+        "a member lost", "a role without an owner", "members of different versions", "members with different settings",
+    }  # fmt: skip
     by_witness = {"a witness that does not answer", "a ledger that was forked"}
     elsewhere = (
         by_mounts
@@ -425,6 +438,9 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
             _member_killed, "shared"),
         Row("members of different versions", "a second `millstream serve` of another version", "member-versions",
             documented["members of different versions"][2], _member_versions, "shared"),
+        Row("members with different settings", "a second `millstream serve` with another `mill.account`",
+            "member-settings", r"members have different settings: mill \(.* differs from .*\)", _member_settings,
+            "shared"),
         Row("a role without an owner", "draining the only member", "role-unowned",
             "no member runs the role upkeep, which 1 member offers; all of them drain", _role_unowned, "shared"),
         Row("the database stopped", "`kill -9` of MariaDB, which has the log", "database",

@@ -5,12 +5,39 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+import sqlalchemy as sa
 from in_process import asked_in_process
 
 from millstream.node import Node
+from millstream.rest.views import system
 from millstream.settings import load_settings
+from millstream.testing.waiting import until
+
+
+def test_a_registry_database_that_does_not_answer_holds_up_one_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, holding = f"sqlite:///{tmp_path / 'dids.db'}", threading.Event()
+    engine = sa.create_engine(database)
+    monkeypatch.setattr(system, "_LOOK_SECONDS", 0.01)
+    with Node.open(load_settings({"data": str(tmp_path / "node")})[0], create=True) as node:
+        assert node.stores.manifest is not None
+    with asked_in_process(tmp_path / "node") as asked:
+        monkeypatch.setattr(asked.node.databases, "at", lambda _url: engine)
+        assert system._registry_problem(asked.app, database) == ""
+        monkeypatch.setattr(asked.node.databases, "at", lambda _url: holding.wait(60) and engine)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(system._registry_problem, asked.app, database)
+            until(system._looking.locked, "the first look")
+            assert system._registry_problem(asked.app, database) == "it has not answered an earlier look yet"
+            holding.set()
+            assert first.result() == ""
+    engine.dispose()
 
 
 def test_changes_and_pages_that_need_a_failing_database_say_when_to_try_again(tmp_path: Path) -> None:

@@ -54,6 +54,16 @@ def test_tables_are_looked_for_once_for_each_engine(tmp_path: Path, made: Callab
         assert database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
 
 
+def test_a_pool_without_a_free_connection_is_a_busy_database(tmp_path: Path) -> None:
+    engine = sa.create_engine(
+        f"sqlite:///{tmp_path / 'node.db'}",
+        poolclass=sa.pool.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0.01,
+    )  # fmt: skip
+    with engine.connect(), pytest.raises(SqlBusyError, match="no free connection for this process"):
+        SqlDatabase(engine, VirtualClock(), sa.MetaData()).query(lambda connection: connection.execute(sa.select(1)).all())
+    engine.dispose()
+
+
 def test_tables_are_looked_for_by_the_one_that_allows_for_others() -> None:
     source = Path(millstream.__file__).parent
     users = {

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from millstream.core.clock import SystemClock
+from millstream.core.message import Message
 from millstream.log import LogSpec, LogStore, open_store
 from millstream.log.backends.mysql import MysqlBackend, parse_address
 from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.log.encoding.columns import from_messages
 
 CONSUMER = "kitchen"
 SHORT, LONG = 200, 8_000
@@ -139,6 +141,13 @@ def test_mariadb_looks_at_as_many_rows_to_start_a_long_log_as_a_short_one(databa
             counts.append(sum(int(number) for _, number in rows))
     assert counts[0] > 5
     assert abs(counts[1] - counts[0]) < 100
+
+
+@pytest.mark.parametrize("size", [1, 3 << 20])
+def test_a_few_messages_of_any_size_are_columns_of_the_same_length(size: int) -> None:
+    columns = from_messages([Message(b"x" * size, source="a"), Message(b"", source="b" * size)])
+    assert columns.body.to_pylist() == [b"x" * size, b""]
+    assert columns.source.to_pylist() == ["a", "b" * size]
 
 
 def test_the_first_message_of_a_process_is_stored_without_loading_pandas(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millstream.core.cid import cid_of
@@ -23,6 +24,7 @@ from millstream.mill.repair.repairer import Repairer, RepairProcessor
 from millstream.mill.repair.vote import RepairDecision
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
+from millstream.mill.tombstones import record_deletions
 from millstream.stores import CasStore, LocalStore, MountedStore, StoreUnavailableError
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import FaultyStore, UnavailableStore
@@ -277,6 +279,21 @@ def test_a_refused_repair_ends_well_when_it_is_redriven_after_the_content_was_pu
     assert retry(world, error) == "'folder/item 0': 2 copies repaired"
     assert all(world.read(item(store)) == BODY + bytes([0]) for store in "123")
     assert retry(world, error) == "'folder/item 0' is in order"
+
+
+def test_a_refused_repair_ends_well_when_it_is_redriven_after_the_deletion_was_recorded(world: Any) -> None:
+    for seed, store in enumerate("123"):
+        flip_bit(path(world, item(store)), seed)
+    error, log = refused_task(world), RepairLog(world.engine)
+    before = len(log.last())
+    for store in "123":
+        path(world, item(store)).unlink()
+        record_deletions(world.providers, world.manifest, store, "s", ["folder/item 0"])
+    assert retry(world, error) == "'folder/item 0': its deletion is recorded"
+    assert len(log.last()) == before
+    with pytest.raises(UnresolvedError, match="check SPACE and CONTENT_ID"):
+        retry(world, msgspec.structs.replace(error, content_id="never recorded"))
+    assert len(log.last()) == before
 
 
 def test_a_retried_repair_that_is_refused_names_the_present_reason(world: Any) -> None:

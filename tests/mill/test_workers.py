@@ -242,6 +242,17 @@ def test_a_busy_worker_asks_a_queue_that_stays_empty_ever_less_often(world: Any,
     assert asked[-2:] == [30.5, 30.5], "it was not empty"
 
 
+def test_a_busy_worker_that_is_told_of_tasks_asks_all_queues_at_once(world: Any) -> None:
+    high, low = world.queue("high"), world.queue("low")
+    low.put([task(str(n)) for n in range(100)])
+    leaser = TaskLeaser([high, low], ProcessorRegistry({}), world.clock, visibility=60, fairness=0)
+    assert leaser.lease(busy=True)[0].queue is low
+    high.put([task("urgent")])
+    assert leaser.lease(busy=True)[0].queue is low
+    leaser.ask_all()
+    assert leaser.lease(busy=True)[0].queue is high
+
+
 def test_a_busy_worker_asks_an_empty_queue_after_two_seconds(world: Any) -> None:
     high, low = world.queue("high"), world.queue("low")
     low.put([task(str(n)) for n in range(100)])

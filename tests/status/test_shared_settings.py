@@ -52,6 +52,8 @@ def differences(folder: Path, before: str, after: str) -> Sequence[str]:
         ('[stores.two]\nurl = "file:///mnt/two"\n', "", ["stores"]),
         ("file:///mnt/two", 'file:///mnt/two"\naudited = true\nmost_bytes = "1GB', ["stores"]),
         ("one:policies", "two:policies", ["mill"]),
+        ("one:policies", "typo:policies", ["mill"]),
+        ("[node]", '[registry]\ndatabase = "postgresql://a@db/dids"\n[node]', ["registry.database"]),
         ("[node]", '[batching]\nwindow = "1h"\n[node]', ["batching"]),
         ("[node]", '[[log.rules]]\nlog = "a*"\nmax_age = "1d"\n[node]', ["log.rules"]),
     ],
@@ -60,6 +62,14 @@ def test_members_differ_in_what_is_done_and_not_in_how_servers_are_reached(
     tmp_path: Path, before: str, after: str, parts: Sequence[str]
 ) -> None:
     assert differences(tmp_path, before, after) == parts
+
+
+def test_the_order_of_settings_does_not_count(tmp_path: Path) -> None:
+    before, found = "[node]", list[object]()
+    for lines in ('source = "a"\nmax_delay = "5m"', 'max_delay = "5m"\nsource = "a"'):
+        (tmp_path / "millstream.toml").write_text(SETTINGS.replace(before, f"[[batching.override]]\n{lines}\n[node]"))
+        found.append(shared_settings(load_settings({"data": str(tmp_path)}, environment={})[0]))
+    assert found[0] == found[1]
 
 
 def test_only_members_of_one_version_are_compared() -> None:

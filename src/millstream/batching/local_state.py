@@ -47,14 +47,15 @@ def local_state(saved: Document, file: FileDocument) -> Iterator[StateFile]:
             file.path.unlink(missing_ok=True)
         elif not is_newer(unsaved, kept):
             file.write(kept)  # else the database gets the newer one of the file, at the end at the latest
-        is_checked = False
+        is_checked, begun = False, file.read()
 
         def keep(*, check: bool = True) -> None:
             nonlocal kept, is_checked
             written = file.read()
-            if written is not None and (written != kept or (check and not is_checked)):
-                saved.write(written)  # the first time also to learn whether another process has changed it
-                kept, is_checked = written, True
+            if written is None or (written in (kept, begun) if not check else written == kept and is_checked):
+                return
+            saved.write(written)  # the first time also to learn whether another process has changed it
+            kept, is_checked = written, True
 
         try:
             yield StateFile(file.path, keep)
@@ -64,7 +65,8 @@ def local_state(saved: Document, file: FileDocument) -> Iterator[StateFile]:
             except Exception:
                 _log.warning("the database did not take the state: it stays in %s for the next start", file)
                 raise
-            file.path.unlink(missing_ok=True)
+            if file.read() in (None, kept):
+                file.path.unlink(missing_ok=True)
 
 
 class UnsavedState:

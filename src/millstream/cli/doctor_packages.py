@@ -27,6 +27,9 @@ class Program(msgspec.Struct, frozen=True):
     needed_for: str
 
 
+_OPTIONAL = frozenset({"uvloop"})
+"""Without it servers run in the event loop of asyncio."""
+
 _TESTS = "tests, and benchmarks for comparison"
 PROGRAMS = (
     Program("MariaDB", "mariadbd", "mariadb-server", _TESTS),
@@ -44,8 +47,12 @@ def check_packages(needed: Collection[str], java: str = "") -> Iterator[Check]:
     """Checks of every extra (those in *needed* are required), and of the *java* that Spark would use."""
     for extra, packages in extras().items():
         found = {name: _version(name) for name in packages}
-        absent = [name for name, version in found.items() if version is None]
-        text = f"without {', '.join(absent)}" if absent else ", ".join(f"{name} {found[name]}" for name in packages)
+        absent = [name for name, version in found.items() if version is None and name not in _OPTIONAL]
+        text = (
+            f"without {', '.join(absent)}"
+            if absent
+            else ", ".join(f"{name} {found[name] or 'not installed'}" for name in packages)
+        )
         fix = f"pip install 'millstream[{extra}]'"
         yield Check(extra, not absent, text, EXTRAS[extra].use, fix, optional=extra not in needed)
         if extra == "pipeline" and not absent:

@@ -62,6 +62,7 @@ class Console:
             MillstreamError: self._refused,
             sa.exc.OperationalError: self._without_database,
             sa.exc.InterfaceError: self._without_database,
+            sa.exc.TimeoutError: self._without_database,
             Exception: self._broken,
         }
         inner = Starlette(routes=routes, exception_handlers=handlers)
@@ -148,10 +149,12 @@ class Console:
         return await self._error_page(request, sentence(error), status_of(error))
 
     async def _without_database(self, request: Request, error: Exception) -> Response:
-        """A database failed below a view: it does not answer, is locked, or is full."""
-        assert isinstance(error, sa.exc.DBAPIError)
+        """A database failed below a view: it does not answer, is locked, or is full, or has no free connection."""
         _log.warning("a request failed: %s %s", request.method, request.url.path, exc_info=error)
-        return await self._refused(request, SqlBusyError(f"the database {describe_sql_failure(error)}"))
+        why = "has no free connection for this process: all are in use"
+        if isinstance(error, sa.exc.DBAPIError):
+            why = describe_sql_failure(error)
+        return await self._refused(request, SqlBusyError(f"the database {why}"))
 
     async def _broken(self, request: Request, _error: Exception) -> Response:
         text = "This is a fault of the console itself; the log of the process says where."

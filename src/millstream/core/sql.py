@@ -291,7 +291,12 @@ class SqlDatabase:
                     f"the database {_named(self.engine.url)} {describe_sql_failure(error)}"
                 ) from error
 
-        return current_patience().call(translated, self.clock)
+        try:
+            return current_patience().call(translated, self.clock)
+        except sa.exc.TimeoutError as error:  # it has waited for long
+            raise self.busy_error(
+                f"the database {_named(self.engine.url)} has no free connection for this process: all are in use"
+            ) from error
 
 
 def _named(url: sa.URL) -> str:

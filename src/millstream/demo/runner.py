@@ -82,11 +82,14 @@ class DemoRun(ClosesOnExit):
     def start_spark(self) -> None:
         """Start the Spark session."""
         self._spark = self._resources.enter_context(self.node.spark.session(registered=False))
+        if self.closing.is_set():
+            self._resources.close()
 
     def begin(self, name: str, work: Callable[[], None]) -> None:
         """Begin *work*, ahead of the stage *name*, in a thread."""
-        future = self._ahead[name] = Future[float]()
+        future = Future[float]()
         Thread(target=self._run_ahead, args=(work, future), name=f"demo-{name}", daemon=True).start()
+        self._ahead[name] = future
 
     def await_lead(self, name: str) -> Lead:
         """Wait for what was begun ahead of the stage *name*, if anything. Raises what that raised."""

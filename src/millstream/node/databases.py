@@ -82,6 +82,7 @@ class DatabasesPart:
         self._is_new = not (context.folder / DATABASE).exists()
         self._engines: dict[str, sa.Engine] = {}
         self._connecting = threading.Lock()
+        self._each_connecting: dict[str, threading.Lock] = {}
 
     @locked_cached_property
     def own(self) -> sa.Engine:
@@ -146,6 +147,8 @@ class DatabasesPart:
         if not url:
             return self.own
         with self._connecting:
+            alone = self._each_connecting.setdefault(url, threading.Lock())
+        with alone:  # a server that does not answer does not hold up the others
             if url not in self._engines:
                 self._engines[url] = self._connect(url)
             return self._engines[url]

@@ -7,6 +7,7 @@ and secret to PySpark, which it was written to accept from outside (``pyspark.ja
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -124,6 +125,7 @@ def start_gateway(
                 env=_environment(address, confs),
                 start_new_session=True,  # Ctrl-C is the driver's to handle
             )
+        atexit.register(process.kill)  # where this runs in a thread, the process may end meanwhile
         try:
             port, secret = _await_address(process, address, output, clock)
         except BaseException:
@@ -131,6 +133,8 @@ def start_gateway(
             _close_input(process)
             process.wait()
             raise
+        finally:
+            atexit.unregister(process.kill)
         return Gateway(process, port, secret, work)
 
 

@@ -76,7 +76,7 @@ def identity_of(path: Path) -> FileIdentity:
             return (inode,)
         with os.scandir(path) as entries:
             folder = next((entry for entry in entries if entry.name[0] != "." and entry.is_dir()), None)
-        return (inode,) if folder is None else (inode, folder.name, folder.inode())
+        return (inode,) if folder is None else (inode, os.fsencode(folder.name).hex(), folder.inode())
     except OSError:
         return ()
 

@@ -64,14 +64,13 @@ def queue_depths(engine: sa.Engine, clock: Clock, names: Sequence[str]) -> Mappi
 
 def _unless_absent(engine: sa.Engine, query: Callable[[sa.Connection], Result]) -> Result | None:
     """What *query* returns; None where the database of *engine* has no tables of queues."""
-    try:
-        with reading(engine) as connection:
+    with reading(engine) as connection:
+        try:
             return query(connection)
-    except (sa.exc.ProgrammingError, sa.exc.OperationalError):
-        with engine.connect() as connection:
-            if has_table(connection, tasks.name):
+        except (sa.exc.ProgrammingError, sa.exc.OperationalError):
+            if connection.invalidated or has_table(connection, tasks.name):
                 raise
-        return None
+            return None
 
 
 def _depths(connection: sa.Connection, now: int, names: Sequence[str]) -> Mapping[str, Depth]:

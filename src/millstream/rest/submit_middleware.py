@@ -139,6 +139,9 @@ class SubmitMiddleware:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
+            if outcome.fault is not None:  # the intake has logged it, and others may share it
+                response = internal_error()
+                return response.status_code, response.raw_headers, bytes(response.body)
             status = outcome.result()
             body = _encoder.encode(self._created(outcome.operation) or status)
         except MillstreamError as error:

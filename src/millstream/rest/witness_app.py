@@ -50,7 +50,8 @@ class _WitnessHandlers:
         try:
             answer = await run_in_threadpool(self._witness.add_checkpoint, body)
         except MillstreamError as error:
-            return PlainTextResponse(f"the witness cannot use its state now: {type(error).__name__}\n", 503)
+            text = f"the witness cannot use its state now: {type(error).__name__}\n"
+            return PlainTextResponse(text, 503, {"Retry-After": "1"})
         return Response(answer.body, answer.status, media_type=answer.media)
 
     async def _key(self, _: Request) -> Response:

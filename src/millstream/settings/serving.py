@@ -33,7 +33,8 @@ class HttpSettings(Section, frozen=True):
     A connection is closed if its request line and headers are not complete after ``header_timeout``, if no byte of a
     body arrives for ``body_timeout``, if a body arrives at less than 500 bytes per second, or if a response is not read
     for ``body_timeout``. Each server accepts ``max_connections`` connections, or fewer if the system limits open files.
-    If a database does not answer, requests wait ``database_timeout`` for it before they get 503 with ``Retry-After``.
+    If a database does not answer, requests retry for ``database_timeout`` before they get 503 with ``Retry-After``; a
+    server that accepts no packets holds the last attempt for up to 10 seconds, one that stops answering for up to 60.
     """
 
     header_timeout: Duration = Duration(20 * MICROSECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,6 +18,7 @@ from millstream.anchoring.errors import (
     LedgerError,
     ObservationBlockedError,
 )
+from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.registry import (
     OperationState,
     ProtocolVersion,
@@ -40,6 +41,7 @@ from millstream.anchoring.sidetree import (
     resolve,
     write_batch,
 )
+from millstream.anchoring.sidetree.batch_reader import OperationBatch, ReadBatch
 from millstream.anchoring.sidetree.encoding import canonical, decode, encode, hash_of
 from millstream.anchoring.sidetree.keys import _SECP256K1_ORDER
 from millstream.core.cid import CidForm, form_of
@@ -377,6 +379,27 @@ def test_what_a_registry_anchors_is_recorded_as_it_was_stored(
     for anew, stored in recorded:
         assert stored.rows == anew.rows and not stored.ids
         assert [(ids[seq], place) for seq, place in stored.places] == anew.ids
+
+
+def test_only_operations_of_the_own_batch_are_recorded_as_they_were_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of another registry may compare as equal to ours and differ: ``1`` and ``true`` in a delta."""
+    accepted, recorded = {"suffix": object()}, list[Any]()
+
+    class History:
+        def record(self, _entry: Any, _batch: Any, _fault: Any, *, accepted: Any) -> bool:
+            recorded.append(accepted)
+            return True
+
+    monkeypatch.setattr("millstream.anchoring.registry.operation_observer.read_entry", lambda *_a, **_k: (None, "bad"))
+    known = ReadBatch("1.ours", SIDETREE, (), OperationBatch((), ()))
+    for anchor in ("1.theirs", "1.ours"):
+        entry, files = LedgerEntry(anchor, "hash", 1, "", 0), cast("Any", _NoFiles())
+        observe_operations(cast("Any", History()), files, cast("Any", None), entry, known=known, accepted=accepted)  # type: ignore[arg-type]
+    assert recorded == [{}, accepted]
+
+
+class _NoFiles:
+    get = None
 
 
 def test_an_operation_with_two_ids_is_recorded_by_both(sqlite_fleet: Any, submit: Submit) -> None:

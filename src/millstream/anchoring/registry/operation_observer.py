@@ -87,7 +87,8 @@ def observe_operations(
     An entry whose files cannot be read because of an error of the types *postpone* is skipped and read again later:
     otherwise any writer to the ledger could block all its readers. Until then, the operations that need no provisional
     file are recorded, if the core files can be read. *judged* is called after everything was read and
-    before anything is recorded. The batch *known* is not parsed again; *accepted* are its operations by suffix.
+    before anything is recorded. The batch *known* is not parsed again; *accepted* are its operations by suffix, and of
+    no other entry: operations that compare as equal may differ (``1`` and ``true``).
 
     Raises :class:`ObservationBlockedError` if its files cannot be read for another reason, and :class:`LedgerError` if
     another process has recorded a different entry of this number.
@@ -107,7 +108,8 @@ def observe_operations(
         made = AnchorRecord(entry.number, entry.hash, count, text)
     else:
         judged()
-        recorded = history.record(entry, batch, fault, accepted=accepted)
+        is_known = known is not None and entry.anchor_string == known.anchor
+        recorded = history.record(entry, batch, fault, accepted=accepted if is_known else _NONE)
         made = AnchorRecord(entry.number, entry.hash, count, fault)
     if recorded:
         return made

@@ -20,7 +20,7 @@ Times = npt.NDArray[np.int64] | int | None
 MESSAGE_BYTES = 8
 """Approximate bytes that a message takes in a block besides its contents: lengths and times."""
 
-_FEW = 20
+_FEW, _SMALL = 20, 1 << 20
 
 HEADERS = MESSAGE_SCHEMA.field("headers").type
 
@@ -199,7 +199,7 @@ def _array(values: list[Any], kind: Any) -> Any:
 
     ``pa.array`` first imports pandas, where that is installed: a quarter of a second for the first append of a process.
     """
-    if len(values) > _FEW:
+    if len(values) > _FEW or max(map(len, values), default=0) > _SMALL:  # the builder checks no limit of memory
         return pa.array(values, kind)
     builder = pa.lib.StringBuilder()
     builder.append_values(values)

@@ -58,8 +58,9 @@ class Producer(Client):
 
     Messages that are sent at the same time travel together, at most *batch* of them and *batch_bytes* bytes of bodies
     in one call; those of a message group keep the order in which they were sent. At a server that takes batches (ours)
-    what is sent while other calls are under way does so by itself, unless *batch* is 1; none waits for company. With
-    *linger* (seconds, or a timedelta) each waits for so long, at any server.
+    what is sent while other calls are under way does so by itself, unless *batch* is 1; after a call with several
+    messages also what is sent by coroutines that are ready. None waits longer for company. With *linger* (seconds, or a
+    timedelta) each waits for so long, at any server. A call with several messages goes on if one sender is cancelled.
 
     >>> async with Producer("127.0.0.1:8081", ["orders"]) as producer:  # doctest: +SKIP
     ...     receipt = await producer.send(Message("orders", b"one coffee", message_group="table-4"))

@@ -51,7 +51,9 @@ class BitErrorProcessor:
         """Repair an item that a repair has left: its cause may be gone, when a dead letter is redriven."""
         shown = str(place) if task.store else repr(task.content_id)
         plan = self._repairer.plan(task.space, task.content_id)
-        if plan.decision == RepairDecision.REFUSE:
+        if plan.decision == RepairDecision.UNKNOWN and self._repairer.is_deleted(task.space, task.content_id):
+            return TaskResult(f"{shown}: its deletion is recorded")
+        if plan.decision in (RepairDecision.REFUSE, RepairDecision.UNKNOWN):
             raise UnresolvedError(f"{shown}: {'; '.join(plan.reasons)}")
         result = self._repairer.repair(task.space, task.content_id, task.detail)
         if result.refused:

@@ -79,6 +79,11 @@ class Repairer:
         """The plan of a repair of this item; reads every copy."""
         return self._plan(space, content_id, restore_source)[0]
 
+    def is_deleted(self, space: str, content_id: str) -> bool:
+        """Whether the deletion of this item is recorded in all stores that had it."""
+        rows = self._manifest.replicas(space, content_id)
+        return bool(rows) and all(row.deleted for row in rows)
+
     def _plan(self, space: str, content_id: str, restore_source: bool) -> tuple[RepairPlan, Mapping[str, CopyReading]]:
         """The plan, and what was read, by store."""
         named = self._sources(space) if self._sources else ()

@@ -104,7 +104,8 @@ class WorkerManager:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Look at the queues soon, if idle: tasks were put on them."""
+        """Look at the queues soon: tasks were put on them."""
+        self._leaser.ask_all()
         with self._changed:
             self._woken = True
             self._changed.notify_all()

@@ -51,6 +51,11 @@ class TaskLeaser:
         self._together: dict[WorkQueue, int] = {}
         self._empty: dict[WorkQueue, tuple[float, float]] = {}
         """Of queues that were empty: when they are asked again, and after how many seconds that is."""
+        self._asks_all = False
+
+    def ask_all(self) -> None:
+        """Ask all queues again at the next :meth:`lease`: tasks were put on them. Any thread may call this."""
+        self._asks_all = True
 
     def lease(self, *, busy: bool = False) -> list[LeasedTask]:
         """A take of the first queue that has any, or as much as one thread does together of its tasks. *busy* says that
@@ -60,6 +65,9 @@ class TaskLeaser:
         with one that was not: of tasks that take long no manager has more than it works on, so that others get some,
         too.
         """
+        if self._asks_all:
+            self._asks_all = False
+            self._empty.clear()
         for queue in self._order():
             now = self._clock.monotonic()
             again_at, pause = self._empty.get(queue, (now, EMPTY_SECONDS / 2))

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from millstream.settings import Settings
+from millstream.settings import Settings, SettingsError
 
 
 def shared_settings(settings: Settings) -> Mapping[str, str]:
@@ -22,11 +22,24 @@ def shared_settings(settings: Settings) -> Mapping[str, str]:
         "batching": settings.batching,
         "log.rules": settings.log.rules,
         "log.store": _location(settings.log.store),
-        "mill": (settings.mill.account, settings.policy_space, settings.mill.audit_log),
+        "mill": (settings.mill.account, _policies(settings), settings.mill.audit_log),
         "queue.database": _location(settings.queue.database),
+        "registry.database": _location(settings.registry.database),
         "stores": sorted((name, _location(one.url), one.audited) for name, one in settings.stores.items()),
     }
-    return {name: hashlib.sha256(msgspec.json.encode(part)).hexdigest()[:16] for name, part in parts.items()}
+    return {name: _checksum(part) for name, part in parts.items()}
+
+
+def _checksum(part: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(part, order="deterministic")).hexdigest()[:16]
+
+
+def _policies(settings: Settings) -> object:
+    """Where the policies lie; the setting as it is where it names no store of this member, which is a difference."""
+    try:
+        return settings.policy_space
+    except SettingsError:
+        return settings.mill.policies
 
 
 def _location(url: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -192,12 +193,34 @@ def look_at_health(app: AppContext) -> Health:
     except (sa.exc.SQLAlchemyError, MillstreamError) as error:
         problems["database"] = str(error).partition("\n")[0]
     registry = app.node.settings.registry.database
-    try:
-        if registry:
-            app.node.databases.at(registry).connect().close()
-    except (sa.exc.SQLAlchemyError, MillstreamError) as error:
-        problems["database of the registry"] = str(error).partition("\n")[0]
+    if registry and (problem := _registry_problem(app, registry)):
+        problems["database of the registry"] = problem
     return Health(not problems, problems)
+
+
+_looking = threading.Lock()
+_LOOK_SECONDS = 1.0
+
+
+def _registry_problem(app: AppContext, url: str) -> str:
+    """Why the registry's database at *url* cannot be used; empty if it answers. One look at a time: a server that does
+    not answer holds one thread, and all other probes are told so soon."""
+    import sqlalchemy as sa
+
+    from millstream.core.errors import MillstreamError
+    from millstream.core.retry import NO_RETRY
+    from millstream.core.sql import reading, waiting_with
+
+    if not _looking.acquire(timeout=_LOOK_SECONDS):
+        return "it has not answered an earlier look yet"
+    try:
+        with waiting_with(NO_RETRY), reading(app.node.databases.at(url)) as connection:
+            connection.execute(sa.select(1))
+    except (sa.exc.SQLAlchemyError, MillstreamError) as error:
+        return str(error).partition("\n")[0]
+    finally:
+        _looking.release()
+    return ""
 
 
 def setting_rows(values: Mapping[str, Any], origins: Mapping[str, str], path: str = "") -> Iterator[SettingRow]:
