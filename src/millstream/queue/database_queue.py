@@ -102,7 +102,7 @@ class DatabaseWorkQueue(ClosesOnExit):
         if len(leases) < count and self._is_rows_turn(found_some=bool(leases)):
             unclaimed, unnoticed = self._rows.overlooked(count - len(leases), microseconds(NOTICE_GRACE_SECONDS))
             claimed = self._rows.claim(unclaimed, length)
-            self._resend({**unnoticed, **{one.task_id: length for one in claimed if one.task_id in unnoticed}})
+            self._announce({**unnoticed, **{one.task_id: length for one in claimed if one.task_id in unnoticed}})
             leases += claimed
         return leases
 
@@ -141,7 +141,7 @@ class DatabaseWorkQueue(ClosesOnExit):
     def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
         self._check_open()
         revived = self._rows.revive(task_ids, per_second)
-        self._send(list(revived), {task_id: wait / MICROSECONDS for task_id, wait in revived.items() if wait})
+        self._announce(revived)
         return len(revived)
 
     def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
@@ -205,14 +205,10 @@ class DatabaseWorkQueue(ClosesOnExit):
         self._rows_turn = now + _ROWS_SECONDS
         return True
 
-    def _resend(self, waiting: Mapping[int, int]) -> None:
-        """Tell the broker of tasks that it has not heard of, as it was unreachable, and of the microseconds until they
-        are due."""
+    def _announce(self, waiting: Mapping[int, int]) -> None:
+        """Tell the broker of the tasks *waiting*, and of the microseconds until they are due."""
         if waiting:
-            delays = {task_id: wait / MICROSECONDS for task_id, wait in waiting.items()}
-            confirmed = self._notices.send(list(waiting), delays)
-            if confirmed:
-                self._rows.noticed(confirmed)
+            self._send(list(waiting), {task_id: wait / MICROSECONDS for task_id, wait in waiting.items() if wait})
 
     def _check_open(self) -> None:
         if self._closed:

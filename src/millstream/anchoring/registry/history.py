@@ -34,7 +34,7 @@ from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array
 
 _decoder = msgspec.json.Decoder(prepared(dict[str, Any]))
 _CHUNK = 5_000
-_NONE: Mapping[str, ParsedOperation] = {}
+NONE_ACCEPTED: Mapping[str, ParsedOperation] = {}
 _pending = t.pending_anchors
 _LATE_COUNTS: Sequence[sa.ColumnElement[Any]] = (
     sa.func.count(_pending.c.resolved_at),
@@ -121,7 +121,7 @@ class OperationHistory:
         batch: OperationBatch | None,
         fault: str | None,
         *,
-        accepted: Mapping[str, ParsedOperation] = _NONE,
+        accepted: Mapping[str, ParsedOperation] = NONE_ACCEPTED,
     ) -> bool:
         """Ledger *entry* holds *batch*, or nothing that readers take. All of it is recorded, or none.
 
@@ -319,7 +319,7 @@ class _ObservedOperations:
         entry: LedgerEntry,
         batch: OperationBatch | None,
         fault: str | None,
-        accepted: Mapping[str, ParsedOperation] = _NONE,
+        accepted: Mapping[str, ParsedOperation] = NONE_ACCEPTED,
     ) -> None:
         operations = batch.operations if batch else ()
         self.anchor: dict[str, Any] = {

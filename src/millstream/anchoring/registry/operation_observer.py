@@ -17,14 +17,13 @@ from millstream.anchoring.errors import (
     ObservationDelayedError,
 )
 from millstream.anchoring.ledger import Ledger, LedgerEntry, check_seal
-from millstream.anchoring.registry.history import AnchorRecord, OperationHistory
+from millstream.anchoring.registry.history import NONE_ACCEPTED, AnchorRecord, OperationHistory
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.anchoring.registry.states import ParsedOperation
 from millstream.anchoring.sidetree import BatchFileError, OperationBatch, ReadBatch, read_batch
 from millstream.anchoring.sidetree.batch_reader import Fetch
 
 _log = logging.getLogger(__name__)
-_NONE: Mapping[str, ParsedOperation] = {}
 
 
 class UnreadableAnchorError(CasError):
@@ -45,7 +44,9 @@ class OperationObserver:
         self._versions = versions
         self._observing = threading.Lock()
 
-    def observe(self, *, known: ReadBatch | None = None, accepted: Mapping[str, ParsedOperation] = _NONE) -> int:
+    def observe(
+        self, *, known: ReadBatch | None = None, accepted: Mapping[str, ParsedOperation] = NONE_ACCEPTED
+    ) -> int:
         """Read all entries that are new; how many there were.
 
         The batch *known* is not parsed again; *accepted* are its operations by suffix, as this registry stored them.
@@ -80,7 +81,7 @@ def observe_operations(
     postpone: tuple[type[CasError], ...] = UNAVAILABLE_ERRORS,
     judged: Callable[[], object] = lambda: None,
     known: ReadBatch | None = None,
-    accepted: Mapping[str, ParsedOperation] = _NONE,
+    accepted: Mapping[str, ParsedOperation] = NONE_ACCEPTED,
 ) -> AnchorRecord:
     """Judge *entry* by all reader rules and record the verdict in *history*, which has all earlier entries.
 
@@ -109,7 +110,7 @@ def observe_operations(
     else:
         judged()
         is_known = known is not None and entry.anchor_string == known.anchor
-        recorded = history.record(entry, batch, fault, accepted=accepted if is_known else _NONE)
+        recorded = history.record(entry, batch, fault, accepted=accepted if is_known else NONE_ACCEPTED)
         made = AnchorRecord(entry.number, entry.hash, count, fault)
     if recorded:
         return made
