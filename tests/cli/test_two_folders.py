@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from millstream.anchoring.journal_reader import JournalReader
+from millstream.batching.local_state import UnsavedState
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
-from millstream.core.documents import DatabaseDocument, shared_key
+from millstream.core.documents import shared_key
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.mill.errors import ProducerBusyError
@@ -84,7 +85,7 @@ def test_another_folder_goes_on_with_the_same_batches(
         assert "message 7 of log readings is in batch" in capsys.readouterr().out
         settings = load_settings({"data": str(folders[0])})[0]
         with Node.open(settings) as node, Node.open(settings) as other:
-            assert isinstance(node.batching.state("batches"), DatabaseDocument)
+            assert isinstance(node.batching.state("batches"), UnsavedState), "that of the database"
             keys = [shared_key(each.databases.documents.document("console/session.key")) for each in (node, other)]
             assert keys[0] == keys[1] and len(keys[0]) == 32, "who signed in at one is signed in at the other"
             bits = node.databases.documents.document("producers/bits.json")

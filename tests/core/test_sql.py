@@ -60,7 +60,9 @@ def test_a_pool_without_a_free_connection_is_a_busy_database(tmp_path: Path) -> 
         poolclass=sa.pool.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0.01,
     )  # fmt: skip
     with engine.connect(), pytest.raises(SqlBusyError, match="no free connection for this process"):
-        SqlDatabase(engine, VirtualClock(), sa.MetaData()).query(lambda connection: connection.execute(sa.select(1)).all())
+        SqlDatabase(engine, VirtualClock(), sa.MetaData()).query(
+            lambda connection: connection.execute(sa.select(1)).all()
+        )
     engine.dispose()
 
 

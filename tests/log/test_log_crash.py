@@ -262,6 +262,8 @@ def stop(process: WatchedProcess, store: LogStore) -> None:
     clock = SystemClock()
     deadline = clock.monotonic() + 30
     while clock.monotonic() < deadline:
+        if not is_free(store.url):  # it has to run to leave its transaction: stopped again at once it never would
+            continue
         process.send(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
         if is_free(store.url):
