@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from millstream.batching import BatchConfig, Rulebook
 from millstream.log import LogSpec, open_store
+from millstream.pipeline.block_ranges import IdRangePartition, decode_run, encode_run
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.history import share_range
 from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
@@ -21,6 +23,7 @@ from millstream.pipeline.jobs.ingest import run_ingest
 from millstream.pipeline.jobs.operations import OperationsPlan, run_operations
 from millstream.pipeline.planning.log_range import LogRange
 from millstream.pipeline.planning.source_files import find_files
+from millstream.pipeline.reachable import identity_of, is_same
 from millstream.pipeline.read_options import LogReadOptions
 from millstream.pipeline.source import SPARK_SCHEMA, LogReader, follow_log, read_log, write_log
 from millstream.pipeline.task_rates import task_urls
@@ -135,3 +138,10 @@ def test_a_task_of_the_plain_data_source_reads_only_the_files_that_the_driver_pl
         pytest.raises(PipelineInputError, match=r"cannot read the log store .* other files than on the driver's host"),
     ):
         list(reader.read(part))
+
+
+def test_a_folder_whose_name_is_no_text_does_not_identify_a_store(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+    known = identity_of(tmp_path)
+    assert known == (tmp_path.stat().st_ino,) and is_same(tmp_path, known)
+    assert decode_run(encode_run(IdRangePartition(1, 2, known, []))).files == known

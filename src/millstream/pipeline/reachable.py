@@ -75,10 +75,15 @@ def identity_of(path: Path) -> FileIdentity:
         if not path.is_dir():
             return (inode,)
         with os.scandir(path) as entries:
-            folder = next((entry for entry in entries if entry.name[0] != "." and entry.is_dir()), None)
-        return (inode,) if folder is None else (inode, os.fsencode(folder.name).hex(), folder.inode())
+            folder = next((one for one in entries if one.name[0] != "." and _is_text(one.name) and one.is_dir()), None)
+        return (inode,) if folder is None else (inode, folder.name, folder.inode())
     except OSError:
         return ()
+
+
+def _is_text(name: str) -> bool:
+    """Whether *name* can be sent to another host: bytes that are no UTF-8 are surrogates in a name."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def is_same(path: Path, known: FileIdentity) -> bool:
