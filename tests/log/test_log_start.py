@@ -160,3 +160,12 @@ def test_the_first_message_of_a_process_is_stored_without_loading_pandas(tmp_pat
     )
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert output == "False\n[(b'body', 'source', 'key')]\n"
+
+
+def test_a_server_has_loaded_what_arrow_imports_before_its_first_request() -> None:
+    code = (
+        "import importlib.util, sys\nimport pyarrow\nfrom millstream.core.interpreter import collect_for_requests\n"
+        "collect_for_requests()\nbefore = set(sys.modules)\npyarrow.array(['text'] * 100)\n"
+        "print(len(set(sys.modules) - before), importlib.util.find_spec('pandas') is None or 'pandas' in before)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"0 True\n"

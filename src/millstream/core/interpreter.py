@@ -20,8 +20,12 @@ def collect_for_requests() -> None:
     """Let the collector of cycles disturb a server of many requests as little as it can; all that stays is loaded.
 
     It looks after ten thousand new objects instead of 700, which stops every thread for at most some 30 ms, and never
-    again at what is loaded now: a look at all objects of a node takes a tenth of a second.
+    again at what is loaded now: a look at all objects of a node takes a tenth of a second. Arrow imports pandas, where
+    that is installed, at its first array of Python values: here, as it would hold up a request for up to a second.
     """
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.array([None])
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
