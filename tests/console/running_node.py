@@ -319,26 +319,17 @@ def _role_unowned(desk: RunningNode) -> Iterator[None]:
     desk.command("node", "drain", member.id, "--cancel")
 
 
-@contextlib.contextmanager
-def _member_versions(desk: RunningNode) -> Iterator[None]:
-    code = (
-        "import sys, millstream\nmillstream.__version__ = '0.0.9'\n"
-        "from millstream.cli.main import run\nsys.exit(run(sys.argv[1:]))"
-    )
-    other = another_member(desk, sys.executable, "-c", code)
-    yield
-    assert other.end() == 0
+def _member_of(change: str) -> Callable[[RunningNode], contextlib.AbstractContextManager[None]]:
+    """A second member that executes the Python statements *change* before it serves."""
+    code = f"import os, sys, millstream\n{change}\nfrom millstream.cli.main import run\nsys.exit(run(sys.argv[1:]))"
 
+    @contextlib.contextmanager
+    def cause(desk: RunningNode) -> Iterator[None]:
+        other = another_member(desk, sys.executable, "-c", code)
+        yield
+        assert other.end() == 0
 
-@contextlib.contextmanager
-def _member_settings(desk: RunningNode) -> Iterator[None]:
-    code = (
-        "import os, sys\nos.environ['MILLSTREAM_MILL__ACCOUNT'] = 'other'\n"
-        "from millstream.cli.main import run\nsys.exit(run(sys.argv[1:]))"
-    )
-    other = another_member(desk, sys.executable, "-c", code)
-    yield
-    assert other.end() == 0
+    return cause
 
 
 def _stopped(name: str) -> Callable[[RunningNode], contextlib.AbstractContextManager[None]]:
@@ -437,10 +428,10 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
         Row("a member lost", "`kill -9` of a second `millstream serve`", "member-lost", documented["a member lost"][2],
             _member_killed, "shared"),
         Row("members of different versions", "a second `millstream serve` of another version", "member-versions",
-            documented["members of different versions"][2], _member_versions, "shared"),
+            documented["members of different versions"][2], _member_of("millstream.__version__ = '0.0.9'"), "shared"),
         Row("members with different settings", "a second `millstream serve` with another `mill.account`",
-            "member-settings", r"members have different settings: mill \(.* differs from .*\)", _member_settings,
-            "shared"),
+            "member-settings", r"members have different settings: mill \(.* differs from .*\)",
+            _member_of("os.environ['MILLSTREAM_MILL__ACCOUNT'] = 'other'"), "shared"),
         Row("a role without an owner", "draining the only member", "role-unowned",
             "no member runs the role upkeep, which 1 member offers; all of them drain", _role_unowned, "shared"),
         Row("the database stopped", "`kill -9` of MariaDB, which has the log", "database",

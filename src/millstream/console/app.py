@@ -21,7 +21,7 @@ from millstream.console.pages import page_modules
 from millstream.console.rendering import Assets, make_templates
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import SqlBusyError
-from millstream.core.sql_failures import describe_sql_failure
+from millstream.core.sql_failures import SqlFailure, describe_sql_failure
 from millstream.rest.access_control import InvalidFormTokenError
 from millstream.rest.api import api_routes, error_answer, status_of
 from millstream.rest.app_context import AppContext
@@ -151,10 +151,8 @@ class Console:
     async def _without_database(self, request: Request, error: Exception) -> Response:
         """A database failed below a view: it does not answer, is locked, or is full, or has no free connection."""
         _log.warning("a request failed: %s %s", request.method, request.url.path, exc_info=error)
-        why = "has no free connection for this process: all are in use"
-        if isinstance(error, sa.exc.DBAPIError):
-            why = describe_sql_failure(error)
-        return await self._refused(request, SqlBusyError(f"the database {why}"))
+        assert isinstance(error, SqlFailure)
+        return await self._refused(request, SqlBusyError(f"the database {describe_sql_failure(error)}"))
 
     async def _broken(self, request: Request, _error: Exception) -> Response:
         text = "This is a fault of the console itself; the log of the process says where."

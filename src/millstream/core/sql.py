@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import BusyError, InputError
 from millstream.core.retry import RetryPolicy
-from millstream.core.sql_failures import describe_sql_failure, driver_failure
+from millstream.core.sql_failures import SqlFailure, describe_sql_failure, driver_failure
 
 Result = TypeVar("Result")
 
@@ -287,16 +287,15 @@ class SqlDatabase:
             try:
                 return once()
             except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-                raise self.busy_error(
-                    f"the database {_named(self.engine.url)} {describe_sql_failure(error)}"
-                ) from error
+                raise self._busy(error) from error
 
         try:
             return current_patience().call(translated, self.clock)
         except sa.exc.TimeoutError as error:  # it has waited for long
-            raise self.busy_error(
-                f"the database {_named(self.engine.url)} has no free connection for this process: all are in use"
-            ) from error
+            raise self._busy(error) from error
+
+    def _busy(self, error: SqlFailure) -> BusyError:
+        return self.busy_error(f"the database {_named(self.engine.url)} {describe_sql_failure(error)}")
 
 
 def _named(url: sa.URL) -> str:

@@ -30,8 +30,14 @@ _PHRASES: tuple[tuple[str, frozenset[int | str]], ...] = (
 """What codes mean: numbers of MariaDB and MySQL, SQLSTATE of PostgreSQL, and primary result codes of SQLite."""
 
 
-def describe_sql_failure(error: sa.exc.DBAPIError) -> str:
+SqlFailure = sa.exc.DBAPIError | sa.exc.TimeoutError
+"""A call that failed at the database, or that got no connection of its pool in time."""
+
+
+def describe_sql_failure(error: SqlFailure) -> str:
     """What the database did, the driver's words and what to do, to follow the name of the database in a sentence."""
+    if isinstance(error, sa.exc.TimeoutError):
+        return "has no free connection for this process: all are in use"
     cause: Any = error.orig
     number = _number(cause)
     words = cause.args[1] if number is not None and len(cause.args) > 1 else cause

@@ -149,7 +149,7 @@ class TaskRows:
             leads = sa.and_(due, sa.or_(tasks.c.token != "", tasks.c.waited, unheard, forgotten))
             found = sa.select(tasks.c.task_id, tasks.c.due, tasks.c.noticed)
             found = found.where(self._mine, sa.not_(tasks.c.dead), sa.or_(leads, unheard))
-            # Those that are due come first: tasks that are not would use up the limit while the broker is away.
+            # Those that are due come first: tasks that are not would use up the limit while no broker answers.
             found = found.order_by(sa.case((due, 0), else_=1), tasks.c.position).limit(max(count, UNNOTICED_TASKS))
             rows = connection.execute(found).all()
             unclaimed = [row.task_id for row in rows if row.due <= now]
