@@ -96,6 +96,14 @@ def test_a_stream_continues_from_the_state_that_the_database_did_not_take(
     assert host.file.read() is None
 
 
+def test_the_database_gets_it_from_a_stream_that_finds_nothing_to_do(host: Host) -> None:
+    stream(host, 100)
+    stream_without_end(host, 200)
+    with local_state(host.saved(), host.file):
+        pass
+    assert (position(host), host.file.read()) == (200, None)
+
+
 def test_a_service_continues_from_it_and_the_file_is_removed_once_the_database_is_newer(host: Host) -> None:
     stream(host, 100)
     stream_without_end(host, 200)

@@ -49,19 +49,22 @@ def local_state(saved: Document, file: FileDocument) -> Iterator[StateFile]:
             file.write(kept)  # else the database gets the newer one of the file, at the end at the latest
         is_checked, begun = False, file.read()
 
-        def keep(*, check: bool = True) -> None:
+        def keep() -> None:
             nonlocal kept, is_checked
             written = file.read()
-            if written is None or (written in (kept, begun) if not check else written == kept and is_checked):
+            if written is None or (written == kept and is_checked):
                 return
             saved.write(written)  # the first time also to learn whether another process has changed it
             kept, is_checked = written, True
 
+        refused = True
         try:
             yield StateFile(file.path, keep)
+            refused = False
         finally:
             try:
-                keep(check=False)  # what was refused, and wrote nothing, leaves the state to those who are at work
+                if file.read() not in ((kept, begun) if refused else (kept,)):
+                    keep()  # who was refused, and wrote nothing, leaves the state to those who are at work
             except Exception:
                 _log.warning("the database did not take the state: it stays in %s for the next start", file)
                 raise
