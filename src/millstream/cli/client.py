@@ -37,7 +37,12 @@ _DEFAULT_BROKER = "127.0.0.1:8081"
 def endpoint_options(command: Command) -> Command:
     """Give *command* the options to reach a running broker; its first argument is a client of that broker."""
 
-    @click.option("--broker", "endpoint", metavar="HOST:PORT", help="Address of the broker (default: 127.0.0.1:8081).")
+    @click.option(
+        "--broker",
+        "endpoint",
+        metavar="HOST:PORT",
+        help=f"Address of the broker (default, without --url: {_DEFAULT_BROKER}).",
+    )
     @administration_options
     @functools.wraps(command)
     def with_broker(
@@ -78,7 +83,10 @@ def list_clients(ask: AskBroker, group: str, as_json: bool) -> None:
 @click.argument("client_id")
 @endpoint_options
 def stack(ask: AskBroker, client_id: str) -> None:
-    """Print the thread stacks of the client CLIENT_ID."""
+    """Print the thread stacks of the client CLIENT_ID.
+
+    `millstream client list` prints the ids.
+    """
     click.echo(ask(STACK_TRACE, client_id))
 
 
@@ -92,7 +100,8 @@ def stack(ask: AskBroker, client_id: str) -> None:
 def verify(ask: AskBroker, client_id: str, topic: str, message: int, as_json: bool) -> None:
     """Let the push consumer CLIENT_ID handle the message MESSAGE of TOPIC once, and print the result.
 
-    The position of the group does not change. Exit code 0 if the listener accepted the message.
+    MESSAGE is the id of the message in the log of TOPIC. The position of the group does not change. Exit code 0 if the
+    consumer accepted the message, 1 otherwise.
     """
     found = ask(VERIFY, VerificationRequest(client_id, topic, message))
     if as_json:

@@ -18,11 +18,23 @@ from millstream.settings import LogFormat, LogLevel, Settings, load_settings, se
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+data_option = click.option(
+    "--data", metavar="DIR", help="The node's folder (default: MILLSTREAM_DATA, or ./millstream-data)."
+)
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Settings file, TOML (default: MILLSTREAM_CONFIG, or millstream.toml in the node's folder).",
+)
+
+
 def data_options(command: Command) -> Command:
     """Give *command* ``--data DIR`` and ``--config FILE``; its first argument is the :class:`Settings` they lead to."""
 
-    @click.option("--data", metavar="DIR", help="The node's folder (default ./millstream-data).")
-    @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
+    @data_option
+    @config_option
     @functools.wraps(command)
     def with_settings(*args: Any, data: str | None, config: Path | None, **kwargs: Any) -> Any:
         settings, _ = load_settings({"data": data}, config=config)
@@ -32,9 +44,11 @@ def data_options(command: Command) -> Command:
 
 
 def store_options(command: Command) -> Command:
-    """Like :func:`data_options`, and ``--store URL`` for a log store without a node, which takes precedence."""
+    """Like :func:`data_options`, and ``--store URL`` for another log store than the node's."""
 
-    @click.option("--store", metavar="URL", help="Use a log store without a node, such as sqlite:///path/log.db.")
+    @click.option(
+        "--store", metavar="URL", help="Use this log store instead of the node's, such as sqlite:///path/log.db."
+    )
     @data_options
     @functools.wraps(command)
     def with_store(settings: Settings, *args: Any, store: str | None, **kwargs: Any) -> Any:
@@ -53,8 +67,16 @@ def store_options(command: Command) -> Command:
 def log_options(command: Command) -> Command:
     """Give *command*, whose first argument is the settings, ``--log-format`` and ``--log-level``, and log lines."""
 
-    @click.option("--log-format", type=click.Choice(get_args(LogFormat)), help="Format of log lines (logging.format).")
-    @click.option("--log-level", type=click.Choice(get_args(LogLevel)), help="Log level (logging.level).")
+    @click.option(
+        "--log-format",
+        type=click.Choice(get_args(LogFormat)),
+        help="Format of log lines (default: the setting logging.format).",
+    )
+    @click.option(
+        "--log-level",
+        type=click.Choice(get_args(LogLevel)),
+        help="Lowest level of log lines (default: the setting logging.level).",
+    )
     @functools.wraps(command)
     def with_lines(settings: Settings, *args: Any, log_format: str | None, log_level: str | None, **kwargs: Any) -> Any:
         debug = bool(click.get_current_context().find_root().params.get("debug"))
@@ -72,7 +94,7 @@ metrics_option = click.option(
     "metrics_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write metrics for Prometheus to FILE.",
+    help="Write metrics for Prometheus to FILE, with each status line.",
 )
 
 

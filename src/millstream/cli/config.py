@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from millstream.cli.common import json_option, print_json
+from millstream.cli.common import config_option, data_option, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.passwords import hash_password
 from millstream.settings import load_settings, readable, redacted
@@ -28,15 +28,15 @@ def config() -> None:
 
 @example("millstream config show")
 @config.command()
-@click.option("--data", metavar="DIR", help="The node's folder (default ./millstream-data).")
-@click.option("--config", "path", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
+@data_option
+@config_option
 @json_option
-def show(data: str | None, path: Path | None, as_json: bool) -> None:
+def show(data: str | None, config: Path | None, as_json: bool) -> None:
     """Print every setting with its origin: default, settings file, environment or flag. Secrets are hidden.
 
     Durations have units, as in a settings file; with --json they are microseconds.
     """
-    settings, origins = load_settings({"data": data}, config=path)
+    settings, origins = load_settings({"data": data}, config=config)
     settings = redacted(settings)
     values = msgspec.to_builtins(settings) if as_json else readable(settings)
     rows = [
@@ -53,7 +53,13 @@ def show(data: str | None, path: Path | None, as_json: bool) -> None:
 @example("millstream config user ada --role admin")
 @config.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice([role.value for role in Role]), default="viewer", show_default=True)
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in Role]),
+    default="viewer",
+    show_default=True,
+    help="Role of the user.",
+)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from standard input, one line.")
 def user(name: str, role: str, from_stdin: bool) -> None:
     """Ask for a password, and print the settings that make NAME a user of the console.

@@ -23,13 +23,21 @@ _MOST_BYTES = 1 << 20
 def connection_options(command: Command) -> Command:
     """Give *command* the options of a connection to a broker; it gets them as ``options``."""
 
-    @click.option("--access-key", metavar="KEY", default="", help="Sign calls with this access key …")
-    @click.option("--secret-file", type=_file, help="… and the secret in this file.")
-    @click.option("--token-file", type=_file, help="Session token of the access key.")
+    @click.option(
+        "--access-key", metavar="KEY", default="", help="Sign calls with this access key; requires --secret-file."
+    )
+    @click.option("--secret-file", type=_file, help="File with the secret of --access-key.")
+    @click.option("--token-file", type=_file, help="File with a session token of --access-key.")
     @click.option("--tls", is_flag=True, help="Use TLS, and verify the server's certificate.")
-    @click.option("--tls-ca", type=_file, help="Verify it with these certificates (PEM) instead of the system's.")
-    @click.option("--tls-certificate", type=_file, help="Client certificate, if the server requires one …")
-    @click.option("--tls-key", type=_file, help="… and its key.")
+    @click.option(
+        "--tls-ca", type=_file, help="Use TLS, and verify by these certificates (PEM) instead of the system's."
+    )
+    @click.option(
+        "--tls-certificate",
+        type=_file,
+        help="Client certificate (PEM) for TLS, if the server requires one; requires --tls-key.",
+    )
+    @click.option("--tls-key", type=_file, help="Private key (PEM) of --tls-certificate.")
     @functools.wraps(command)
     def with_connection(
         *args: Any,
@@ -60,10 +68,12 @@ def administration_options(command: Command) -> Command:
     """Give *command* :func:`connection_options` and ``--url URL``; it gets the node there as ``node``, or None."""
 
     @click.option(
-        "--url", metavar="URL", help="Call the REST interface of the broker's node, such as http://127.0.0.1:8460."
+        "--url",
+        metavar="URL",
+        help="Call the REST interface of the broker's node, such as http://127.0.0.1:8460, not the broker.",
     )
-    @click.option("--user", metavar="NAME", default="", help="Sign in to --url as this user …")
-    @click.option("--password-file", type=_file, help="… with the password in this file.")
+    @click.option("--user", metavar="NAME", default="", help="Sign in to --url as this user; requires --password-file.")
+    @click.option("--password-file", type=_file, help="File with the password of --user.")
     @connection_options
     @functools.wraps(command)
     def with_node(

@@ -41,7 +41,7 @@ def ingest() -> None:
     multiple=True,
     required=True,
     metavar="FILTER",
-    help="Topic filter to subscribe to; repeatable.",
+    help="Topic filter to subscribe to, such as sensors/#; repeatable.",
 )
 @click.option("--log", "log", metavar="LOG", required=True, help="Log of the records; created if missing.")
 @click.option("--rejects", metavar="LOG", default="", help="Log of invalid messages (default: LOG.rejects).")
@@ -50,27 +50,39 @@ def ingest() -> None:
 @click.option("--protocol", type=click.Choice(get_args(Protocol)), default="5", show_default=True, help="MQTT version.")
 @click.option("--client-id", default="", help="Unique client id at the broker (default: generated once and kept).")
 @click.option(
-    "--in-flight", type=int, default=1000, show_default=True, help="Maximum unacknowledged messages (MQTT 5)."
+    "--in-flight",
+    type=int,
+    default=1000,
+    show_default=True,
+    help="MQTT 5: maximum unacknowledged messages, 1 to 65535.",
 )
 @click.option(
     "--max-payload",
     type=SizeType(1, 64 << 20),
     default="1MiB",
     show_default=True,
-    help="Maximum size of a payload.",
+    help="MQTT 5: maximum size of a payload.",
 )
-@click.option("--expiry", type=Duration(), default="7d", show_default=True, help="Session expiry.")
-@click.option("--retained/--no-retained", default=True, show_default=True, help="Ingest retained messages.")
+@click.option(
+    "--expiry",
+    type=Duration(),
+    default="7d",
+    show_default=True,
+    help="MQTT 5: time for which the broker keeps the session, and its messages, after the connection ends.",
+)
+@click.option(
+    "--retained/--no-retained", default=True, show_default=True, help="Also ingest the broker's retained messages."
+)
 @click.option(
     "--shape", type=click.Choice(PARSER_NAMES), default="auto", show_default=True, help="Format of the payloads."
 )
-@click.option("--source", default="topic/:-1", show_default=True, help="json: location of the source.")
-@click.option("--key", default="topic/-1", show_default=True, help="json: location of the key.")
-@click.option("--time", "time", default="$.time", show_default=True, help="json: location of the time.")
+@click.option("--source", default="topic/:-1", show_default=True, help="For json: location of the source.")
+@click.option("--key", default="topic/-1", show_default=True, help="For json: location of the key.")
+@click.option("--time", "time", default="$.time", show_default=True, help="For json: location of the time.")
 @click.option(
-    "--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="Unit of numeric times."
+    "--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="For json: unit of numeric times."
 )
-@click.option("--value", default="$", show_default=True, help="json: location of the body.")
+@click.option("--value", default="$", show_default=True, help="For json: location of the body.")
 @click.option(
     "--status", "every", type=Seconds(), default="10s", show_default=True, help="Interval between status lines."
 )
@@ -88,10 +100,12 @@ def mqtt(
     running, the broker keeps messages until the session expires.
 
     --shape: thin-edge (te/… and tedge/measurements topics; one record per measurement), json (one record per message),
-    raw (unchanged payloads), auto (thin-edge on its topics, else json). Locations: topic, topic/2, topic/-1, topic/:-1,
-    $, $.member.of.member. Times are ISO 8601 with a zone or numbers since the epoch; a record without one gets the time
-    at which it is stored. Invalid messages go to the log of rejects, with the reason. SIGTERM or Ctrl-C stops the
-    command after the messages that it received are stored.
+    raw (unchanged payloads), auto (thin-edge on its topics, else json). For json, the location of a field is topic
+    (the whole topic), topic/2 (its second level), topic/-1 (its last level), topic/:-1 (all levels but the last), $
+    (the payload), or $.member.of.member (a member of the payload). The time must be a member, and the body the payload
+    or a member. Times are ISO 8601 with a zone or numbers since the epoch; a record without one gets the time at which
+    it is stored. Invalid messages go to the log of rejects, with the reason. SIGTERM or Ctrl-C stops the command after
+    the messages that it received are stored.
     """
     role = IngestRole(url, **wanted)
     taking, figures, stop = MqttIngestRunner(log, role), MetricsCollector(), stop_on_signals()

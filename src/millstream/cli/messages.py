@@ -35,10 +35,10 @@ endpoint_option = click.option(
 @click.command()
 @click.argument("topic")
 @click.argument("bodies", nargs=-1)
-@click.option("--tag", default="", help="Tag of the messages.")
-@click.option("--key", "keys", multiple=True, help="Key of the messages; repeatable.")
-@click.option("--group", "message_group", default="", help="Message group, for a FIFO topic.")
-@click.option("--delay", type=Seconds(), help="Delay, such as 30s, for a DELAY topic.")
+@click.option("--tag", default="", help="Tag of each message.")
+@click.option("--key", "keys", multiple=True, help="Key of each message; repeatable: a message can have several.")
+@click.option("--group", "message_group", default="", help="Message group; required for a FIFO topic.")
+@click.option("--delay", type=Seconds(), help="Time until the delivery, such as 30s; for a DELAY topic.")
 @json_option
 @endpoint_option
 @connection_options
@@ -53,7 +53,10 @@ def send(
     endpoint: str,
     options: Options,
 ) -> None:
-    """Send BODIES to TOPIC, or each line of standard input. Prints the id of each stored message."""
+    """Send each of BODIES to TOPIC as a message; prints the id of each stored message.
+
+    Without BODIES, each line of standard input that is not empty is a message.
+    """
     from millstream.messaging.client import Message, Producer
 
     due = None if delay is None else datetime.now(UTC) + timedelta(seconds=delay)
@@ -66,10 +69,17 @@ def send(
 @click.command()
 @click.argument("topic")
 @click.option("--group", required=True, help="The consumer group.")
-@click.option("--max", "count", type=click.IntRange(1), help="Maximum number of messages (default: all available).")
+@click.option(
+    "--max",
+    "count",
+    type=click.IntRange(1),
+    help="Maximum number of messages (default: all available; with --follow: no limit).",
+)
 @click.option("--follow", is_flag=True, help="Wait for new messages until interrupted.")
-@click.option("--filter", "expression", default="*", show_default=True, help="Filter by tags, such as: a || b")
-@click.option("--sql", help="Filter by properties instead of tags, such as: size > 3")
+@click.option(
+    "--filter", "expression", default="*", show_default=True, help="Only messages with these tags, such as: a || b"
+)
+@click.option("--sql", help="Only messages with these properties, such as: size > 3 (then --filter has no effect).")
 @json_option
 @endpoint_option
 @connection_options
@@ -84,7 +94,10 @@ def receive(
     endpoint: str,
     options: Options,
 ) -> None:
-    """Receive, print and acknowledge the messages of TOPIC that the consumer group has not processed."""
+    """Receive, print and acknowledge the messages of TOPIC that the consumer group has not processed.
+
+    Prints the body of each message as a line; with --json, an object with the body, the id and the other fields.
+    """
     from millstream.messaging.client import Filter, SimpleConsumer
 
     wanted = Filter(sql, "sql") if sql else Filter(expression)

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from millstream.cli.common import is_terminal, json_option
+from millstream.cli.common import config_option, data_option, is_terminal, json_option
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.progress import drawn
@@ -53,20 +53,28 @@ from millstream.stores import MemoryStore, Store, StoreError, StoreUnavailableEr
 @click.argument("source")
 @click.option("--to", required=True, multiple=True, metavar="URL", help="Folder or store URL for a copy; repeatable.")
 @click.option("--space", metavar="NAME", help="Name of the space (default: the last part of SOURCE).")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Exclude matching files, also later; repeatable.")
-@click.option("--no-exclude", is_flag=True, help="Exclude nothing from now on.")
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="GLOB",
+    help="Exclude matching files, such as '*.tmp', in this run and later ones; repeatable.",
+)
+@click.option("--no-exclude", is_flag=True, help="Exclude nothing, in this run and later ones.")
 @checksums_option
 @click.option("--read", "read_all", type=click.Choice(["all"]), help="Read every item and every copy again.")
 @click.option(
-    "--deletions", type=click.Choice([one.value for one in Deletions]), help="Hold deletions, or follow them."
+    "--deletions",
+    type=click.Choice([one.value for one in Deletions]),
+    help="Copies of originals that vanish, in this run and later ones: keep (hold) or delete (follow) them "
+    "(default: hold at the first run).",
 )
 @click.option("--replace", is_flag=True, help="Replace items of a copy that differ and that this node did not write.")
-@click.option("--allow-empty", is_flag=True, help="Accept a source without files.")
+@click.option("--allow-empty", is_flag=True, help="Accept a new source that is empty.")
 @click.option("--dry-run", is_flag=True, help="Show what a run would do and what was not read; change nothing.")
 @click.option("--watch", is_flag=True, help="Repeat the run until Ctrl-C or SIGTERM.")
-@click.option("--every", type=Duration(), default="10m", show_default=True, help="Pause between runs of --watch.")
-@click.option("--data", metavar="DIR", help="The node's folder (default ./millstream-data).")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
+@click.option("--every", type=Duration(), default="10m", show_default=True, help="With --watch: pause between runs.")
+@data_option
+@config_option
 @json_option
 def protect(
     source: str,
@@ -92,8 +100,10 @@ def protect(
     The first run creates the node's folder, the stores, a space and its policy. Each run reads and copies new and
     changed files, and reads a part of the others again, so that everything is read within 30 days. Nothing is ever
     written to SOURCE. If an original vanishes, its copies are deleted only with --deletions follow, or after you record
-    the deletion (`millstream mill forget`). Exit code 0 if every item has all its copies verified, 5 if only approvals
-    are missing, 1 otherwise.
+    the deletion (`millstream mill forget`).
+
+    Exit code 0 if every item has all its copies verified, 5 if only approvals are missing, 1 if there is another
+    problem, 4 if another run is active on the node.
     """
     if watch and dry_run:
         raise click.UsageError("--watch and --dry-run cannot be combined: give one of them")

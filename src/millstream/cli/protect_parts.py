@@ -25,7 +25,7 @@ checksums_option = click.option(
     "--checksums",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Compare with the checksums in FILE (sha256sum, md5deep, rclone hashsum).",
+    help="Compare with the checksums in FILE, as sha256sum, md5deep or rclone hashsum write it.",
 )
 """The option of commands that adopt content: a list of known checksums."""
 

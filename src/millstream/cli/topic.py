@@ -51,7 +51,10 @@ def broker_options(command: Command) -> Command:
     """Give *command* ``--broker``, ``--url`` and the data options; its first argument is a client of the broker."""
 
     @click.option(
-        "--broker", "endpoint", metavar="HOST:PORT", help="Address of a running broker (default: use the data folder)."
+        "--broker",
+        "endpoint",
+        metavar="HOST:PORT",
+        help="Address of a running broker (default, without --url: use the data folder).",
     )
     @administration_options
     @store_options
@@ -83,7 +86,11 @@ def topic() -> None:
 @click.argument("name")
 @click.option("--type", "kind", type=click.Choice(TYPES), default="NORMAL", show_default=True, help="Message type.")
 @click.option(
-    "--queues", type=click.IntRange(1, 256), default=4, show_default=True, help="Number of queues; cannot be reduced."
+    "--queues",
+    type=click.IntRange(1, 256),
+    default=4,
+    show_default=True,
+    help="Number of queues; cannot be reduced later.",
 )
 @json_option
 @broker_options
@@ -163,9 +170,13 @@ def describe_group(ask: AskBroker, name: str, as_json: bool) -> None:
 @example("millstream group configure billing --max-attempts 5 --backoff 1s,10s,1m")
 @group.command()
 @click.argument("name")
-@click.option("--max-attempts", type=click.IntRange(1, 1000), help="Maximum deliveries of a message; then it is dead.")
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(1, 1000),
+    help="Maximum deliveries of a message; after the last one it is a dead letter of the group.",
+)
 @click.option("--backoff", metavar="TIMES", help="Pauses between deliveries, such as 1s,10s,1m; the last one repeats.")
-@click.option("--defaults", is_flag=True, help="Reset the other limits to the broker's settings.")
+@click.option("--defaults", is_flag=True, help="Reset limits without an option to the settings of the broker.")
 @json_option
 @broker_options
 def configure(
@@ -173,7 +184,8 @@ def configure(
 ) -> None:
     """Set the delivery limits of the group NAME: attempts, and pauses between deliveries.
 
-    Connected consumers are notified at once. Other limits do not change.
+    Give at least one option. Limits without an option do not change, except with --defaults. Connected consumers are
+    notified at once.
     """
     if max_attempts is None and backoff is None and not defaults:
         raise click.UsageError("nothing to change was given: give --max-attempts N, --backoff TIMES or --defaults")
@@ -188,16 +200,21 @@ def configure(
 @example("millstream group reset billing --topic orders --time 1795305600000000")
 @group.command()
 @click.argument("name")
-@click.option("--topic", "topic_name", required=True, help="The topic.")
+@click.option("--topic", "topic_name", required=True, help="Topic of the messages.")
 @click.option("--to", "next_id", type=click.IntRange(1), help="Id of the next message.")
 @click.option(
-    "--time", "time", type=Timestamp(), help="Start at messages stored at or after this time, as 2026-11-24T12:00Z."
+    "--time",
+    "time",
+    type=Timestamp(),
+    help="Start at messages stored at or after this time: 2026-11-24T12:00Z, or microseconds since the epoch.",
 )
 @json_option
 @broker_options
 def reset(ask: AskBroker, name: str, topic_name: str, next_id: int | None, time: int | None, as_json: bool) -> None:
     """Set the position of the group NAME to a message or a time: earlier messages count as processed, later ones do
     not.
+
+    Give either --to or --time.
     """
     if (next_id is None) == (time is None):
         raise click.UsageError("give exactly one of --to ID and --time T")

@@ -34,15 +34,18 @@ class ConfirmationLostError(MillstreamError):
 @click.command()
 @click.argument("name")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
-@click.option("--jsonl", is_flag=True, help="Lines are JSON objects with body or body_base64, key, source, times.")
+@click.option("--jsonl", is_flag=True, help="Lines are JSON objects with the fields of a message.")
 @store_options
 def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) -> None:
     """Append the lines of FILES (or of standard input) to the log NAME, one message per line.
 
     Prints "FIRST LAST", the ids, each time lines are durable. Lines that are available together are stored together; a
     single line is stored at once. The log is created if it does not exist. Without --jsonl every line is a message,
-    including empty ones; with it, empty lines are skipped, and times are microseconds since the epoch or ISO 8601 with
-    a zone, such as "2013-01-31T12:00:00.25Z". Line ends are not stored: `log read` prints one after each message.
+    including empty ones. Line ends are not stored: `log read` prints one after each message.
+
+    With --jsonl a line has the members body (or body_base64), key, source, event_time, received_at and headers, as `log
+    read --jsonl` prints them; only the body is required. Times are microseconds since the epoch, or ISO 8601 with a
+    zone, such as "2013-01-31T12:00:00.25Z". Empty lines are skipped.
     """
     commits = settings.log.bucket_commits
     with open_log_store(settings.log_url, bucket_commits=commits) as store, store.log(LogSpec(name)).writer() as writer:

@@ -22,9 +22,9 @@ from millstream.stores.tiers import open_log_store
 def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_json: bool) -> None:
     """Copy the log NAME between two stores, such as sqlite:///log.db and segments:///folder.
 
-    Ids, times and headers are kept, and every batch is read back and compared. The same command resumes an interrupted
-    copy, and adds messages that were written since. Messages of a store without times (mysql://…?layout=nerve) get the
-    time of the copy.
+    FROM and TO are the URLs of the stores. Ids, times and headers are kept, and every batch is read back and compared.
+    The same command resumes an interrupted copy, and adds messages that were written since. Messages of a store without
+    times (mysql://…?layout=nerve) get the time of the copy.
     """
     with open_log_store(source, read_only=True) as old, open_log_store(target) as new:
         found = old.log(LogSpec(name), create=False)

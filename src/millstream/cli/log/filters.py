@@ -19,14 +19,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_AT_ONCE = 10_000
 _CLEAR = "\r\x1b[K"  # back to the beginning of the line, which is emptied
 
-_TIME = "2013-01-31T12:00Z, or µs"
+_TIME = "2013-01-31T12:00Z, or microseconds since the epoch"
 _OPTIONS = (
     click.option("--key", help="Only messages with this key."),
     click.option("--source", help="Only messages of this source."),
     click.option("--header", metavar="NAME[=VALUE]", help="Only messages with this header, or with this value of it."),
     click.option("--text", help="Only messages whose body contains this text (case-sensitive)."),
     click.option("--since", metavar="TIME", help=f"Only messages of this time or later: {_TIME}."),
-    click.option("--until", metavar="TIME", help="Only messages before this time."),
+    click.option("--until", metavar="TIME", help="Only messages before this time, in the same form."),
     click.option(
         "--time",
         "time",

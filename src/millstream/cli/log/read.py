@@ -22,7 +22,7 @@ from millstream.settings import Settings
 @click.command()
 @click.argument("name")
 @click.option("--from", "first_id", type=click.IntRange(1), help="First id (default: the first of the log).")
-@click.option("--max", "count", type=click.IntRange(0), help="Maximum number of messages.")
+@click.option("--max", "count", type=click.IntRange(0), help="Maximum number of messages (default: all).")
 @click.option("--jsonl", is_flag=True, help="Print whole messages as JSON lines instead of bodies.")
 @filter_options
 @store_options
@@ -56,7 +56,7 @@ def read(
 @click.option(
     "-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="Number of messages."
 )
-@click.option("-f", "--follow", is_flag=True, help="Print new messages until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new messages until interrupted.")
 @click.option("--jsonl", is_flag=True, help="Print whole messages as JSON lines instead of bodies.")
 @store_options
 def tail(settings: Settings, name: str, count: int, follow: bool, jsonl: bool) -> None:

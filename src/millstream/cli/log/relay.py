@@ -39,44 +39,43 @@ class RelayStatus(msgspec.Struct, frozen=True):
 @example("millstream log relay mysql://app:secret@127.0.0.1/shop --log orders --create-table")
 @click.command()
 @click.argument("source", metavar="SOURCE_URL")
-@click.option("--log", "name", metavar="NAME", help="Target log; created if missing.")
+@click.option("--log", "name", metavar="NAME", help="Target log, created if missing; required to move rows.")
 @click.option("--table", default="outbox", show_default=True, help="Outbox table, with its schema if needed.")
 @click.option("--once", is_flag=True, help="Exit when the outbox is empty.")
 @click.option("--id-column", "id", default="id", show_default=True, help="Column of the auto-increment integer key.")
 @click.option(
     "--body-column", "body", default="body", show_default=True, help="Column of the message body: bytes, text or JSON."
 )
+@click.option("--key-column", "key", default="key", show_default=True, help="Column of the key of a message.")
 @click.option(
-    "--key-column",
-    "key",
-    default="key",
-    show_default=True,
-    help="Column of the key; it and the following columns are optional.",
+    "--source-column", "source_column", default="source", show_default=True, help="Column of the source of a message."
 )
-@click.option("--source-column", "source_column", default="source", show_default=True)
 @click.option(
     "--event-time-column",
     "event_time",
     default="event_time",
     show_default=True,
-    help="Column of the event time: µs, or a timestamp.",
+    help="Column of the event time: microseconds since the epoch, or a timestamp (UTC if it has no zone).",
 )
 @click.option(
     "--headers-column",
     "headers",
     default="headers",
     show_default=True,
-    help="Column of the headers: a JSON object of strings.",
+    help="Column of the headers: a JSON object of strings, or a JSON array of pairs.",
 )
 @click.option(
-    "--mark", default="", metavar="COLUMN", help="Keep processed rows, and set this column to the current time."
+    "--mark",
+    default="",
+    metavar="COLUMN",
+    help="Keep processed rows, and set this column to the current time (default: delete processed rows).",
 )
 @click.option(
     "--bad",
     type=click.Choice(["stop", "dead"]),
     default="stop",
     show_default=True,
-    help="Invalid rows: stop, or move them to TABLE_dead.",
+    help="Invalid rows: stop at the first one, or move them to the table TABLE_dead.",
 )
 @click.option(
     "--rows", type=click.IntRange(1, 100_000), default=5000, show_default=True, help="Maximum rows per batch."
@@ -87,12 +86,16 @@ class RelayStatus(msgspec.Struct, frozen=True):
     type=Seconds(0.001),
     default="500ms",
     show_default=True,
-    help="Maximum pause between polls.",
+    help="Maximum pause before an empty outbox is read again.",
 )
-@click.option("--standby", is_flag=True, help="Wait until no other process writes to the log.")
-@click.option("--adopt", is_flag=True, help="Continue even if the outbox was relayed to another log or URL before.")
-@click.option("--create-table", is_flag=True, help="Create the outbox table, print its statement, and exit.")
-@click.option("--show-table", is_flag=True, help="Only print that statement.")
+@click.option("--standby", is_flag=True, help="Without --once: wait until no other process writes to the log.")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Continue an unfinished batch of another log: only if that is this log under an earlier name or URL.",
+)
+@click.option("--create-table", is_flag=True, help="Create the outbox table, print the SQL statement for it, and exit.")
+@click.option("--show-table", is_flag=True, help="Print the SQL statement that creates the outbox table, and exit.")
 @json_option
 @store_options
 @log_options
@@ -114,9 +117,10 @@ def relay(
 ) -> None:
     """Move the rows of an outbox table into a log, in order, each exactly once.
 
-    SOURCE_URL is the application's database: sqlite:///path, mysql:// or postgresql://user:password@host/database. This
-    relay is the only writer of the log. It runs until it is stopped, or with --once until the outbox is empty; SIGTERM
-    stops it after the current batch.
+    SOURCE_URL is the application's database: sqlite:///path, mysql://user:password@host/database, or postgresql:// in
+    the same form. The outbox table must have the columns of the id and the body, and other columns that you name by an
+    option. This relay is the only writer of the log. It runs until it is stopped, or with --once until the outbox is
+    empty; SIGTERM or Ctrl-C stops it after the current batch.
     """
     table = OutboxTable(name=columns.pop("table"), source=columns.pop("source_column"), **columns)
     clock = SystemClock()

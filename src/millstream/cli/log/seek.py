@@ -19,11 +19,17 @@ from millstream.settings import Settings
 @click.option("--consumer", required=True, help="Name of the consumer.")
 @click.option("--to", "first_id", type=click.IntRange(1), help="Id of the next message.")
 @click.option(
-    "--time", "time", help="Start at the first message received at or after this time: 2013-01-31T12:00Z, or µs."
+    "--time",
+    "time",
+    help="Start at the first message received at or after this time: 2013-01-31T12:00Z, or microseconds since the "
+    "epoch.",
 )
 @store_options
 def seek(settings: Settings, name: str, consumer: str, first_id: int | None, time: str | None) -> None:
-    """Set the position of a consumer of the log NAME to an id or a time. An open reader of it is fenced."""
+    """Set the position of a consumer of the log NAME to an id or a time.
+
+    Give either --to or --time. An open reader of the consumer is fenced: it cannot acknowledge any more.
+    """
     if (first_id is None) == (time is None):
         raise click.UsageError("give exactly one of --to ID and --time T")
     require_audit_log(settings)

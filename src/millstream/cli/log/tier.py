@@ -21,14 +21,21 @@ from millstream.settings import Settings
 @example("millstream log tier weather --to s3://archive/tiers --keep-age 30d")
 @click.command()
 @click.argument("name")
-@click.option("--to", "url", metavar="URL", help="Target URL, such as s3://bucket/prefix or file:///folder.")
-@click.option("--segment-bytes", type=SizeType(), help="Approximate object size (default 128 MiB).")
-@click.option("--keep-age", type=Duration(), help="Keep newer messages local, such as 1d.")
-@click.option("--keep-bytes", type=SizeType(), help="Minimum size of the newest messages to keep local.")
-@click.option("--parquet/--no-parquet", default=None, help="Also write the messages of each object as Parquet.")
-@click.option("--partial", is_flag=True, help="Move due messages even if they do not fill an object.")
-@click.option("--leftovers", is_flag=True, help="List objects left behind by killed runs; move nothing.")
-@click.option("--remove-leftovers", is_flag=True, help="Delete those objects; move nothing.")
+@click.option(
+    "--to",
+    "url",
+    metavar="URL",
+    help="Target URL, such as s3://bucket/prefix or file:///folder; required at the first run.",
+)
+@click.option("--segment-bytes", type=SizeType(), help="Approximate object size (default: 128MiB).")
+@click.option("--keep-age", type=Duration(), help="Keep messages local for this time, such as 1d, after their receipt.")
+@click.option("--keep-bytes", type=SizeType(), help="Minimum size of the newest messages to keep local, such as 10GB.")
+@click.option(
+    "--parquet/--no-parquet", default=None, help="Also write the messages of each object as Parquet (default: no)."
+)
+@click.option("--partial", is_flag=True, help="Also move older messages that do not fill an object.")
+@click.option("--leftovers", is_flag=True, help="List objects that interrupted runs left behind; move nothing.")
+@click.option("--remove-leftovers", is_flag=True, help="Delete the objects that --leftovers lists; move nothing.")
 @json_option
 @store_options
 def tier(
@@ -42,9 +49,10 @@ def tier(
 ) -> None:
     """Move older messages of the log NAME to an object store; readers still find them.
 
-    Each object is read back and compared before local space is freed. URL and rules are stored with the log and apply
-    to later runs. The next run finishes an interrupted one. Objects that an interrupted run left behind are not part of
-    the log; they are not deleted automatically, because an older backup of this store may name them.
+    Older messages are those that neither --keep-age nor --keep-bytes keeps local; without both, all. Each object is
+    read back and compared before local space is freed. URL and rules are stored with the log, and apply to later runs
+    until they give others. The next run finishes an interrupted one. Objects that an interrupted run left behind are
+    not part of the log; they are not deleted automatically, because an older backup of this store may name them.
     """
     if leftovers or remove_leftovers:
         _clear_up(settings, name, remove=remove_leftovers, as_json=as_json)

@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 @example("millstream log torture --kills 20 --seconds 60")
 @click.command("torture")
 @click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="Number of processes to kill.")
-@click.option("--seconds", type=Seconds(0.001), help="Maximum run time, such as 60s.")
+@click.option("--seconds", type=Seconds(0.001), help="Maximum run time, such as 60s (default: no limit).")
 @click.option(
-    "--ahead", type=click.IntRange(0), default=0, show_default=True, help="Concurrent append requests per writer."
+    "--ahead",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Append requests of a writer that may be unconfirmed when it sends the next one.",
 )
 @click.option("--seed", type=click.IntRange(0), help="Repeat the random choices of the run that printed this seed.")
-@click.option("--private", "server", metavar="NAME", help="Start a private server (mariadb), and kill it too.")
-@click.option("--keep", is_flag=True, help="Keep the store of the test.")
+@click.option("--private", "server", metavar="NAME", help="Start a private database server (mariadb), and kill it too.")
+@click.option("--keep", is_flag=True, help="Keep the store of the test; not with --private.")
 @json_option
 @store_options
 def torture_command(
@@ -44,10 +48,10 @@ def torture_command(
 ) -> int:
     """Kill writers and readers at random moments, and verify that nothing is lost.
 
-    With --private it kills the database too. It creates its own store beside --store, on the same disk or server, and
-    removes it afterwards; existing logs are not touched. After every kill it verifies that confirmed messages are
-    stored, ids are dense, checksums match, nothing is stored twice, and messages acknowledged before the stated window
-    are not redelivered. If a check fails, the store is kept and the exit code is 1.
+    It creates its own store beside --store, on the same disk or server, and removes it afterwards; existing logs are
+    not touched. After every kill it verifies that confirmed messages are stored, ids are dense, checksums match,
+    nothing is stored twice, and acknowledged messages are not redelivered, except those of the last moments before the
+    kill (the window that --json prints, in seconds). If a check fails, the store is kept and the exit code is 1.
     """
     from millstream.testing import services
     from millstream.testing.torture import TorturePlan

@@ -20,14 +20,14 @@ from millstream.settings import Settings
 @example("millstream log trim weather --max-age 90d --keep-consumers --dry-run")
 @click.command()
 @click.argument("name")
-@click.option("--below", type=click.IntRange(1), metavar="ID", help="New first id of the log.")
+@click.option("--below", type=click.IntRange(1), metavar="ID", help="New first id of the log; not with rules.")
 @click.option("--max-age", type=Duration(), help="Trim messages received longer ago, such as 30d.")
 @click.option("--max-bytes", type=SizeType(), help="Maximum size to keep, such as 10GB.")
 @click.option("--max-count", type=click.IntRange(0), help="Maximum number of messages to keep.")
 @click.option("--keep-consumers", is_flag=True, help="Keep messages that a consumer has not acknowledged.")
-@click.option("--cap-bytes", type=SizeType(), help="Maximum size kept for consumers.")
-@click.option("--keep-policy", is_flag=True, help="Store these rules with the log, for later runs of `log trim NAME`.")
-@click.option("--accept-clock", is_flag=True, help="Trust the clock even if it has jumped.")
+@click.option("--cap-bytes", type=SizeType(), help="With --keep-consumers: maximum size to keep for consumers.")
+@click.option("--keep-policy", is_flag=True, help="Store these rules with the log as its policy.")
+@click.option("--accept-clock", is_flag=True, help="Trim by age even if the clock seems to have jumped.")
 @click.option("--dry-run", is_flag=True, help="Show what would be trimmed; change nothing.")
 @json_option
 @store_options
@@ -43,9 +43,11 @@ def trim(
 ) -> None:
     """Trim the oldest messages of the log NAME: below an id, by rules, or by the log's own policy.
 
-    Readers behind the new first id are told which ids are gone. Ages are measured from receive times, and a clock that
-    has jumped trims nothing. More data may stay stored than can be read: blocks and segment files are freed as a whole.
-    An SQLite file keeps freed space for new messages, until `millstream log vacuum` gives it back to the file system.
+    Rules are the options from --max-age to --cap-bytes. Without --below and rules, the policy applies that is stored
+    with the log. Readers behind the new first id are told which ids are gone. Ages are measured from receive times; if
+    the last check of ages is longer ago than half of --max-age, the clock may have jumped, and nothing is trimmed by
+    age. More data may stay stored than can be read: blocks and segment files are freed as a whole. An SQLite file keeps
+    freed space for new messages, until `millstream log vacuum` gives it back to the file system.
     """
     named = keep_policy or any(value is not None and value is not False for value in rules.values())
     policy = Retention(**rules) if named else None
