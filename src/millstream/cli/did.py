@@ -39,9 +39,14 @@ profile_option = click.option(
     "profile_name",
     type=click.Choice(["sidetree", "orb"]),
     default="sidetree",
+    show_default=True,
     help="Protocol profile of the network.",
 )
-patches_option = click.option("--patches", type=click.File("rb"), help="JSON: a patch, or a list of them.")
+patches_option = click.option(
+    "--patches",
+    type=click.File("rb"),
+    help="JSON file with a Sidetree patch or a list of patches (default: an empty document).",
+)
 
 
 def key_option(name: str, text: str) -> Callable[[Command], Command]:
@@ -63,9 +68,18 @@ def did() -> None:
 @example("millstream did key update.json")
 @did.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--curve", type=click.Choice(["secp256k1", "Ed25519"]), default="secp256k1", show_default=True)
+@click.option(
+    "--curve",
+    type=click.Choice(["secp256k1", "Ed25519"]),
+    default="secp256k1",
+    show_default=True,
+    help="Curve of the key.",
+)
 def key(file: Path, curve: str) -> None:
-    """Create a private key in FILE, readable only by its owner. Existing files are never replaced."""
+    """Create a private key in FILE, readable only by its owner. Existing files are never replaced.
+
+    Both the file and the printed public key are JWKs (RFC 7517).
+    """
     from millstream.anchoring.sidetree import PrivateKey
 
     made = PrivateKey.from_secret(curve, secrets.token_bytes(32))
@@ -85,7 +99,9 @@ def key(file: Path, curve: str) -> None:
 @key_option("--update-key", "The key that will sign the first update.")
 @key_option("--recovery-key", "The key that can recover or deactivate the DID.")
 @patches_option
-@click.option("--type", "kind", default="", metavar="TEXT", help="A type of at most 4 characters.")
+@click.option(
+    "--type", "kind", default="", metavar="TEXT", help="Type of the DID, at most 4 characters (default: none)."
+)
 @profile_option
 def create(update_key: Path, recovery_key: Path, patches: BinaryIO | None, kind: str, profile_name: str) -> None:
     """Print the request that creates a DID."""
@@ -102,7 +118,9 @@ def create(update_key: Path, recovery_key: Path, patches: BinaryIO | None, kind:
 @click.argument("name", metavar="DID")
 @key_option("--key", "The current update key.")
 @key_option("--next-key", "The key that will sign the next update.")
-@click.option("--patches", type=click.File("rb"), required=True, help="JSON: a patch, or a list of them.")
+@click.option(
+    "--patches", type=click.File("rb"), required=True, help="JSON file with a Sidetree patch or a list of patches."
+)
 @profile_option
 def update(name: str, key: Path, next_key: Path, patches: BinaryIO, profile_name: str) -> None:
     """Print the request that changes a DID's document."""
@@ -160,7 +178,10 @@ def deactivate(name: str, key: Path, profile_name: str) -> None:
 @click.argument("request", type=click.File("rb"))
 @profile_option
 def name_(request: BinaryIO, profile_name: str) -> None:
-    """Print the DID of a create request: the short form, and the long form that resolves at once."""
+    """Print the DID of a create request: the short form, and the long form that resolves at once.
+
+    REQUEST is the file with the output of `millstream did create`, or - for standard input.
+    """
     from millstream.anchoring.sidetree import OperationType, long_form
 
     profile = profile_of(profile_name)
@@ -176,15 +197,18 @@ def name_(request: BinaryIO, profile_name: str) -> None:
 @example("millstream did resolve did:sidetree:EiAbc")
 @did.command()
 @click.argument("name", metavar="DID")
-@click.option("--operations", type=click.File("rb"), metavar="FILE", help="Requests in anchored order, one a line.")
+@click.option(
+    "--operations", type=click.File("rb"), metavar="FILE", help="File of requests in anchored order, one per line."
+)
 @profile_option
 @data_options
 def resolve(settings: Settings, name: str, operations: BinaryIO | None, profile_name: str) -> None:
-    """Print the document of DID as the node has observed it, or after the OPERATIONS in a file.
+    """Print the document of DID as the node has observed it, or after the operations in a file.
 
     A long form resolves before anything is anchored; a short form does if the setting
     registry.unpublished_operation_lifespan counts accepted operations. Operations on other DIDs, and operations that
-    are invalid in the state of the DID, are skipped.
+    are invalid in the state of the DID, are skipped. --profile has no effect if the node resolves the DID: its settings
+    name the profile. Exit code 3 if the DID is unknown.
     """
     if operations is not None:
         answer = resolve_from(operations, name, profile_of(profile_name))

@@ -36,11 +36,13 @@ class PendingProofError(NotFoundError):
     "--tlog",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the part about the ledger to FILE too, as a .tlog-proof for other verifiers.",
+    help="Also write the part about the ledger to FILE, as a .tlog-proof for other verifiers; not with --chain.",
 )
 @click.option("--chain", is_flag=True, help="Print all ledger entries up to the head, for `verify --ledger-head`.")
 @click.option(
-    "--require-quorum", is_flag=True, help="Exit with code 3 if witnesses have not cosigned the checkpoint yet."
+    "--require-quorum",
+    is_flag=True,
+    help="Print no proof, and exit with code 3, if the quorum of witnesses is missing.",
 )
 @click.option("--no-timestamps", is_flag=True, help="Leave out time stamps, for readers with an earlier release.")
 @data_options
@@ -56,11 +58,12 @@ def prove(
 ) -> None:
     """Print the proof that message ID of LOG is anchored: canonical JSON and a newline.
 
-    It ends with a signed checkpoint of the ledger (version 2), and stays small. With --chain it ends with all ledger
-    entries from the anchor on instead (version 1): some 300 bytes each. It also lists the copies of the batch file with
-    the time of their last verification. Exit code 3, with the reason, if the message or log does not exist or the
-    message is in no anchored batch. If authorities have time-stamped the ledger (anchoring.timestamp_authorities), it
-    has the earliest time stamp of the entry by each of them (version 3).
+    The proof ends with a signed checkpoint of the ledger (version 2 of the format), and stays small. If authorities
+    have time-stamped the ledger (anchoring.timestamp_authorities), it also has the earliest time stamp of the entry by
+    each of them (version 3). With --chain it ends with all ledger entries from the anchor on instead (version 1): about
+    300 bytes each. Every proof lists the copies of the batch file with the time of their last verification.
+
+    Exit code 3, with the reason, if the log or the message does not exist, or if the message is in no anchored batch.
 
     If the settings name witnesses (anchoring.witness_policy), the checkpoint is the newest with their quorum. For a
     message anchored after it, "pending" and the number of missing cosignatures are printed as a warning.
@@ -103,10 +106,14 @@ def _write_tlog_proof(path: Path, data: bytes) -> None:
     "--cas",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Folder of the CID files.",
+    help="Folder of the files that the proof names (default: where the node keeps them).",
 )
 @click.option(
-    "--key", "keys", multiple=True, metavar="KEY|FILE", help="Trusted verifier key of the ledger; repeatable."
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="KEY|FILE",
+    help="Trusted verifier key of the ledger, or a file of keys; repeatable.",
 )
 @click.option("--policy", type=click.File("rb"), metavar="FILE", help="Trusted ledgers and witnesses (tlog-policy).")
 @click.option("--ledger-head", metavar="HASH", help="Trusted hash of a ledger entry, for proofs made with --chain.")
@@ -132,9 +139,9 @@ def verify(
 ) -> None:
     """Verify a proof with the files that it names. Exit code 1, with the reason, if it is invalid.
 
-    Files are read from --cas, or from where the node keeps them. --key is a verifier key, as `anchor key show` prints
-    it, or a file of them. Without --key, --policy or --ledger-head the proof is verified, but not that its ledger is
-    the one you trust.
+    PROOF is a file, or - for standard input. --key is a verifier key, as `anchor key show` prints it, or a file with
+    one key per line. Without --key, --policy or --ledger-head the proof is verified, but not that its ledger is the one
+    you trust.
 
     With --timestamps, one of the authorities with these certificates must have time-stamped the ledger with the entry
     of the message. The certificate that signed the time stamp must be valid now, or a later time stamp must renew it.

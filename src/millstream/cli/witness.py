@@ -40,29 +40,43 @@ def witness() -> None:
 
 @example("millstream witness serve --key witness.key --log example.org/anchors+5f0f5c31+AYg…")
 @witness.command()
-@click.option("--listen", "address", default="127.0.0.1:8490", show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--listen",
+    "address",
+    default="127.0.0.1:8490",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address of the HTTP interface.",
+)
 @_key_option
 @click.option(
     "--name", metavar="NAME", help="Name of a new witness, such as witness.example.org (default: a random one)."
 )
-@click.option("--new", is_flag=True, help="Start without state: only if the key in FILE never cosigned.")
+@click.option("--new", is_flag=True, help="Start without FILE.db: only if the key in FILE has never cosigned.")
 @click.option(
-    "--log", "logs", multiple=True, required=True, metavar="KEY", help="Verifier key of a ledger; repeatable."
+    "--log", "logs", multiple=True, required=True, metavar="KEY", help="Verifier key of a ledger to cosign; repeatable."
 )
 @click.option(
-    "--rate", type=click.FloatRange(0.01), default=5.0, show_default=True, help="Requests per second and address."
+    "--rate",
+    type=click.FloatRange(0.01),
+    default=5.0,
+    show_default=True,
+    help="Maximum requests per second from one address.",
 )
 @click.option(
-    "--burst", type=click.IntRange(1), default=50, show_default=True, help="Requests at once from one address."
+    "--burst", type=click.IntRange(1), default=50, show_default=True, help="Maximum requests at once from one address."
 )
 @click.option(
-    "--tls-certificate", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="PEM certificate chain."
+    "--tls-certificate",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Serve HTTPS with this certificate chain (PEM); requires --tls-key.",
 )
 @click.option(
     "--tls-key",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="PEM private key of the certificate.",
+    help="Private key (PEM) of --tls-certificate.",
 )
 @data_options
 @log_options
@@ -125,8 +139,10 @@ def serve(
 @_key_option
 @json_option
 def status(key_file: Path, as_json: bool) -> None:
-    """Print the newest cosigned checkpoint of each ledger, and evidence of forks. Exit code 1 if there is any, 3 if the
-    state of the witness is missing.
+    """Print the newest cosigned checkpoint of each ledger, and evidence of forks.
+
+    A fork is a ledger that signed two different trees of the same size. Exit code 1 if there is a fork, 3 if the state
+    of the witness (FILE.db) is missing.
     """
     from millstream.anchoring.witness import WitnessState
     from millstream.anchoring.witness.witness_key import read_key_file

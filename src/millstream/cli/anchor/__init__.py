@@ -22,7 +22,7 @@ TABLES = {
         ),
         "ledger": (
             "millstream.cli.anchor.ledger:ledger",
-            "Print the entries of the ledger, one per line.",
+            "Print the entries of a ledger, one per line.",
         ),
         "verify": (
             "millstream.cli.anchor.keys:verify",
@@ -60,7 +60,7 @@ TABLES = {
         ),
         "timestamp": (
             "millstream.cli.anchor.timestamps:timestamp",
-            "Have the newest checkpoint time-stamped now, and print the answer of each authority.",
+            "Have the newest checkpoint of a ledger time-stamped now, and print the answer of each authority.",
         ),
         "timestamps": (
             "millstream.cli.anchor.timestamps:timestamps",
@@ -78,7 +78,7 @@ TABLES = {
         ),
         "redrive": (
             "millstream.cli.anchor.operations:redrive",
-            "Retry dead operations on identifiers, with all their retries: the given ones, or all.",
+            "Retry the dead operations with the ids OPERATION_IDS, or without ids all dead operations.",
         ),
         "linksets": (
             "millstream.cli.anchor.linksets:linksets",

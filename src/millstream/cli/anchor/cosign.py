@@ -67,7 +67,8 @@ def cosign(settings: Settings, *, wait: int, ledger_name: LedgerName, as_json: b
 def witnesses(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
     """Show the newest cosigned checkpoint of a ledger, and how each witness answered last. Sends no request.
 
-    Exit code 1 if the offered checkpoint lacks the quorum, or a witness has cosigned another history.
+    Exit code 1 if the checkpoint that was last offered to the witnesses lacks the quorum of the policy
+    (anchoring.witness_policy), or if a witness has cosigned another history.
     """
     from millstream.status.ledger_status import ledger_status
 

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 @example("millstream anchor cut --force")
 @click.command()
-@click.option("--force", is_flag=True, help="Anchor all waiting batches, also if they do not fill an anchor.")
+@click.option("--force", is_flag=True, help="Anchor all that waits, also if it does not fill an anchor.")
 @json_option
 @data_options
 def cut(settings: Settings, force: bool, as_json: bool) -> None:
-    """Anchor the waiting batches and operations, and finish an interrupted run."""
+    """Anchor the waiting batches and operations, and finish an interrupted run.
+
+    Without --force, batches and operations that do not fill an anchor wait for more.
+    """
     with Node.open(settings) as node:
         entries = [*node.anchoring.batch_writer.cut(force=force), *cut_operations(node.registry.instance, force=force)]
     for entry in entries:

@@ -85,7 +85,7 @@ def show(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
 @example("millstream anchor key rotate --overlap 30d")
 @key.command()
 @click.option(
-    "--overlap", type=Duration(), default="30d", show_default=True, help="How long the previous key also signs."
+    "--overlap", type=Duration(), default="30d", show_default=True, help="Time for which the previous key also signs."
 )
 @ledger_option
 @data_options
@@ -130,15 +130,15 @@ def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
 
 @example("millstream anchor checkpoint > checkpoint.txt")
 @click.command()
-@click.option("--cosigned", is_flag=True, help="Print the newest one that the quorum of witnesses has cosigned.")
+@click.option("--cosigned", is_flag=True, help="Print the newest checkpoint that the quorum of witnesses has cosigned.")
 @ledger_option
 @data_options
 def checkpoint(settings: Settings, ledger_name: LedgerName, cosigned: bool) -> None:
     """Print the newest checkpoint of a ledger: its name, number of entries and root hash, signed.
 
     It is signed first if the ledger has grown, and copied and published if that is missing. It has the cosignatures
-    that were collected for it. Anyone who keeps a checkpoint can detect that the ledger was rewritten. With --cosigned,
-    exit code 3 if there is none.
+    that were collected for it. Anyone who keeps a checkpoint can detect that the ledger was rewritten. Exit code 3 if
+    --cosigned finds no checkpoint with the quorum.
     """
     with Node.open(settings) as node:
         ledgers = node.ledgers

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @json_option
 @data_options
 def ledger(settings: Settings, first: int, ledger_name: LedgerName, repair: bool, as_json: bool) -> None:
-    """Print the entries of the ledger, one per line.
+    """Print the entries of a ledger, one per line.
 
     With --json, each entry is an object with number, time (microseconds since the epoch), anchor_string, previous and
     hash. --repair excludes messages that are not ledger entries: they stay in the log, but no longer count.

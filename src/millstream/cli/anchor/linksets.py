@@ -19,7 +19,13 @@ from millstream.settings import Settings
 @click.option(
     "--author", required=True, metavar="URI", help="Author of the linksets, such as did:web:registry.example.org."
 )
-@click.option("--link", "links", multiple=True, metavar="URL", help="URL of the files; the multihash is appended.")
+@click.option(
+    "--link",
+    "links",
+    multiple=True,
+    metavar="URL",
+    help="URL of the files, to which the multihash is appended; repeatable.",
+)
 @json_option
 @data_options
 def linksets(settings: Settings, folder: Path, author: str, links: tuple[str, ...], as_json: bool) -> None:

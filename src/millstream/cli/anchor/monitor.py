@@ -36,7 +36,11 @@ _PAUSE_SECONDS = 0.2
 @click.command()
 @click.argument("url", metavar="URL")
 @click.option(
-    "--key", "keys", multiple=True, metavar="KEY|FILE", help="Trusted verifier key of the ledger; repeatable."
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="KEY|FILE",
+    help="Trusted verifier key of the ledger, or a file of keys; repeatable.",
 )
 @click.option("--policy", type=click.File("rb"), metavar="FILE", help="Trusted ledger and witnesses (tlog-policy).")
 @click.option(
@@ -45,15 +49,20 @@ _PAUSE_SECONDS = 0.2
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     metavar="FILE",
-    help="What was seen before; the first run creates it.",
+    help="File with what was seen before; the first run creates it.",
 )
-@click.option("--cas", multiple=True, metavar="URL", help="Location of the batch files; repeatable, tried in order.")
+@click.option(
+    "--cas",
+    multiple=True,
+    metavar="URL",
+    help="Also verify the batch files at this location; repeatable, tried in order; only with --entries ledger.",
+)
 @click.option(
     "--entries",
     type=click.Choice(ENTRY_CHECKS),
     default=ENTRY_CHECKS[0],
     show_default=True,
-    help="Check entries as those of Millstream, any entries by their hashes, or none.",
+    help="Check the entries as those of Millstream (ledger), by their hashes only (any), or not (none).",
 )
 @click.option(
     "--compare",
@@ -61,11 +70,13 @@ _PAUSE_SECONDS = 0.2
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     multiple=True,
     metavar="FILE",
-    help="Also compare a checkpoint or proof of another reader; repeatable.",
+    help="Also compare with the checkpoint or proof in this file, from another reader; repeatable.",
 )
-@click.option("--once", is_flag=True, help="Look once, for cron: exit code 1 if there is any finding.")
-@click.option("--interval", type=Duration(), default="1m", show_default=True, help="Interval between looks.")
-@click.option("--silence", type=Duration(), help="Longest time without a new checkpoint (default: unlimited).")
+@click.option("--once", is_flag=True, help="Check once, for cron: exit code 1 if there is any finding.")
+@click.option("--interval", type=Duration(), default="1m", show_default=True, help="Interval between checks.")
+@click.option(
+    "--silence", type=Duration(), help="Longest time without a new checkpoint, such as 1d (default: no limit)."
+)
 @click.option(
     "--tolerance",
     type=Duration(),
@@ -74,7 +85,7 @@ _PAUSE_SECONDS = 0.2
     help="How late an entry may be published after its time.",
 )
 @click.option("--alarm", metavar="URL", help="Post findings as JSON to this webhook, and continue.")
-@click.option("--acknowledge", is_flag=True, help="Print and forget the findings that are kept, and end.")
+@click.option("--acknowledge", is_flag=True, help="Print the findings that are kept, forget them, and exit.")
 @json_option
 def monitor(
     url: str,
@@ -95,14 +106,15 @@ def monitor(
 ) -> None:
     """Follow a ledger of others, and find out if its operator rewrites, forks, truncates or hides it.
 
-    URL is the location of its published tiles, such as https://example.org/ledger/anchors, or a folder. Each look
-    verifies the signature of the newest checkpoint, and with --policy the cosignatures; that the tree begins with every
-    tree seen before; that the entries hash to the signed root, form a chain and are not backdated. With --cas it also
-    reads the files of each anchor of event batches. The first run trusts what it finds.
+    URL is the location of its published tiles, such as https://example.org/ledger/anchors, or a folder. Give --key,
+    --policy or both. Each check verifies the signature of the newest checkpoint, and with --policy the cosignatures;
+    that the tree begins with every tree seen before; that the entries hash to the signed root, form a chain and are not
+    backdated. With --cas it also reads the files of each anchor of event batches. The first run trusts what it finds.
 
-    Without --once it runs until SIGTERM, or until the first finding (exit code 1) if there is no --alarm. Findings that
-    stay true, such as a fork, are kept in --state with both signed checkpoints (--json prints them), and reported by
-    every run until --acknowledge. For logs of other programs use --entries any or none.
+    A finding is a violation of these rules, also of --silence and --tolerance, or a ledger that cannot be read. Without
+    --once the command runs until SIGTERM, or until the first finding (exit code 1) if there is no --alarm. Findings
+    that stay true, such as a fork, are kept in --state with both signed checkpoints (--json prints them), and reported
+    by every run until --acknowledge. For logs of other programs use --entries any or none.
     """
     from millstream.anchoring.monitor import LedgerMonitor, MonitorRules, MonitorStateFile, open_published
 

@@ -41,13 +41,30 @@ _log = logging.getLogger(__name__)
 @example("millstream anchor observe --ledger https://registry.example.org --cas https://ipfs.io/ipfs --cas files/")
 @click.command()
 @click.option(
-    "--ledger", metavar="FILE|URL", help="Ledger of another registry: a file of entries, or the address of a node."
+    "--ledger",
+    metavar="FILE|URL",
+    help="Ledger of another registry: a file of entries, or the address of a node; requires --cas.",
 )
-@click.option("--cas", multiple=True, metavar="URL", help="Location of its files; repeatable, tried in order.")
-@click.option("--profile", type=click.Choice(["sidetree", "orb"]), help="Protocol profile of its network.")
-@click.option("--method", metavar="NAME", help="DID method of its network, such as ion (default: by profile).")
+@click.option(
+    "--cas", multiple=True, metavar="URL", help="Location of the files of --ledger; repeatable, tried in order."
+)
+@click.option(
+    "--profile",
+    type=click.Choice(["sidetree", "orb"]),
+    help="Protocol profile of its network (default: the setting registry.profile).",
+)
+@click.option(
+    "--method",
+    metavar="NAME",
+    help="DID method of its network, such as ion (default: the setting registry.method, or that of the profile).",
+)
 @click.option("--follow", is_flag=True, help="Keep running until SIGTERM or Ctrl-C, and wait for missing files.")
-@click.option("--interval", type=Duration(), help="Interval between reads of the ledger with --follow (default 10s).")
+@click.option(
+    "--interval",
+    type=Duration(),
+    help="With --follow: interval between reads of the ledger, such as 10s (default: the setting "
+    "registry.follow.interval).",
+)
 @json_option
 @data_options
 def observe(

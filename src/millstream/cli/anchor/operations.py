@@ -33,8 +33,8 @@ LINE_BYTES = 100_000
 def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
     """Submit the operations on identifiers in FILE, one JSON object per line ("-" for standard input).
 
-    Valid operations are durable when the command ends; invalid ones are listed with line and reason, and the exit code
-    is 1. --json prints the outcome of each, in order.
+    Valid operations are durable when the command ends; invalid ones are listed with line and reason. Exit code 1 if an
+    operation was refused. --json prints the outcome of each, in order.
     """
     taken = refused = 0
     lines = _lines(operations)
@@ -53,7 +53,14 @@ def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
 
 @example("millstream anchor serve --http 127.0.0.1:8080")
 @click.command()
-@click.option("--http", "address", default="127.0.0.1:8480", show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--http",
+    "address",
+    default="127.0.0.1:8480",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address of the HTTP interface.",
+)
 @data_options
 @log_options
 def serve(settings: Settings, address: str) -> None:
@@ -78,10 +85,14 @@ def serve(settings: Settings, address: str) -> None:
 
 @example("millstream anchor redrive")
 @click.command()
-@click.argument("operations", nargs=-1, metavar="[ID]...")
+@click.argument("operations", nargs=-1, metavar="[OPERATION_IDS]...")
 @data_options
 def redrive(settings: Settings, operations: Sequence[str]) -> None:
-    """Retry dead operations on identifiers, with all their retries: the given ones, or all."""
+    """Retry the dead operations with the ids OPERATION_IDS, or without ids all dead operations.
+
+    A dead operation on an identifier is one whose retries all failed. Its retry count starts again at zero. Ids of
+    other operations are ignored; `millstream anchor status DID` prints the ids.
+    """
     with Node.open(settings) as node:
         prepare_audit_log(node)
         count = node.registry.instance.store.redrive(list(operations) or None)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def status(settings: Settings, operation: str | None, as_json: bool) -> None:
     """Show how many batches are in each state, and what is invalid or rejected, with reasons.
 
-    With the ID of an operation on an identifier, show the state of that operation; with a DID, of all its operations.
+    With the ID of an operation on an identifier, show the state of that operation (exit code 3 if it is unknown); with
+    a DID, of all its operations. The states are accepted, waiting (in a queue), being anchored, anchored, verified
+    (read back from the ledger), rejected (never to be anchored), and for operations dead (all retries failed).
     """
     with Node.open(settings) as node:
         if operation is not None:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 @json_option
 @data_options
 def timestamp(settings: Settings, *, ledger_name: LedgerName, as_json: bool) -> None:
-    """Have the newest checkpoint time-stamped now, and print the answer of each authority.
+    """Have the newest checkpoint of a ledger time-stamped now, and print the answer of each authority.
 
     The authorities are those of anchoring.timestamp_authorities; `millstream serve` asks them at
-    anchoring.timestamp_interval. An authority that has stamped this checkpoint
-    already is not asked again. Exit code 1 if one gives no time stamp.
+    anchoring.timestamp_interval. An authority that has stamped this checkpoint already is not asked again. Exit code 1
+    if an authority gives no time stamp.
     """
     with Node.open(settings) as node:
         collector = node.ledgers.timestamps.required_collector(ledger_name)
