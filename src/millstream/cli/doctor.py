@@ -22,12 +22,13 @@ from millstream.settings import Settings
 @store_options
 @json_option
 def doctor(settings: Settings, as_json: bool) -> int:
-    """Show what is missing on this machine and how to install it. Exit code 1 if the settings require it.
+    """Show what is missing on this machine and how to install it.
 
-    Anything missing that the settings do not require is optional, with its purpose. The command writes to folders and
-    connects to the servers of the settings; for a log store on a database server it compares the server's settings with
-    the recommended ones, and for a bucket it tests whether exactly one of several concurrent creators of a name
-    succeeds. If the tables are on a server, it names files in the data folder that are no longer used.
+    Exit code 1 if the settings require something that is missing. What they do not require is listed as optional, with
+    its purpose. The command writes to folders and connects to the servers of the settings; for a log store on a
+    database server it compares the server's settings with the recommended ones, and for a bucket it tests whether
+    exactly one of several concurrent creators of a name succeeds. If the tables are on a server, it names files in the
+    data folder that are no longer used.
     """
     checks = list(run_checks(settings))
     for check in checks:

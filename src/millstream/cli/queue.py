@@ -34,7 +34,11 @@ from millstream.stores.tiers import open_log_store
 
 @click.group()
 def queue() -> None:
-    """Inspect work queues and their dead letters, on logs or on the broker in the settings (queue.broker)."""
+    """Inspect work queues and their dead letters, on logs or on the broker in the settings (queue.broker).
+
+    A dead letter, or dead task, is a task that failed at its last attempt, or with a permanent error. It stays in its
+    queue, and is not retried automatically.
+    """
 
 
 @example("millstream queue depth")
@@ -45,8 +49,9 @@ def queue() -> None:
 def depth(settings: Settings, name: str | None, as_json: bool) -> None:
     """Show how many tasks of the queue NAME (or of every queue) are ready, leased, delayed and dead.
 
-    For a queue of the mill it also shows the recommended number of workers (settings mill.scaling). It does not disturb
-    workers.
+    A leased task is being processed by a worker, a delayed one becomes ready at a later time, a dead one failed for
+    good. For a queue of the mill the command also shows the recommended number of workers (settings mill.scaling). It
+    does not disturb workers.
     """
     if settings.queue.broker:
         with Node.open(settings) as node:
@@ -63,11 +68,16 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
 @queue.command()
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number to list.")
-@click.option("--after", type=click.IntRange(0), default=0, help="Only tasks with ids above this one.")
+@click.option(
+    "--after", type=click.IntRange(0), default=0, show_default=True, help="Only tasks with ids above this one."
+)
 @json_option
 @store_options
 def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -> None:
-    """List the dead tasks of the queue NAME with their causes."""
+    """List the dead tasks of the queue NAME with their causes.
+
+    A dead task failed at its last attempt, or with a permanent error.
+    """
     for task in dead_tasks(settings, name, limit=limit, after=after):
         if as_json:
             body = task.body.decode("utf-8", "replace")
@@ -93,8 +103,8 @@ def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -
 def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second: float | None, as_json: bool) -> None:
     """Make dead tasks of the queue NAME ready again: those with TASK_IDS, or all of them.
 
-    With --per-second they become ready one after the other. The delays are stored in the queue, so no process has to
-    keep running.
+    A dead task failed at its last attempt, or with a permanent error; its attempts are counted anew. With --per-second
+    they become ready one after the other. The delays are stored in the queue, so no process has to keep running.
     """
     require_audit_log(settings)
     with _open(settings, name) as opened:
@@ -113,7 +123,10 @@ def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second
 @json_option
 @store_options
 def discard(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: bool) -> None:
-    """Discard the dead tasks TASK_IDS of the queue NAME for good."""
+    """Discard the dead tasks TASK_IDS of the queue NAME for good.
+
+    A dead task failed at its last attempt, or with a permanent error. Ids of other tasks are ignored.
+    """
     require_audit_log(settings)
     with _open(settings, name) as opened:
         count = opened.discard(task_ids)
@@ -134,7 +147,8 @@ def discard(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: b
 def amend(settings: Settings, name: str, task_id: int, file: BinaryIO, as_json: bool) -> None:
     """Replace the body of the dead task TASK_ID of the queue NAME by the bytes of FILE (- for standard input).
 
-    The task stays dead until it is redriven.
+    The task stays dead, that is, it is not retried, until `millstream queue redrive` makes it ready. Exit code 3 if the
+    queue has no such dead task.
     """
     body = file.read()
     require_audit_log(settings)

@@ -67,13 +67,26 @@ class RestoreReport(msgspec.Struct, kw_only=True):
 @click.command()
 @click.argument("space")
 @click.argument("prefix", default="")
-@click.option("--to", metavar="FOLDER|URL", help="Folder, or URL of a store, to write to.")
+@click.option("--to", metavar="FOLDER|URL", help="Folder, or URL of a store, to write to; required without --test.")
 @click.option("--test", "is_test", is_flag=True, help="Read and verify a sample, and write nothing.")
 @click.option("--from", "from_store", metavar="STORE", help="Only from this store (default: the best copy of each).")
-@click.option("--as-of", "at", type=Timestamp(), metavar="TIME", help="Restore the state at this time (audit log).")
+@click.option(
+    "--as-of",
+    "at",
+    type=Timestamp(),
+    metavar="TIME",
+    help="Restore the state at this time: 2026-11-24T12:00Z, or microseconds since the epoch; not with --from.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace existing files that differ.")
-@click.option("--sample", "count", type=click.IntRange(1), default=100, show_default=True, help="Items of --test.")
-@click.option("--seed", help="Repeat the sample of the run that printed this seed.")
+@click.option(
+    "--sample",
+    "count",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="With --test: number of items in the sample.",
+)
+@click.option("--seed", help="With --test: repeat the sample of the run that printed this seed.")
 @data_options
 @json_option
 def restore(
@@ -97,7 +110,8 @@ def restore(
     next one is used. The same command resumes an interrupted restore. Existing files that differ are kept. With --as-of
     the state at a time is restored, if the audit log covers it; items whose bytes no copy has any more are listed.
 
-    Exit code 0 if every item is at the target (with --test: every item of the sample is good), 1 otherwise.
+    Exit code 0 if every item is at the target (with --test: every item of the sample is good), 1 if one is not, or if
+    with --as-of it is not known of every change whether it happened, 3 if SPACE or STORE is unknown.
     """
     if is_test and to is not None:
         raise click.UsageError("--test and --to cannot be combined: --test writes nothing")

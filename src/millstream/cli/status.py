@@ -50,7 +50,7 @@ MOST_DEAD = 100_000
 @click.command()
 @data_options
 @json_option
-@click.option("--items", is_flag=True, help="Only list when each item and each copy was last read.")
+@click.option("--items", is_flag=True, help="Only list when each protected item and each copy was last read.")
 def status(settings: Settings, as_json: bool, items: bool) -> int:
     """Show what is wrong with the node and what is not known, and how well each space is protected.
 
@@ -58,10 +58,12 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
     of each kind of problem are named. For each issue of the node: what is wrong, since when, what it means and what to
     do. The command asks the running node (`millstream serve`); without one it checks the node itself.
 
-    The members of a node that has some (`millstream node ls`) are listed too, without --json.
+    If the node's tables are on a database server, its members (the processes that serve it, see `millstream node ls`)
+    are listed too, but not with --json.
 
     With --json each space is one line; the last line also has "ok", "issues", "unknown" and "watching" (whether a
-    running node gave the answer). Exit code 0 if there is no issue and nothing unknown, 1 otherwise.
+    running node gave the answer). Exit code 0 if there is no issue and nothing unknown, 1 otherwise; with --items
+    always 0.
     """
     with Node.open(settings) as node:
         if items:

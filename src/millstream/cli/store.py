@@ -52,14 +52,14 @@ def store() -> None:
 @store.command("list")
 @click.argument("store_name", metavar="STORE")
 @click.argument("space", required=False)
-@click.option("--prefix", default="", help="Only ids with this prefix.")
-@click.option("--limit", type=click.IntRange(1), help="Maximum number to list.")
+@click.option("--prefix", default="", help="Only items whose ids begin with this prefix.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of items to list (default: all).")
 @json_option
 @data_options
 def list_items(
     settings: Settings, store_name: str, space: str | None, prefix: str, limit: int | None, as_json: bool
 ) -> None:
-    """List the items of SPACE, or the spaces of STORE."""
+    """List the items of SPACE, or without SPACE the spaces of STORE."""
     opened = open_named_store(settings, store_name)
     if space is None:
         for name in opened.spaces():
@@ -89,7 +89,7 @@ def create(settings: Settings, store_name: str, space: str) -> None:
 @click.argument("space")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--prefix", default="", help="Prefix of every id, such as 2026/.")
-@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="Property; repeatable.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="Property of each item; repeatable.")
 @click.option("--create", is_flag=True, help="Create the store's folder or bucket, and the space, if missing.")
 @click.option("--create-only", is_flag=True, help="Fail instead of replacing an item.")
 @json_option
@@ -139,7 +139,10 @@ def put(
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), default=Path("-"))
 @data_options
 def get(settings: Settings, store_name: str, space: str, content_id: str, file: Path) -> None:
-    """Write the bytes of an item to FILE (or standard output), and verify them against the provider's checksum."""
+    """Write the bytes of an item to FILE (or standard output), and verify them against the provider's checksum.
+
+    Exit code 1 if they differ; then FILE is not written.
+    """
     opened = open_named_store(settings, store_name)
     expected = opened.info(space, content_id).checksum()
     with opened.open(space, content_id) as source, _sink(file) as sink:
@@ -213,7 +216,10 @@ def props(
 def cp(
     settings: Settings, store_name: str, space: str, content_id: str, to_space: str, to_content_id: str | None
 ) -> None:
-    """Copy an item within STORE, with its mimetype and properties, under a new or the same id."""
+    """Copy an item within STORE to TO_SPACE, with its mimetype and properties.
+
+    The copy has the id TO_CONTENT_ID (default: CONTENT_ID).
+    """
     open_named_store(settings, store_name).copy(space, content_id, to_space, to_content_id or content_id)
 
 
@@ -222,7 +228,7 @@ def cp(
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
 @click.option(
-    "--set", "pairs", multiple=True, metavar="NAME=ACCESS", help="Permission read or write of a name; repeatable."
+    "--set", "pairs", multiple=True, metavar="NAME=ACCESS", help="Give NAME the access read or write; repeatable."
 )
 @click.option("--unset", "names", multiple=True, metavar="NAME", help="Remove NAME from the list; repeatable.")
 @json_option

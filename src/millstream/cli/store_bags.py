@@ -70,15 +70,17 @@ class ImportReport(msgspec.Struct, kw_only=True):
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
 @click.argument("prefix", default="")
-@click.option("--bagit", "bag", type=click.Path(path_type=Path), metavar="FOLDER", help="Write a bag (RFC 8493).")
+@click.option(
+    "--bagit", "bag", type=click.Path(path_type=Path), metavar="FOLDER", help="Write a bag (RFC 8493) into FOLDER."
+)
 @click.option(
     "--sha256sums",
     "sums",
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="FILE",
-    help="Write a list for sha256sum -c (- for standard output).",
+    help="Write a list of the regular files for sha256sum -c (- for standard output).",
 )
-@click.option("--read", "is_read", is_flag=True, help="Compute checksums from the bytes, also where some are recorded.")
+@click.option("--read", "is_read", is_flag=True, help="Compute all checksums from the bytes, also the recorded ones.")
 @data_options
 @json_option
 def export(
@@ -94,8 +96,9 @@ def export(
 ) -> int:
     """Export SPACE, or the items whose ids begin with PREFIX, as a bag or as a list of checksums.
 
-    A bag has a file for each item, verified on the way, and a tag file with the properties, links and empty folders;
-    the same command resumes an export that was interrupted. Exit code 1 if an item could not be exported.
+    Give either --bagit or --sha256sums. A bag has a file for each item, verified on the way, and a tag file with the
+    properties, links and empty folders; the same command resumes an export that was interrupted. Exit code 1 if an item
+    could not be exported.
     """
     if (bag is None) == (sums is None):
         raise click.UsageError("give exactly one of --bagit FOLDER and --sha256sums FILE")
@@ -116,10 +119,12 @@ def export(
 @click.command("import")
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
-@click.option("--bagit", "bag", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="The bag.")
+@click.option(
+    "--bagit", "bag", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="Folder of the bag."
+)
 @click.option("--prefix", default="", help="Prefix of every id, such as 2026/.")
 @click.option("--fetch", is_flag=True, help="Fetch the files that the bag lists in fetch.txt, into the bag.")
-@click.option("--overwrite", is_flag=True, help="Replace items that differ.")
+@click.option("--overwrite", is_flag=True, help="Replace existing items that differ.")
 @click.option("--create", is_flag=True, help="Create the store's folder or bucket, and the space, if missing.")
 @data_options
 @json_option

@@ -26,7 +26,7 @@ TABLES = {
         ),
         "approve": (
             "millstream.cli.mill.approve:approve",
-            "List the plans that the change guard holds, or approve those with the given NUMBERS.",
+            "List the plans that the change guard holds, or approve the plans with the listed NUMBERS.",
         ),
         "reject": (
             "millstream.cli.mill.approve:reject",

@@ -25,7 +25,7 @@ _SHORTEST_REASON = 3
 @data_options
 @json_option
 def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_json: bool) -> int:
-    """List the plans that the change guard holds, or approve those with the given NUMBERS.
+    """List the plans that the change guard holds, or approve the plans with the listed NUMBERS.
 
     The change guard holds the plan of a space if it would delete or replace more copies than its budget allows
     (settings mill.change_guard), or if the source lists no items. The next `millstream mill duplicate` or loop of the

@@ -27,7 +27,7 @@ from millstream.stores.audit import AuditedStore
 @click.option(
     "--recover",
     is_flag=True,
-    help="First settle changes left open by terminated processes on other machines or in containers. Stop all "
+    help="First settle unfinished changes of terminated processes on other machines or in containers. Stop all "
     "processes that write to the stores before.",
 )
 @data_options
@@ -37,8 +37,9 @@ def audit(
 ) -> int:
     """Print the audit log of all audited stores, or of one, as a text table.
 
-    Pending changes are processed first, and duplicated (see `millstream mill work`). Exit code 1 if changes are left
-    open, that is, if it is not known whether they happened; each of these lines says what to do.
+    STORE, SPACE and CONTENT_ID limit it to the changes of a store, a space, or an item. Pending changes are processed
+    first, and duplicated (see `millstream mill work`). Exit code 1 if it is not known of a change whether it happened,
+    with a line that says what to do, or if --recover could not reach a store.
     """
     unavailable = False
     with Node.open(settings) as node:
@@ -81,7 +82,7 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
     """Compare the listings of audited stores with the audit log, and list every missing event.
 
     Exit code 1 if an event is missing (the store was changed without the audit), if a store is unavailable, if an item
-    cannot be compared, or if changes are left open, that is, if it is not known whether they happened.
+    cannot be compared, or if it is not known of a change whether it happened.
     """
     found, unlisted = 0, list[str]()
     with Node.open(settings) as node:

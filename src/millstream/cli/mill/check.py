@@ -56,17 +56,20 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
 @example("millstream mill repair photos 2013/a.jpg --dry-run")
 @click.command()
 @click.argument("item", nargs=-1, metavar="[SPACE CONTENT_ID]")
-@click.option("--dry-run", is_flag=True, help="Show the repair of the named item; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the repair of the item; change nothing; requires SPACE CONTENT_ID.")
 @click.option(
-    "--restore-source", is_flag=True, help="Also put the recorded bytes back at the source of the item, if rewritten."
+    "--restore-source",
+    is_flag=True,
+    help="Also restore the recorded bytes at the source of the item, if it was rewritten; requires SPACE CONTENT_ID.",
 )
 @data_options
 @json_option
 def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_source: bool, as_json: bool) -> int:
     """Repair what checks have found, or the copies of one item, from a confirmed copy.
 
-    A copy is confirmed if manifest and audit log agree with its bytes. Exit code 1 if something could not be repaired,
-    3 if the item is unknown; the reason is printed.
+    Without SPACE and CONTENT_ID the tasks on the repair queue are processed. A copy is confirmed if manifest and audit
+    log agree with its bytes. Exit code 1 if something could not be repaired (with --dry-run 0), 3 if the item is
+    unknown; the reason is printed.
     """
     if len(item) not in (0, 2) or ((dry_run or restore_source) and not item):
         raise click.UsageError(

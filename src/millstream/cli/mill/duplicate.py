@@ -30,7 +30,7 @@ from millstream.stores import StoreError
 @click.command()
 @click.option("--space", metavar="SPACE", help="Only this space.")
 @click.option("--all", "everything", is_flag=True, help="Compare every item, not only those that seem to differ.")
-@click.option("--dry-run", is_flag=True, help="Show the plan; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the plans; change nothing.")
 @data_options
 @processes_option
 @json_option
@@ -38,8 +38,8 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
     """Copy by policy until all copies are up to date.
 
     The plan of a space that would delete or replace too much is held as a whole (see `millstream mill approve`). A
-    store or space that cannot be listed does not block the others. Exit code 1 if a task died or a listing failed, 5 if
-    a space is held.
+    store or space that cannot be listed does not block the others. Exit code 1 if a task failed for good or a listing
+    failed, 5 if the plan of a space is held, or with --dry-run would be.
     """
     dead = held = 0
     with Node.open(settings) as node:
@@ -75,7 +75,9 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
 @click.argument("store")
 @click.argument("space")
 @click.argument("content_ids", nargs=-1)
-@click.option("--vanished", is_flag=True, help="All items that vanished from a protected source.")
+@click.option(
+    "--vanished", is_flag=True, help="Record all items that vanished from STORE, the source of `millstream protect`."
+)
 @data_options
 @json_option
 def forget(
@@ -83,7 +85,8 @@ def forget(
 ) -> int:
     """Record that items were deleted from STORE on purpose, so that their copies may be deleted too.
 
-    Nothing is recorded if STORE still has one of them. Exit code 3 if an id is unknown in every store.
+    Give either CONTENT_IDS or --vanished. Nothing is recorded if STORE still has one of the items. An id that no store
+    has is not recorded, and the exit code is 3.
     """
     if bool(content_ids) == vanished:
         raise click.UsageError("give either content ids or --vanished")

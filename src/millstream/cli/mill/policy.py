@@ -73,14 +73,15 @@ def lint(settings: Settings, as_json: bool) -> int:
 @click.option(
     "--if-match",
     metavar="VERSION",
-    help="Save only if this is the current version (see show); `none` for a new policy.",
+    help="Save only if this is the current version, as `mill policy show` prints it; `none` for a new policy.",
 )
 @data_options
 @json_option
 def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None, as_json: bool) -> None:
     """Save the policy in FILE (- for standard input) for ACCOUNT, and apply it; every version is kept.
 
-    Exit code 4 if another person saved a version meanwhile.
+    FILE is JSON (docs/formats/duplication-policy.md). With --if-match, exit code 4 if another version was saved
+    meanwhile; without it, that version is replaced.
     """
     with Node.open(settings, create=True) as node:
         prepare_audit_log(node)
@@ -110,12 +111,13 @@ def _warn(node: Node, account: str) -> None:
 @example("millstream mill policy withdraw local")
 @policy.command("withdraw")
 @click.argument("account")
-@click.option("--if-match", metavar="VERSION", help="Withdraw only if this is the current version (see show).")
+@click.option("--if-match", metavar="VERSION", help="Withdraw only if this is the current version.")
 @data_options
 def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
     """Withdraw the policy of ACCOUNT: nothing is copied by it until it is saved again.
 
-    All versions are kept. Exit code 4 if another person saved a version meanwhile.
+    All versions are kept. With --if-match, which takes a version as `millstream mill policy show` prints it, exit code
+    4 if another version was saved meanwhile.
     """
     with Node.open(settings) as node:
         prepare_audit_log(node)
@@ -133,7 +135,7 @@ def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
 def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool) -> None:
     """Preview the policy in FILE for ACCOUNT: items, bytes and deletions, by space and in total.
 
-    Changes nothing.
+    FILE is JSON (docs/formats/duplication-policy.md), or - for standard input. Changes nothing.
     """
     proposed = read_policy(file.read(MAX_BYTES + 1), account).policy
     plans = list[DuplicationPlan]()

@@ -20,7 +20,7 @@ def processes_option(command: Command) -> Command:
         "--processes",
         type=click.IntRange(0),
         metavar="N",
-        help="Number of processes for small files of local stores; 0 for none (mill.processes).",
+        help="Number of processes for small files of local stores; 0 for none (default: the setting mill.processes).",
     )
     @functools.wraps(command)
     def with_processes(settings: Settings, *args: Any, processes: int | None, **kwargs: Any) -> Any:

@@ -34,8 +34,15 @@ def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     path = click.Path(path_type=Path, dir_okay=False)
     for option in (
         click.option("--once", is_flag=True, help="Make one run, for cron."),
-        click.option("--include", type=path, metavar="FILE", help="Only spaces that match a line of FILE."),
-        click.option("--exclude", type=path, metavar="FILE", help="Exclude spaces that match a line of FILE."),
+        click.option(
+            "--include", type=path, metavar="FILE", help="Only spaces that match a line of FILE, /account/store/space."
+        ),
+        click.option(
+            "--exclude",
+            type=path,
+            metavar="FILE",
+            help="Exclude spaces that match a line of FILE, /account/store/space.",
+        ),
         data_options,
         json_option,
     ):
@@ -47,24 +54,29 @@ def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def produce() -> None:
     """Put tasks for every space on the queues, one loop over all spaces at a time.
 
-    Without --once a producer runs again every few minutes until it is stopped. With --once it makes one run and exits
-    with 0 when its loop is complete, 10 if the queue is full, 11 if no loop is due, 12 if workers must finish tasks
-    first, and 1 if a space failed. The next run continues an incomplete loop.
+    Without --once a producer runs again after an interval, until it is stopped. With --once it makes one run and exits
+    with 0 when its loop is complete, 10 if the queue is full, 11 if no loop is due yet, 12 if workers must finish tasks
+    first, and 1 if a space failed. The next run continues an incomplete loop. The intervals of runs and loops are in
+    the settings (mill.produce).
 
-    A line of FILE is /account/store/space; each part is a name, a prefix followed by *, or *.
+    In the FILE of --include and --exclude, a line is /account/store/space; each part is a name, a prefix followed by *,
+    or *. Parts at the end may be omitted.
     """
 
 
 @example("millstream mill produce duplication --once --differences")
 @produce.command()
-@click.option("--differences", is_flag=True, help="Queue only items that seem to differ.")
+@click.option(
+    "--differences", is_flag=True, help="Queue only items that seem to differ, as with mill.produce.only_differences."
+)
 @producer_options
 def duplication(
     settings: Settings, differences: bool, once: bool, include: Path | None, exclude: Path | None, as_json: bool
 ) -> int:
-    """Put every item of every space of the policies on the low-priority queue, deletions before copies.
+    """Put every item of every space of the policies on the queue duplication-low, deletions before copies.
 
-    The plan of a space that would delete or replace too much is held (see `millstream mill approve`).
+    The plan of a space that would delete or replace too much is held (see `millstream mill approve`). Exit codes: see
+    `millstream mill produce --help`.
     """
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
@@ -84,7 +96,10 @@ def duplication(
 @produce.command()
 @producer_options
 def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | None, as_json: bool) -> int:
-    """Put a check of every item of every space on the bit integrity queue, and a report after the checks of a space."""
+    """Put a check of every item of every space on the queue bit-integrity, and a report after the checks of a space.
+
+    Exit codes: see `millstream mill produce --help`.
+    """
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
         loop = node.mill.producers.bits(spaces, on_progress=draw)
@@ -95,7 +110,10 @@ def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | N
 @produce.command()
 @producer_options
 def statistics(settings: Settings, once: bool, include: Path | None, exclude: Path | None, as_json: bool) -> int:
-    """Put a count of every space in the manifest on the storage statistics queue."""
+    """Put a count of every space in the manifest on the queue storage-statistics.
+
+    Exit codes: see `millstream mill produce --help`.
+    """
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
         loop = node.mill.producers.statistics(spaces, on_progress=draw)
@@ -110,9 +128,8 @@ def statistics(settings: Settings, once: bool, include: Path | None, exclude: Pa
 def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
     """Export the audit log to the space in the settings (mill.audit_log), as files of 10 MiB.
 
-    Only events that no file there has: a file that was deleted is written again. Changes that no worker has processed
-    yet are left to the next run. Exit code 1 if changes are left open, that is, if it is not known whether they
-    happened.
+    It exports only events that no file there has: a file that was deleted is written again. Changes that no worker has
+    processed yet are left to the next run. Exit code 1 if it is not known of a change whether it happened.
     """
     if settings.audit_log_space is None:
         raise SettingsError(

@@ -19,7 +19,7 @@ CONTENT_INDEX, AUDIT_LOG, BIT_LOG = "content-index", "audit-log", "bit-log"
 
 @example("millstream mill rebuild content-index second photos")
 @click.command()
-@click.argument("table", type=click.Choice([CONTENT_INDEX, AUDIT_LOG, BIT_LOG]))
+@click.argument("table", type=click.Choice([CONTENT_INDEX, AUDIT_LOG, BIT_LOG]), metavar="TABLE")
 @click.argument("store", required=False)
 @click.argument("space", required=False)
 @data_options
@@ -27,11 +27,11 @@ CONTENT_INDEX, AUDIT_LOG, BIT_LOG = "content-index", "audit-log", "bit-log"
 def rebuild(settings: Settings, table: str, store: str | None, space: str | None, as_json: bool) -> int:
     """Rebuild a lost or damaged TABLE for all spaces, the spaces of STORE, or one SPACE.
 
-    The content index is rebuilt from the audit log, or from the providers' records where a store is not audited; the
-    audit log gets an event for each item that it does not know; the bit log is rebuilt from the records of the last
-    checks. Nothing is deleted, and nothing is recorded as deleted. Exit code 1 if a store is unavailable, if nothing
-    could be rebuilt, or if items were left out: their provider has no checksum of them, the audit log does not know
-    them, or they no longer exist.
+    TABLE is content-index, audit-log or bit-log. The content index (the manifest) is rebuilt from the audit log, or
+    from the providers' records where a store is not audited; the audit log gets an event for each item that it does not
+    know; the bit log is rebuilt from the records of the last checks. Nothing is deleted, and nothing is recorded as
+    deleted. Exit code 1 if a store is unavailable, if nothing could be rebuilt, or if items were left out: their
+    provider has no checksum of them, the audit log does not know them, or they no longer exist.
     """
     unlisted, left_out, spaces = list[str](), 0, 0
     with Node.open(settings) as node:

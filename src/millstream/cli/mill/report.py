@@ -39,13 +39,18 @@ _NAMED = 10
 @click.argument("store", required=False)
 @click.argument("space", required=False)
 @click.option(
-    "--verify", is_flag=True, help="Verify the chain of reports against the ledger, and print the last SHA-256."
+    "--verify",
+    is_flag=True,
+    help="Instead, verify the chain of reports against the ledger, and print the SHA-256 of the last report.",
 )
 @click.option(
-    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML page with one line per space."
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write an HTML page with one line per space."
 )
 @click.option(
-    "--tsv", type=click.Path(path_type=Path), metavar="FILE", help="Write the table of the report on SPACE in STORE."
+    "--tsv",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the table of the report; requires STORE and SPACE.",
 )
 @data_options
 @json_option
@@ -61,8 +66,9 @@ def report(
 ) -> int:
     """Print the latest report of every space, and its age.
 
-    Exit code 1 unless all say SUCCESS and no change is left open, that is, it is known of every change whether it
-    happened; 3 if there is no report on SPACE in STORE.
+    Exit code 0 if all reports say SUCCESS and it is known of every change whether it happened, 3 if STORE and SPACE are
+    given and there is no report on them, 1 otherwise. With --verify, exit code 1 if a report is not in the ledger, or
+    (without STORE and SPACE) if a report of the ledger is missing.
     """
     with Node.open(settings) as node:
         places = chosen_spaces(node, store, space, known=node.mill.reports.archive.spaces(), asked=True)
@@ -155,7 +161,7 @@ def _print_missing(missing: Sequence[LedgerEntry]) -> None:
 def statistics(settings: Settings, store: str | None, count: bool, as_json: bool) -> int:
     """Print the items and bytes of each space at its last count.
 
-    Stores with a capacity in the settings (`most_bytes`) get a total. Exit code 1 if one exceeds it.
+    Stores with a capacity in the settings (`most_bytes`) get a total. Exit code 1 if a store exceeds its capacity.
     """
     with Node.open(settings) as node:
         if count:

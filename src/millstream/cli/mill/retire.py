@@ -20,11 +20,14 @@ from millstream.settings import Settings
 @click.command()
 @click.argument("store")
 @click.option("--yes", is_flag=True, help="Retire the records; without it, they are only counted.")
-@click.option("--last-copies", is_flag=True, help="Also if items have no other copy that is recorded as good.")
+@click.option(
+    "--last-copies", is_flag=True, help="With --yes: also if items have no other copy that is recorded as good."
+)
 @click.option(
     "--writers-stopped",
     is_flag=True,
-    help="Also if STORE has open changes of processes that cannot be seen from here: you have stopped them.",
+    help="With --yes: also if it cannot be seen from here whether the processes that began unfinished changes of STORE "
+    "have ended; you have stopped them.",
 )
 @data_options
 @json_option

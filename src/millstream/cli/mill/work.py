@@ -34,14 +34,18 @@ _log = logging.getLogger(__name__)
 
 @example("millstream mill work --produce")
 @click.command()
-@click.argument("queues", nargs=-1, type=click.Choice([name.value for name in QueueName]))
+@click.argument("queues", nargs=-1, type=click.Choice([name.value for name in QueueName]), metavar="[QUEUES]...")
 @click.option(
-    "--pool", "pools", multiple=True, metavar="NAME", help="Run this pool of workers (settings mill.pools); repeatable."
+    "--pool", "pools", multiple=True, metavar="NAME", help="Run this pool of workers (setting mill.pools); repeatable."
 )
 @click.option("--produce", is_flag=True, help="Also run the looping producers (see `millstream mill produce`).")
 @click.option("--drain", is_flag=True, help="Exit when no task is left.")
 @click.option(
-    "--monitor", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve queue metrics on this port."
+    "--monitor",
+    "port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve queue metrics on this port; 0: a free port.",
 )
 @data_options
 @processes_option
@@ -59,10 +63,12 @@ def work(
     """Process tasks until stopped; the first queue has priority. At SIGTERM, running tasks are finished; a second
     SIGTERM ends the process at once.
 
-    Without QUEUES, pools of workers run, each with its own queues in its own order; without --pool, one pool works on
-    all queues. Alarms about dead letters and long queues are sent to the recipients in the settings (mill.alarms). With
-    --monitor, http://127.0.0.1:PORT/workers returns the recommended workers of each queue as JSON, and /metrics the
-    same for Prometheus. Exit code 1 if a task died.
+    QUEUES are of duplication-high, duplication-low, bit-integrity, bit-error, bit-report, audit, repair and
+    storage-statistics. Without them, pools of workers run, each with its own queues in its own order; without --pool,
+    one pool works on all queues. Alarms about dead letters and long queues are sent to the recipients in the settings
+    (mill.alarms). With --monitor, http://127.0.0.1:PORT/workers returns the recommended workers of each queue as JSON,
+    and /metrics the same for Prometheus. Exit code 1 if a task failed for good: at its third attempt, or with a
+    permanent error.
     """
     if queues and pools:
         raise click.UsageError("QUEUES and --pool cannot be combined: give one of them")
