@@ -55,10 +55,11 @@ TOOLS = {
 @example("millstream batch --window 1200000000 --max-delay 3600000000 events.jsonl")
 @click.command(
     cls=_WithTools,
-    epilog="Times are integers of one unit of your choice, the same in the options and in the lines. "
+    epilog="Times are integers of one unit of your choice, the same in the options and in the lines. A time with a "
+    "unit, such as 30m, is taken in microseconds: then the lines must have microseconds, too. "
     "Tools: millstream batch explain (why a batch began and ended, why an event was refused), "
-    "millstream batch shrink (how faithful depends on arrival), "
-    "millstream batch serve (a log into a log, as a service), "
+    "millstream batch shrink (how the mode faithful depends on the order of arrival), "
+    "millstream batch serve (batch a log into another log, as a service), "
     "millstream batch rules (show and change the rules of a log of batches), "
     "millstream batch advise (which rules fit the messages of a log).",
 )
@@ -86,10 +87,11 @@ def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: A
     Out:  {"batch": "…", "source": "pump", "start": 110, "end": 110, "closed_at": null, "cut": "flush", "events": [1]}
           {"rejected": 2, "reason": "late"}      (or future, duplicate, conflicting_duplicate)
 
-    source, digest and size (in bytes) are optional; any other member is an error, and so is a repeated id. The end of
-    the input closes the open batches: they are printed with closed_at null. Without --ordered everything is read before
-    the first line is printed: the batches by closed_at, then the rejects by id. The output of `millstream log read LOG
-    --jsonl` is accepted too; ticks in it are skipped.
+    source, digest and size (in bytes) are optional; any other member is an error, and so is a repeated id. A batch is
+    open until no later event can change it; the end of the input closes all open batches, which are printed with
+    closed_at null. Without --ordered everything is read before the first line is printed: the batches by closed_at,
+    then the rejects by id. --mode faithful does not support --cut, --max-count, --max-bytes or --late. The output of
+    `millstream log read LOG --jsonl` is accepted too; ticks in it are skipped.
     """
     _refuse_cut(given["mode"])
     rules = given_rules(overrides, given)

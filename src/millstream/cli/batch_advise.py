@@ -32,19 +32,30 @@ Points = dict[tuple[int, int], str]
 @click.command("advise")
 @click.argument("log")
 @click.option(
-    "--windows", metavar="LIST", help="Windows to try, as in 5m,30m (default: the setting's, 1/4 to 4 times)."
+    "--windows", metavar="LIST", help="Windows to try, such as 5m,30m (default: 1/4 to 4 times batching.window)."
 )
 @click.option(
-    "--max-delays", metavar="LIST", help="Delays to try, as in 1m,20m (default: the setting's, 1/4 to 4 times)."
+    "--max-delays", metavar="LIST", help="Delays to try, such as 1m,20m (default: 1/4 to 4 times batching.max_delay)."
 )
-@click.option("--late", "policies", metavar="LIST", default="reject", show_default=True, help="Policies to try.")
-@click.option("--grace", metavar="TIME", help="Grace for late records under side and amend (default: one window).")
+@click.option(
+    "--late",
+    "policies",
+    metavar="LIST",
+    default="reject",
+    show_default=True,
+    help="Policies for late records to try, such as reject,side,amend.",
+)
+@click.option(
+    "--grace",
+    metavar="TIME",
+    help="Grace for late records with side and amend, such as 1h (default, and at least: one window).",
+)
 @click.option(
     "--late-share",
     type=click.FloatRange(0, 1),
     default=0.001,
     show_default=True,
-    help="Share of records that may be rejected as late.",
+    help="Share of records that may be rejected as late: 0.001 is 0.1 %.",
 )
 @click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
 @json_option

@@ -21,10 +21,13 @@ def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
             "--window",
             type=RecordDuration(),
             required=True,
-            help="Maximum time from the first to the last event of a batch, as 30m or in the records' unit.",
+            help="Maximum time from the first to the last event of a batch, such as 30m.",
         ),
         click.option(
-            "--max-delay", type=RecordDuration(), required=True, help="Maximum time from an event to its receipt: 20m."
+            "--max-delay",
+            type=RecordDuration(),
+            required=True,
+            help="Maximum time from an event to its receipt, such as 20m.",
         ),
         click.option(
             "--leap",
@@ -37,7 +40,7 @@ def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
             type=click.Choice(get_args(ConflictCut)),
             default=cut,
             show_default=True,
-            help="Scope in which a repeated key ends a batch.",
+            help="Where a repeated key ends a batch: before the event that repeats it, or halfway between both.",
         ),
     ]
     return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
@@ -46,12 +49,12 @@ def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
 def cap_options(command: Command) -> Command:
     """Give *command* the caps on a batch."""
     count = click.option(
-        "--max-count", type=int, metavar="EVENTS", help="Maximum events per batch (default: no limit)."
+        "--max-count", type=int, metavar="EVENTS", help="Maximum number of events in a batch (default: no limit)."
     )
     size = click.option(
         "--max-bytes",
         type=SizeType(),
-        help="Maximum size of a batch: 64KiB; every line must have its size in bytes (default: no limit).",
+        help="Maximum size of a batch, such as 64KiB; every line must have size (default: no limit).",
     )
     return count(size(command))
 
@@ -64,12 +67,12 @@ def late_options(command: Command) -> Command:
             type=click.Choice(get_args(LatePolicy)),
             default="reject",
             show_default=True,
-            help="Late events: reject them, batch them separately, or amend earlier batches.",
+            help="Late events: reject them, batch them separately (side), or amend earlier batches.",
         ),
         click.option(
             "--grace",
             type=RecordDuration(),
-            help="Grace after --max-delay in which late events are accepted (side, amend): 1h.",
+            help="Time after --max-delay in which late events are accepted, such as 1h; required with side and amend.",
         ),
         click.option(
             "--overrides",

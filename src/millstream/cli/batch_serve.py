@@ -104,12 +104,12 @@ class ServiceStatusPrinter:
     "--ticks/--no-ticks",
     default=True,
     show_default=True,
-    help="Append ticks to LOG, so that batches of quiet sources close.",
+    help="Append ticks (messages with a time only) to the log --log, so that batches of quiet sources close.",
 )
 @click.option("--once", is_flag=True, help="Process the existing messages, then exit.")
 @click.option("--anchor", is_flag=True, help="Also anchor the batches.")
 @click.option(
-    "--anchor-every", type=Duration(), default="1m", show_default=True, help="Interval between anchors, with --anchor."
+    "--anchor-every", type=Duration(), default="1m", show_default=True, help="With --anchor: interval between anchors."
 )
 @click.option(
     "--status", "every", type=Seconds(), default="10s", show_default=True, help="Interval between status lines."
@@ -133,11 +133,12 @@ def serve_command(
 ) -> None:
     """Batch the messages of one log by event time into another log, by the rules in the settings.
 
-    An interrupted service resumes with the same command; no message is lost or batched twice. If a batch is due and no
-    message has arrived since, the service appends a tick to LOG, unless another process writes there. SIGTERM or Ctrl-C
-    stops it after the current commit. The rules are in the section batching of the settings (`millstream config show`);
-    rules of some sources or keys are in its [[batching.override]] tables. If a log is batched already, `millstream
-    batch rules` lets other rules begin at a later time.
+    An interrupted service resumes with the same command; no message is lost or batched twice. If the time of an open
+    batch is over and no message has arrived since, the service appends a tick to the log, which closes the batch,
+    unless another process writes to the log. SIGTERM or Ctrl-C stops it after the current commit. The rules are in the
+    section batching of the settings (`millstream config show`); rules of some sources or keys are in its
+    [[batching.override]] tables. If a log is batched already, `millstream batch rules` lets other rules begin at a
+    later time.
     """
     stop = stop_on_signals()
     with Node.open(settings) as node:

@@ -26,44 +26,71 @@ from millstream.core.durable import write_durably
     "--size", type=click.Choice(["quick", "small", "full"]), default="small", show_default=True, help="Amount of work."
 )
 @click.option("--quick", is_flag=True, help="Short for --size quick --runs 1.")
-@click.option("--payloads", metavar="LIST", help="log: bytes per message, such as 4,100,1000.")
-@click.option("--packs", metavar="LIST", help="log: messages per append, such as 200,10,1.")
-@click.option("--backends", metavar="LIST", help="log, pipeline: our stores to measure, such as mariadb,sqlite.")
+@click.option("--payloads", metavar="LIST", help="log, log-buckets: bytes per message, such as 4,100,1000.")
+@click.option("--packs", metavar="LIST", help="log, log-buckets: messages per append, such as 200,10,1.")
 @click.option(
-    "--peers", metavar="LIST", help="log: peers to measure (in a checkout), such as mariadb-rows,redis, or none."
+    "--backends",
+    metavar="LIST",
+    help="log, log-buckets, pipeline: stores of Millstream to measure, such as mariadb,sqlite.",
+)
+@click.option(
+    "--peers",
+    metavar="LIST",
+    help="log: other programs to measure, such as mariadb-rows,redis, or none (default: all, in a checkout).",
 )
 @click.option(
     "--modes",
     metavar="LIST",
-    help="Which comparisons, of log (alone,both,arrow,ahead), batching (core,spark), pipeline (read,ingest,anchor,"
-    "sweep,plan) or mill (copy,sweep,loop,adopt,listed).",
+    help="Which comparisons, of log (alone,both,processes,arrow,ahead,lone), batching (core,spark), pipeline "
+    "(read,ingest,anchor,sweep,plan) or mill (copy,sweep,loop,adopt,listed); default: all, of log all but ahead.",
 )
-@click.option("--cores", metavar="N", help="batching, batching-spark, pipeline: number of cores (default 2).")
-@click.option("--counts", metavar="LIST", help="pipeline: numbers of messages, rows or items, such as 1e5,1e6.")
-@click.option("--workers", metavar="LIST", help="pipeline: numbers of workers of one core each, such as 1,2,3.")
-@click.option("--share", metavar="S", help="pipeline: share of a core for each worker, such as 0.5 (Linux, root).")
-@click.option("--heap", metavar="SIZE", help="pipeline: heap of the driver's Java machine (default 512m).")
-@click.option("--senders", metavar="N", help="log: number of concurrent senders.")
-@click.option("--unconfirmed", metavar="N", help="log: maximum unconfirmed messages per sender in the mode ahead.")
+@click.option("--cores", metavar="N", help="batching, batching-spark, pipeline: number of cores (default: 2).")
 @click.option(
-    "--latency", metavar="MS", help="log: time added to each request to a bucket named *-far (default 50 ms)."
+    "--counts",
+    metavar="LIST",
+    help="pipeline: numbers of messages, rows or items, such as 1e5,1e6 (default: by --size).",
 )
-@click.option("--kind", metavar="KIND", help="log: run senders as coroutines or threads.")
-@click.option("--seconds", metavar="S", help="log: approximate write time per system and round.")
+@click.option("--workers", metavar="LIST", help="pipeline: numbers of workers, such as 1,2,3 (default: 0, no cluster).")
+@click.option(
+    "--share",
+    metavar="S",
+    help="pipeline: share of a core for each worker, such as 0.5, on Linux as root (default: 1).",
+)
+@click.option("--heap", metavar="SIZE", help="pipeline: heap of the driver's Java machine (default: 512m).")
+@click.option("--senders", metavar="N", help="log, log-buckets: number of concurrent senders (default: 1000).")
+@click.option(
+    "--unconfirmed",
+    metavar="N",
+    help="log, log-buckets: maximum unconfirmed messages per sender in the mode ahead (default: 100).",
+)
+@click.option(
+    "--latency",
+    metavar="MS",
+    help="log, log-buckets: time added to each request to a bucket named *-far, in ms (default: 50).",
+)
+@click.option("--kind", metavar="KIND", help="log: run senders as coroutines or threads (default: coroutines).")
+@click.option(
+    "--seconds",
+    metavar="S",
+    help="log, log-buckets: approximate write time per system and round, in seconds (default: by --size).",
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
 @click.option(
-    "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the report into its section of FILE."
+    "--markdown",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the report into its section of FILE, a Markdown document.",
 )
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Work in a new folder below this one, on the disk to measure.",
+    help="Work in a new folder below this one, on the disk to measure (default: the folder for temporary files).",
 )
-@click.option("--up-to", metavar="N", help="log-flat: final number of messages, such as 1e9.")
-@click.option("--stores", metavar="LIST", help="log-flat: stores, such as segments,sqlite.")
-@click.option("--files", metavar="N", help="mill: number of small files.")
-@click.option("--megabytes", metavar="N", help="mill: total size of the large files.")
-@click.option("--listed", metavar="N", help="mill: number of listed items.")
+@click.option("--up-to", metavar="N", help="log-flat: final number of messages, such as 1e9 (default: by --size).")
+@click.option("--stores", metavar="LIST", help="log-flat: stores, such as segments,sqlite (default: segments).")
+@click.option("--files", metavar="N", help="mill: number of small files (default: by --size).")
+@click.option("--megabytes", metavar="N", help="mill: total size of the large files, in MiB (default: by --size).")
+@click.option("--listed", metavar="N", help="mill: number of listed items (default: by --size).")
 def bench(
     name: str,
     runs: int,
@@ -74,7 +101,10 @@ def bench(
     folder: Path | None,
     **parts: str | None,
 ) -> None:
-    """Run the benchmark NAME: in each round, the systems run one after the other. Reports medians and ratios."""
+    """Run a benchmark: in each round, the systems run one after the other. Reports medians and ratios.
+
+    An option whose text begins with names of benchmarks is for these benchmarks only.
+    """
     console = Console(width=None if is_terminal() else 120)
     err = Console(stderr=True)
 

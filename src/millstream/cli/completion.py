@@ -12,7 +12,7 @@ from millstream.cli.examples import example
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the lines that let SHELL complete commands and options.
+    """Print the lines that let the shell complete commands and options. Save them where the shell finds them:
 
     \b
     bash   millstream completion bash > ~/.local/share/bash-completion/completions/millstream

@@ -33,13 +33,17 @@ DEMO_FOLDER = "demo"
 @example("millstream demo")
 @click.command()
 @data_options
-@click.option("--limit", type=click.IntRange(min=1), help="Take only the first N records.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help="Number of weather records, or of records of --input, to take (default: all).",
+)
 @click.option(
     "--input",
     "path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Use your own records (.jsonl, .csv, .parquet).",
+    help="Use your own records: a file in .jsonl, .csv or .parquet (default: weather and flights of New York in 2013).",
 )
 @click.option(
     "--seed", default=2013, show_default=True, help="Seed of the random delays, late records and repeated records."
@@ -49,14 +53,14 @@ DEMO_FOLDER = "demo"
     default=0.02,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Share of records that are later than allowed.",
+    help="Share of records that are later than allowed: 0.02 is 2 %.",
 )
 @click.option(
     "--twice",
     default=0.01,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Share of records that are sent twice.",
+    help="Share of records that are sent twice: 0.01 is 1 %.",
 )
 @json_option
 def demo(

@@ -64,7 +64,7 @@ def _documents(settings: Settings, engine: sa.Engine, url: str) -> Documents:
 @json_option
 @data_options
 def move(settings: Settings, target: str, as_json: bool) -> None:
-    """Copy the node's tables to an empty database, and compare them.
+    """Copy the node's tables to an empty database, and compare the copies with the originals.
 
     TARGET is postgresql://user:password@host:port/name, mariadb://…, mysql://…, or "file" for node.db in the node's
     folder. Stop all processes of the node first. An interrupted move resumes with the same command. The source keeps
@@ -139,13 +139,13 @@ def vacuum(settings: Settings, as_json: bool) -> None:
 
 @example("millstream node ls")
 @node.command("ls")
-@click.option("--all", "also_ended", is_flag=True, help="Also members that have ended in the last 30 days.")
+@click.option("--all", "also_ended", is_flag=True, help="Also list members that have ended in the last 30 days.")
 @json_option
 @data_options
 def list_members(settings: Settings, also_ended: bool, as_json: bool) -> None:
     """List the members of a node: the processes of `millstream serve` on all hosts.
 
-    A member that sends no heartbeat for node.lease is lost, and others take its roles over. A node whose tables are
+    A member that sends no heartbeat for node.lease is lost, and others take over its roles. A node whose tables are
     in the file node.db has no members: one process serves it, which `millstream status` shows.
     """
     from millstream.node import Node
@@ -167,7 +167,10 @@ def list_members(settings: Settings, also_ended: bool, as_json: bool) -> None:
 @json_option
 @data_options
 def info(settings: Settings, member: str, as_json: bool) -> None:
-    """Show a member of a node: its process, its addresses, the roles that it offers, and those that it owns."""
+    """Show a member of a node: its process, its addresses, the roles that it offers, and those that it owns.
+
+    MEMBER is an id that `millstream node ls` prints.
+    """
     from millstream.node import Node
     from millstream.node.members.members_status import member_row
 
@@ -196,10 +199,11 @@ def info(settings: Settings, member: str, as_json: bool) -> None:
 @click.option("--cancel", is_flag=True, help="Let the member take roles again.")
 @data_options
 def drain(settings: Settings, member: str, cancel: bool) -> None:
-    """Let a member of a node give its roles up, and take none: before its host is shut down, or its program upgraded.
+    """Let a member of a node give up its roles and take no others, before you stop its host or upgrade its program.
 
-    Roles end as they do when the process is stopped: running work is finished first. The process keeps running, with
-    its workers and its console; `millstream node info` shows which roles it still owns.
+    MEMBER is an id that `millstream node ls` prints. Roles end as they do when the process is stopped: running work is
+    finished first. The process keeps running, with its workers and its console; `millstream node info` shows which
+    roles it still owns.
     """
     from millstream.node import Node
 

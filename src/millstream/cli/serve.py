@@ -62,10 +62,14 @@ class NothingToServeError(InputError):
 @click.option(
     "--broker-tls",
     metavar="HOST:PORT",
-    help="Address for clients with TLS (on loopback: the next port, unless the settings have a certificate).",
+    help="Address for clients with TLS (default: on loopback the next port, unless the settings have a certificate).",
 )
 @click.option("--no-broker-tls", is_flag=True, help="Disable TLS, unless the settings have a certificate.")
-@click.option("--console", metavar="HOST:PORT", help=f"Address of the console ({DEFAULT_ADDRESS}).")
+@click.option(
+    "--console",
+    metavar="HOST:PORT",
+    help=f"Address of the console (default: the setting console.address, or {DEFAULT_ADDRESS}).",
+)
 @click.option("--no-console", is_flag=True, help="Do not run the console.")
 @store_options
 @log_options

@@ -20,11 +20,14 @@ def master_option(command: Command) -> Command:
     Both override the settings.
     """
 
-    @click.option("--master", metavar="URL", help="Spark master, such as local[2] (default: by the settings).")
+    @click.option(
+        "--master", metavar="URL", help="Spark master, such as local[2] (default: the setting pipeline.master)."
+    )
     @click.option(
         "--results",
         metavar="PATH|URL",
-        help="Keep results in this folder, or at this storage provider, such as s3://… (default: by the settings).",
+        help="Keep results in this folder, or at this storage provider, such as s3://… (default: the setting "
+        "pipeline.results).",
     )
     @functools.wraps(command)
     def with_master(settings: Settings, *args: Any, master: str | None, results: str | None, **kwargs: Any) -> Any:

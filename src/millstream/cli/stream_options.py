@@ -13,7 +13,7 @@ from millstream.log import user_log
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--output", metavar="LOG", help="With --stream: log of the batches; created if missing."),
+    click.option("--output", metavar="LOG", help="Required with --stream: log of the batches; created if missing."),
     click.option("--available-now", is_flag=True, help="With --stream: process the existing messages, then exit."),
     click.option(
         "--per-trigger",
@@ -33,7 +33,7 @@ _OPTIONS = (
         "--ticks/--no-ticks",
         default=True,
         show_default=True,
-        help="With --stream: append ticks, so that batches of quiet sources close.",
+        help="With --stream: append ticks (messages with a time only) to LOG, so that batches of quiet sources close.",
     ),
 )
 

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 @click.command("anchor")
 @click.argument("log")
 @click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
-@click.option("--flush/--no-flush", default=False, show_default=True, help="Close open batches: LOG is complete.")
+@click.option(
+    "--flush/--no-flush", default=False, show_default=True, help="Also anchor batches that later messages may change."
+)
 @rules_of_option
-@click.option("--stream", is_flag=True, help="Keep running, by way of the log --output.")
+@click.option("--stream", is_flag=True, help="Keep running, and batch into the log --output.")
 @stream_options
 @click.option(
     "--every",
@@ -47,8 +49,9 @@ if TYPE_CHECKING:
 def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
     """Batch the messages of LOG, write the batch files, and anchor each batch once.
 
-    Without --stream it processes the history, and leaves what may still change to the next run. With --stream it keeps
-    running: full anchors are written at once, others at the interval --every. The log of batches is shared with
+    Without --stream it processes the history, and leaves batches that later messages may change to the next run; use
+    --flush only if LOG is complete. With --stream it keeps running: full anchors are written at once, others at the
+    interval --every. --to, --flush and --rules-of are for runs without --stream. The log of batches is shared with
     `pipeline batch --stream` and `batch serve`. SIGTERM or Ctrl-C stops it.
     """
     check_way(stream=stream, history_options=["last_id", "flush", "rules_of"], stream_options=["every"])

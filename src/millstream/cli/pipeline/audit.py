@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 
 @example("millstream pipeline audit --identifiers")
 @click.command("audit")
-@click.option("--peer", type=click.Path(path_type=Path, exists=True), metavar="DIR", help="A second node's folder.")
-@click.option("--identifiers/--no-identifiers", default=True, show_default=True, help="Resolve every identifier too.")
+@click.option(
+    "--peer",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="DIR",
+    help="Folder of a second node to compare with.",
+)
+@click.option("--identifiers/--no-identifiers", default=True, show_default=True, help="Also resolve every identifier.")
 @json_option
 @data_options
 @master_option

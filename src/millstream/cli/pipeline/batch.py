@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Close open batches at the end. Use it for complete logs only: on a growing log it splits batches.",
 )
-@click.option("--hand-over", metavar="LOG", help="Leave open batches to --stream or `batch serve` into LOG.")
+@click.option(
+    "--hand-over", metavar="LOG", help="Leave open batches to a later --stream or `batch serve` that batches into LOG."
+)
 @rules_of_option
 @click.option("--stream", is_flag=True, help="Keep running, and batch into the log --output.")
 @stream_options
@@ -49,8 +51,9 @@ def batch_command(settings: Settings, *, log: str, stream: bool, output: str | N
     """Batch the messages of LOG by event time, by the rules in the settings.
 
     Without --stream it is a job over the history that writes Parquet files: of the batches that no message can change
-    any more, and with --flush also of the others. With --stream it keeps running like `millstream batch serve` and
-    shares its log of batches and its state: either can resume the other's work. SIGTERM or Ctrl-C stops it.
+    any more, and with --flush also of the others, the open ones. With --stream it keeps running like `millstream batch
+    serve` and shares its log of batches and its state: either can resume the other's work. SIGTERM or Ctrl-C stops it.
+    --to, --flush, --hand-over and --rules-of are for a job without --stream, --metrics for one with it.
     """
     history_options = ["last_id", "flush", "hand_over", "rules_of"]
     check_way(stream=stream, history_options=history_options, stream_options=["metrics_file"])

@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 @click.option("--space", metavar="SPACE", help="Only this space.")
 @click.option(
     "--name",
-    help="Name of the run; an existing plan is reused (default: the interrupted run, or a new one).",
+    help="Name of the run; an existing plan is reused (default: with --execute that of an interrupted run, otherwise a "
+    "new one).",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan; change nothing.")
-@click.option("--execute", is_flag=True, help="Let Spark write first copies; queue the rest.")
+@click.option("--execute", is_flag=True, help="Let Spark write the missing copies; queue the rest.")
 @click.option("--record/--no-record", default=True, show_default=True, help="First record new items of the sources.")
 @json_option
 @data_options
@@ -53,8 +54,8 @@ def duplication_command(
     """Compare the copies of spaces by policy, and queue the differences for `millstream mill work`.
 
     The plan of a space that would delete or replace too much is held as a whole (see `millstream mill approve`). A
-    store or space that cannot be listed does not block the others. Exit code 1 if a copy or a listing failed, 5 if a
-    space is held.
+    store or space that cannot be listed does not block the others. Exit code 1 if a copy or a listing failed, 5 if the
+    plan of a space is held, or with --dry-run would be.
     """
     from millstream.pipeline.jobs.duplication import copies_cut_short
 

@@ -34,13 +34,13 @@ _NAMED = 20
     type=click.Choice(["message", "record"]),
     default="message",
     show_default=True,
-    help="Treat rows as whole messages or as records.",
+    help="Rows are whole messages, or records whose fields have locations.",
 )
 @click.option("--source", default="topic", show_default=True, help="Records: location of the source.")
 @click.option("--key", default="topic/-1", show_default=True, help="Records: location of the key.")
 @click.option("--time", "time", default="$.time", show_default=True, help="Records: location of the time.")
 @click.option(
-    "--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="Unit of numeric times."
+    "--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="Records: unit of numeric times."
 )
 @click.option("--value", default="$", show_default=True, help="Records: location of the body.")
 @click.option(
@@ -48,7 +48,8 @@ _NAMED = 20
     type=click.Choice(["now", "event"]),
     default="now",
     show_default=True,
-    help="Receive time; `event` for history that is batched as if it had arrived in time.",
+    help="Receive time: that of the ingest, or that of the event, for history that is batched as if it had arrived in "
+    "time.",
 )
 @click.option(
     "--nanoseconds",
@@ -57,7 +58,12 @@ _NAMED = 20
     show_default=True,
     help="Parquet times finer than a microsecond: truncate them, or reject the row.",
 )
-@click.option("--staging", metavar="URL", help="On a cluster: a storage provider for all hosts (default: --results).")
+@click.option(
+    "--staging",
+    metavar="URL",
+    help="Storage provider for intermediate files, which all hosts of a cluster reach (default: --results if it is a "
+    "URL, otherwise the node's folder).",
+)
 @json_option
 @store_options
 @master_option
@@ -69,9 +75,10 @@ def ingest_command(
 
     A PATH is a file, or a folder with its subfolders: JSON lines (.jsonl .ndjson .json), tables with a header line
     (.csv .tsv), both also compressed (.gz), and .parquet. A message has body or body_base64, key, source, event_time,
-    received_at and headers, as `millstream log read --jsonl` prints them or as columns. For records, locations are
-    topic (the file's name below PATH without its ending), topic/2, topic/-1, topic/:-1, $, $.member.of.member; times
-    are ISO 8601 with a zone or numbers since the epoch.
+    received_at and headers, as `millstream log read --jsonl` prints them or as columns. The location of a field of a
+    record is topic (the file's name below PATH without its ending), topic/2 (its second level), topic/-1 (its last
+    level), topic/:-1 (all levels but the last), $ (the row) or $.member.of.member (a member of the row); times are ISO
+    8601 with a zone or numbers since the epoch.
 
     Invalid rows and files that cannot be read go to LOG.rejects with the reason; ingested files are recorded in
     LOG.files. Exit code 1 if anything was rejected.

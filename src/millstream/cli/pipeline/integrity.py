@@ -31,8 +31,12 @@ if TYPE_CHECKING:
 @click.command("integrity")
 @name_option
 @space_option
-@click.option("--older-than", type=Duration(), help="Only copies last verified longer ago, such as 30d.")
-@click.option("--budget", type=SizeType(), help="Maximum size to read, such as 500GB; most urgent copies first.")
+@click.option("--older-than", type=Duration(), help="Read only copies that are due at this age, such as 30d.")
+@click.option(
+    "--budget",
+    type=SizeType(),
+    help="Maximum size to read, such as 500GB; most urgent copies first (default: no limit).",
+)
 @json_option
 @data_options
 @master_option
@@ -40,11 +44,14 @@ def integrity_command(
     settings: Settings, *, name: str | None, spaces: tuple[str, ...], older_than: int | None, budget: int | None,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Read and verify every copy on every store. Exit code 1 unless everything was listed, checked and found intact.
+    """Read and verify every copy on every store.
 
-    With --older-than everything is listed and compared, but only due copies are read: those that contradict the
-    manifest, that failed their last check, that were never verified, and that are old enough (at half the age if there
-    is no other copy).
+    With --older-than everything is listed and compared with the manifest, but only due copies are read. A copy is due
+    if it contradicts the manifest, if it failed its last check, if it was never verified, or if it was last verified
+    longer ago than the age of --older-than (half of this age if there is no other copy).
+
+    Exit code 0 if everything was listed, and every copy that is due (without --older-than: every copy) was checked and
+    found intact; 1 otherwise, also if --budget postponed a copy.
     """
     from millstream.pipeline.planning.due_items import DueRule
 

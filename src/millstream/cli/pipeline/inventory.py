@@ -23,8 +23,8 @@ from millstream.settings import Settings
 @name_option
 @space_option
 @click.option("--changes", is_flag=True, help="Also write the changes since the previous listing.")
-@click.option("--adopt", is_flag=True, help="Read new items of sources of other programs, as protect does.")
-@click.option("--read", "read_all", type=click.Choice(["all"]), help="Read every item again (with --adopt).")
+@click.option("--adopt", is_flag=True, help="Read new items of folders and buckets that other programs write.")
+@click.option("--read", "read_all", type=click.Choice(["all"]), help="With --adopt: read every item again.")
 @checksums_option
 @json_option
 @data_options
@@ -40,12 +40,12 @@ def inventory_command(
     checksums: Path | None,
     as_json: bool,
 ) -> int:
-    """List the spaces of all stores into Parquet files. Exit code 1 if a store could not be listed.
+    """List the spaces of all stores into Parquet files.
 
     With --changes, further Parquet files have a row for each item that was added, removed or changed (size or time)
     since the previous listing of the same stores and spaces. With --adopt, the folders and buckets that other programs
-    write are adopted too: `millstream protect` does not read them again. --read all and --checksums are those of
-    `millstream protect`. Exit code 1 also if adoption has findings.
+    write are adopted too: `millstream protect` does not read them again. --read all and --checksums require --adopt,
+    and --checksums a single space. Exit code 1 if a store could not be listed, or if adoption has findings.
     """
     from millstream.pipeline.jobs.changes import find_changes
     from millstream.pipeline.jobs.inventory import run_inventory

@@ -12,9 +12,10 @@ from millstream.node import Node
 
 name_option = click.option(
     "--name",
-    help="Name of the run; a completed run is not repeated (default: the interrupted run, or a new one).",
+    help="Name of the run; a completed run is not repeated (default: that of an interrupted run of the same job, or a "
+    "new one).",
 )
-space_option = click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space (repeatable).")
+space_option = click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space; repeatable.")
 
 
 def run_name(node: Node, job: str, member: str, spaces: tuple[str, ...], **more: Any) -> str:

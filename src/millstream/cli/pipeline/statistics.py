@@ -20,7 +20,7 @@ from millstream.settings import Settings
 @example("millstream pipeline statistics")
 @click.command("statistics")
 @click.option("--name", help="Name of a listing of `pipeline inventory` to use (default: a new one).")
-@click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space (repeatable).")
+@click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space; repeatable.")
 @json_option
 @data_options
 @master_option

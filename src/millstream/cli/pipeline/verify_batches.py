@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @example("millstream pipeline verify-batches weather --batches weather.batches")
 @click.command("verify-batches")
 @click.argument("log")
-@click.option("--batches", "output", metavar="LOG", required=True, help="Log of its batches.")
+@click.option("--batches", "output", metavar="LOG", required=True, help="Log of the batches of LOG.")
 @click.option("--first", "first_id", type=click.IntRange(min=1), help="First message id (default: the first of LOG).")
 @click.option("--last", "last_id", type=click.IntRange(min=1), help="Last message id (default: the last batched one).")
 @click.option(
@@ -35,9 +35,9 @@ def verify_command(
 ) -> int:
     """Batch a range of LOG again, and compare the result with the existing batches.
 
-    Exit code 1 if a batch or rejected message is missing, extra, different or duplicated. A range that does not begin
-    with the log is compared from the first gap that no earlier message can bridge. After `pipeline batch --hand-over`,
-    batches of that job are counted separately: they are in the job's own files.
+    Exit code 1 if a batch or rejected message is missing, extra, different or duplicated. If the range does not begin
+    with the log, its first batches can depend on messages before it: they are not compared. After `pipeline batch
+    --hand-over`, batches of that job are counted separately: they are in the job's own files.
     """
     from millstream.pipeline.jobs.verify_batches import verify_batches
 

@@ -20,7 +20,7 @@ from millstream.settings import Settings
 def warm_command(settings: Settings, *, as_json: bool) -> None:
     """Write an archive of Spark's classes into the node's folder, so that later sessions start faster.
 
-    It is valid for this Java and Spark version, and takes some hundred megabytes.
+    It is valid for this Java and Spark version, and takes several hundred megabytes.
     """
     from millstream.pipeline.session import warm_up
 
