@@ -9,7 +9,10 @@ from typing import TypeVar
 
 from millstream.core.clock import SystemClock
 
-_LOOK_SECONDS = 0.005
+_LOOK_SECONDS, _LONGEST_PAUSE = 0.005, 0.25
+
+_PAUSES_A_LOOK = 4
+"""The pause between two looks takes so many times what a look took: what is waited for needs the processor more."""
 
 Found = TypeVar("Found")
 
@@ -18,11 +21,19 @@ def until(condition: Callable[[], Found], what: str = "what was waited for", *, 
     """What *condition* gives once that is true. Raises :class:`TimeoutError`: *what* did not come in *seconds*."""
     clock = SystemClock()
     deadline = clock.monotonic() + seconds
-    while not (found := condition()):
-        if clock.monotonic() > deadline:
+    while True:
+        began = clock.monotonic()
+        if found := condition():
+            return found
+        now = clock.monotonic()
+        if now > deadline:
             raise TimeoutError(f"{what} did not happen within {seconds} seconds")
-        clock.sleep(_LOOK_SECONDS)
-    return found
+        clock.sleep(pause_after(now - began))
+
+
+def pause_after(look: float) -> float:
+    """The seconds to wait for the next look at a condition, where one takes *look* seconds."""
+    return min(max(_LOOK_SECONDS, _PAUSES_A_LOOK * look), _LONGEST_PAUSE)
 
 
 def until_allowed(call: Callable[[], Found], refusal: type[Exception], *, seconds: float = 60) -> Found:
