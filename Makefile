@@ -78,6 +78,7 @@ bench: $(VENV)/.dev ## Run the benchmarks, compare with other systems, and updat
 	$(BIN)/millstream bench messaging --runs 3 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench anchoring --size full --runs 3 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench mill --size full --runs 3 --markdown docs/benchmarks.md $(ARGS)
+	$(BIN)/millstream bench demo --runs 3 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench batching-spark --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench pipeline --runs 1 --markdown docs/benchmarks.md $(ARGS)
 

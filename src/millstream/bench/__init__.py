@@ -17,5 +17,6 @@ BENCHMARKS = {
     "messaging": "millstream.bench.messaging",
     "anchoring": "millstream.bench.anchoring",
     "mill": "millstream.bench.mill",
+    "demo": "millstream.bench.demo",
 }
 """Each benchmark by name, and the module that holds it (loaded only when it is run)."""

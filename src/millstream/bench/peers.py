@@ -14,7 +14,7 @@ from types import ModuleType
 
 PACKAGE = "millstream_peers"
 
-BENCHMARKS_WITH_PEERS = ("anchoring", "log", "messaging", "mill", "pipeline")
+BENCHMARKS_WITH_PEERS = ("anchoring", "demo", "log", "messaging", "mill", "pipeline")
 """Each has a module of this name in the package of the peers."""
 
 ABSENT = (

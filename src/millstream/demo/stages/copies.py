@@ -37,7 +37,7 @@ def put_files(demo_run: DemoRun) -> None:
             _put(store, *file)
 
     with ThreadPoolExecutor(demo_run.node.settings.mill.workers) as pool:
-        for _ in pool.map(put, _standard_library()):
+        for _ in pool.map(put, standard_library()):
             pass
 
 
@@ -91,7 +91,8 @@ def _work(demo_run: DemoRun, queue: WorkQueue) -> None:
         )
 
 
-def _standard_library() -> list[tuple[str, Path]]:
+def standard_library() -> list[tuple[str, Path]]:
+    """The files of the running Python's standard library: their names relative to its folder, and their paths."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     kept = [path for path in files if not _LEFT_OUT.intersection(path.relative_to(root).parts[:-1])]
