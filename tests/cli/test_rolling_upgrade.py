@@ -87,6 +87,30 @@ def test_a_process_that_waits_for_older_members_can_be_stopped(tmp_path: Path, p
                 soon(lambda: len(node.databases.members.table.alive()) == 1, "the older member alone")
 
 
+@pytest.mark.served
+def test_reports_that_an_early_release_wrote_to_the_folder_of_a_member_are_not_missing(
+    tmp_path: Path, postgresql: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stores = '[stores.primary]\nurl = "file://{data}/primary"\n'
+    settings, here = tmp_path / "millstream.toml", ["--data", str(tmp_path)]
+    settings.write_text(stores)
+    (tmp_path / "letter").write_text("a letter")
+    assert run(["store", "put", "primary", "letters", str(tmp_path / "letter"), "--create", *here]) == 0
+    for _ in range(2):
+        run(["mill", "check", *here])
+    with new_database(postgresql, "node") as database:
+        settings.write_text(f'{stores}[node]\ndatabase = "{database}"\n')
+        capsys.readouterr()
+        assert run(["mill", "report", "--verify", *here]) == 0
+        assert "missing" not in capsys.readouterr().out
+        with open_node(tmp_path) as node:
+            assert len(list(node.mill.reports.archive.stored("primary", "letters"))) == 2
+            with node.databases.own.begin() as connection:  # as if another member had begun the chain
+                connection.execute(sa.text("DELETE FROM mill_reports"))
+        assert run(["mill", "report", "--verify", *here]) == 0
+        assert "2 reports of other chains" in capsys.readouterr().out
+
+
 def soon(condition: Callable[[], Found], what: str) -> Found:
     """:func:`until`, which looks a few times in a second: a look reads a file or asks a server."""
     between = threading.Event()

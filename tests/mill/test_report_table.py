@@ -16,6 +16,7 @@ from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.reports import table
 from millstream.mill.reports.archive import copy_reports, last_reports, reports_of, verify_chain
 from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.member_reports import take_over
 from millstream.mill.reports.report import IntegrityReport, SpaceTally, build_report, encode_report
 from millstream.mill.reports.table import ReportTable
 
@@ -110,3 +111,31 @@ def test_reports_are_moved_to_a_database_and_back(engine: sa.Engine, tmp_path: P
     other.save(report(7))
     with pytest.raises(ReportError, match="are different reports of the same number"):
         copy_reports(other, archive)
+
+
+def test_reports_in_folders_of_members_are_taken_over_once_as_a_chain_or_beside_it(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
+    blobs, members = MemoryCas(), [tmp_path / "one", tmp_path / "other"]
+    table, unanchored = ReportTable(engine, lambda: blobs), list[bytes]()
+    saved = [
+        [ReportFolder(root).save(report(10 * n + number), [f"{number}\n"]) for number in (1, 2)]
+        for n, root in enumerate(members)
+    ]
+
+    def take(root: Path) -> int:
+        return take_over(root, table, lambda one: one.data not in unanchored)
+
+    unanchored.append(encode_report(saved[1][1]))
+    assert [take(root) for root in members] == [2, 1]
+    chain = [one.sha256 for one in reports_of(table, "second", "photos")]
+    assert chain == [one.sha256 for one in saved[0]], "the chain of the first member"
+    assert b"".join(table.lines("second", "photos") or ()) == b"2\n"
+    found = [table.has_unchained(cid_of(encode_report(one))) for one in saved[1]]
+    assert found == [True, False], "the ledger does not have the other one"
+    table.save(report(31))
+    late = ReportFolder(members[0]).save(report(32))
+    assert [take(root) for root in members] == [1, 0], "the program of the early release had gone on"
+    assert table.has_unchained(cid_of(encode_report(late)))
+    assert verify_chain(table, "second", "photos") is not None
+    assert [one.started_at for one in reports_of(table, "second", "photos")] == [1, 2, 31]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
 from millstream.anchoring import LedgerEntry, LogLedger
 from millstream.anchoring.cut_manifest import anchor_string
+from millstream.core.amounts import counted
 from millstream.core.cached import locked_cached_property
 from millstream.core.cid import cid_of
+from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.adoption.coverage import adopted_share
 from millstream.mill.integrity.source_comparison import SourceComparison
@@ -19,6 +23,7 @@ from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
 from millstream.mill.reports.archive import ReportArchive
 from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.member_reports import take_over
 from millstream.mill.reports.report import IntegrityReport, encode_report
 from millstream.mill.reports.table import ReportTable
 from millstream.node.anchoring import open_cas
@@ -30,6 +35,8 @@ from millstream.node.logs import LogsPart
 from millstream.node.policies import PoliciesPart
 from millstream.node.stores import StoresPart
 from millstream.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 FOLDER = "reports"
 """The path of the reports in the folder of a node."""
@@ -65,7 +72,21 @@ class ReportsPart:
         """The integrity reports, each chained to the one before: in the folder, or in the database on a server and
         content-addressed storage."""
         settings = self._context.settings
-        return open_reports(settings, self._databases.own if settings.node.database else None)
+        archive = open_reports(settings, self._databases.own if settings.node.database else None)
+        if isinstance(archive, ReportTable) and (folder := settings.folder / FOLDER).is_dir():
+            self._take_over(folder, archive)
+        return archive
+
+    def _take_over(self, folder: Path, table: ReportTable) -> None:
+        """Let *table* have the reports that an early release wrote to *folder*; tried again at the next start."""
+        try:
+            anchored = {entry.anchor_string for entry in self.ledger.entries()}
+            count = take_over(folder, table, lambda one: anchor_string(1, cid_of(one.data)) in anchored)
+        except (MillstreamError, OSError) as error:
+            _log.warning("the reports in %s cannot be taken over into the database: %s", folder, error)
+        else:
+            if count:
+                _log.info("%s taken over into the database, from %s", counted(count, "report"), folder)
 
     def current_spaces(self) -> Sequence[tuple[str, str]]:
         """Every (store, space) that has a report, sorted; without removed stores of which nothing is recorded."""

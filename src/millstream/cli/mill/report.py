@@ -135,7 +135,10 @@ def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bo
     for store, space in set(archive.spaces()).difference(places):
         verify_chain(archive, store, space)
         found.update(map(report_anchor, reports_of(archive, store, space)))
-    missing = [entry for anchor, entry in entries.items() if anchor not in found]
+    absent = [entry for anchor, entry in entries.items() if anchor not in found]
+    missing = [entry for entry in absent if not archive.has_unchained(entry.anchor_string.partition(".")[2])]
+    if unchained := len(absent) - len(missing):
+        click.echo(f"{counted(unchained, 'report')} of other chains, which members had in their folders: not changed")
     _print_missing(missing)
     return 1 if missing else code
 

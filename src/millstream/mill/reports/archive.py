@@ -66,6 +66,11 @@ class ReportArchive(Protocol):
         """Keep what :meth:`stored` of another archive gave, under its number."""
         ...
 
+    def has_unchained(self, cid: str, /) -> bool:
+        """Whether the report *cid* is kept outside the chains, because another process of the node had a chain of its
+        own (:mod:`~millstream.mill.reports.member_reports`)."""
+        ...
+
 
 def reports_of(archive: ReportArchive, store: str, space: str) -> Iterator[IntegrityReport]:
     """Every report of a space in *archive*, the first one first. Raises :class:`ReportError`."""

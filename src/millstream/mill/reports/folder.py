@@ -74,6 +74,9 @@ class ReportFolder:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, report, lines)
 
+    def has_unchained(self, _cid: str, /) -> bool:
+        return False
+
     def folder(self, store: str, space: str) -> Path:
         """The folder of the reports of a space, which may not exist yet."""
         return self._root / encode_name(store) / encode_name(space)

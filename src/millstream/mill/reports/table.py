@@ -54,6 +54,10 @@ class Blobs(Protocol):
         """The bytes of *cid*, checked against it; at most *limit* of them."""
         ...
 
+    def has(self, cid: str) -> bool:
+        """Whether a file of that name is there."""
+        ...
+
 
 class ReportTable:
     """A :class:`~millstream.mill.reports.archive.ReportArchive`: rows in the database of *engine*, content in what
@@ -122,10 +126,24 @@ class ReportTable:
         return (self._blobs.get(cid, _PART * 2) for cid in bytes(parts).decode().split())
 
     def add(self, store: str, space: str, report: StoredReport, lines: Iterable[bytes] | None) -> None:
+        if not self.insert(store, space, report, lines):
+            raise ReportError(f"there is a report {report.number} on {space} in {store} already: it stays as it is")
+
+    def insert(self, store: str, space: str, report: StoredReport, lines: Iterable[bytes] | None) -> bool:
+        """:meth:`add`; False where its number is taken."""
         parts = None if lines is None else self._put_lines(lines)
         row = {"store": store, "space": space, "number": report.number}
-        with writing(self._engine) as connection:
-            connection.execute(sa.insert(_reports).values(row | {"cid": self._blobs.put(report.data), "lines": parts}))
+        return self._insert({**row, "cid": self._blobs.put(report.data), "lines": parts})
+
+    def has_unchained(self, cid: str, /) -> bool:
+        if not self._blobs.has(cid):
+            return False
+        decode_report(self._read_file(cid, f"report {cid}", 0))
+        return True
+
+    def add_unchained(self, data: bytes) -> None:
+        """Keep the report *data* outside the chains."""
+        self._blobs.put(data)
 
     def _insert(self, row: dict[str, object]) -> bool:
         """Insert *row*; False where its number is taken."""
@@ -146,7 +164,9 @@ class ReportTable:
         return decode_report(self._read(store, space, number, cid))
 
     def _read(self, store: str, space: str, number: int, cid: str) -> StoredReport:
-        place = f"report {number} on {space} in {store}"
+        return self._read_file(cid, f"report {number} on {space} in {store}", number)
+
+    def _read_file(self, cid: str, place: str, number: int) -> StoredReport:
         try:
             return StoredReport(number, self._blobs.get(cid, _MOST_BYTES), place)
         except MillstreamError as error:
