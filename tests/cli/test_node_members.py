@@ -411,7 +411,9 @@ def test_members_are_listed_and_drained_by_commands(
     assert ask("ls") == f"{member}  alive, last seen 0 s ago  1  batching a, batching b, producers, upkeep\n"
     assert "console    127.0.0.1:8460" in ask("info", member)
     assert run(["status", "--data", str(tmp_path / "node")]) in (0, 1)
-    assert f"member {member}  alive, last seen 0 s ago" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"member {member}  alive, last seen 0 s ago" in shown
+    assert "not monitored" not in shown, "the member sends alarms, though no process serves this folder"
     assert json.loads(ask("ls", "--json"))["state"] == "alive"
     assert ask("drain", member) == f"{member} gives its roles up, and takes none\n"
     settle(one)

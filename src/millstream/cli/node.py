@@ -230,13 +230,15 @@ def _require_no_members(settings: Settings) -> None:
         raise NodeServesError(f"{counted(len(names), 'member')} serve this node: stop them first: {', '.join(names)}")
 
 
-def member_lines(opened: Node) -> Sequence[str]:
-    """A line for each member that serves the node *opened*; none if its tables are in a file."""
+def member_lines(opened: Node) -> tuple[Sequence[str], bool]:
+    """A line for each member that serves the node *opened*, and whether one of them monitors it; neither if its tables
+    are in a file."""
     if not opened.databases.members.is_shared:
-        return ()
+        return (), False
     table = opened.databases.members.table
-    now = table.time()
-    return [f"member {_line(member, now)}" for member in table.alive()]
+    now, members = table.time(), table.alive()
+    is_monitored = any(one.state(now) in ("alive", "draining") for one in members)
+    return [f"member {_line(member, now)}" for member in members], is_monitored
 
 
 def _line(member: Member, now: int) -> str:

@@ -71,10 +71,11 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
         now = node.clock.now()
         verdict, serving = _verdict(node)
         members: Sequence[str] = ()
+        is_monitored = False
         spaces, why = list[SpaceStatus](), "nothing is protected yet: see `millstream protect --help`"
         try:
             spaces = _protected_spaces(node, verdict, now)
-            members = member_lines(node)
+            members, is_monitored = member_lines(node)
         except _NOT_READABLE as error:  # the verdict is shown in any case: it says what is wrong
             why = f"the protected spaces cannot be shown: {error}"
     if as_json:
@@ -94,7 +95,7 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
                 echo_line(text)
         for text in members:
             echo_line(text)
-        for text in verdict_lines(verdict, serving):
+        for text in verdict_lines(verdict, is_monitored=serving is not None or is_monitored):
             echo_line(text)
     if not spaces:
         click.echo(why, err=True)
@@ -129,8 +130,8 @@ def _protected_spaces(node: Node, verdict: Verdict, now: int) -> list[SpaceStatu
     return list(ProtectionStatus(node.databases.own, policies, work, reports, now).spaces())
 
 
-def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str]:
-    """*verdict* for people."""
+def verdict_lines(verdict: Verdict, *, is_monitored: bool) -> Iterator[str]:
+    """*verdict* for people; *is_monitored* is whether a process serves the node, and sends alarms."""
     for one in verdict.unknown:
         yield f"UNKNOWN  {one.what}"
         yield f"  what to do: {one.todo}"
@@ -139,9 +140,9 @@ def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str
         yield f"{'ISSUE' if issue.severity == 'bad' else 'WARNING'}  {issue.kind}: {issue.what}{since}"
         yield f"  meaning: {issue.meaning}"
         yield f"  what to do: {issue.todo}"
-    if serving is None:
+    if not is_monitored:
         yield (
-            "not monitored: no node serves this folder, so no alarms are sent except by a running "
+            "not monitored: no process serves this node, so no alarms are sent except by a running "
             "`millstream mill work`; see `millstream serve`"
         )
     if verdict.ok:
