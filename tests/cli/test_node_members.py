@@ -124,6 +124,16 @@ def test_a_member_that_gives_signs_of_life_is_alive_and_one_that_gives_none_is_l
     assert one.table.find(two.membership.id).ended is not None
 
 
+def test_others_have_the_roles_of_a_process_that_is_stopped_before_it_ends(host: Host) -> None:
+    one, two = host.process("one"), host.process("two")
+    settle(one, two)
+    with one.scheduler:
+        one.scheduler.stop()
+    settle(two)
+    assert two.roles == ROLES.keys() and not one.roles
+    assert [one.state(host.clock.now()) for one in two.table.alive()] == ["draining", "alive"]
+
+
 def test_a_step_that_changes_nothing_reads_the_tables_once(host: Host) -> None:
     one, two = host.process("one"), host.process("two")
     settle(one, two)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -15,7 +16,7 @@ from millstream.core.amounts import counted
 from millstream.core.clock import uptime
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.leases import Leases
-from millstream.node.members.member_table import MemberTable
+from millstream.node.members.member_table import MemberTable, UnknownMemberError
 from millstream.node.members.members_status import Member, MemberDetails
 from millstream.stores.audit.holders import Holders, HolderState
 
@@ -79,6 +80,11 @@ class Membership:
     def give_up(self, role: str) -> None:
         """Do not renew the lease of *role* any more."""
         self._roles.discard(role)
+
+    def drain(self) -> None:
+        """Tell others that this member takes no roles any more, because its process ends."""
+        with contextlib.suppress(UnknownMemberError):  # it is lost already
+            self.table.drain(self.id, draining=True)
 
     def listens(self, what: str, address: str) -> None:
         """Tell others, with the next heartbeat, that this process listens at *address*."""

@@ -171,6 +171,15 @@ class RoleScheduler:
             with self._woken:
                 if not self._stopped:
                     clock.wait(self._woken, pause)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Let other members have the roles now: this process may do other work for long before it ends."""
+        try:
+            self._membership.drain()
+            self._end(list(self._running), release=not self._membership.is_lost)
+        except Exception as error:  # the end of the block tries again
+            _log.warning("could not give up the roles of this process yet: %s", error)
 
 
 def may_pass(error: Exception) -> bool:
