@@ -166,7 +166,7 @@ class AdminCall(Generic[Request, Result]):
             except MillstreamError as error:
                 answer = AdminResponse(error=str(error), exit_code=error.exit_code)
             except msgspec.ValidationError as error:
-                answer = AdminResponse(error=f"this is no request: {error}", exit_code=2)
+                answer = AdminResponse(error=f"invalid request: {error}", exit_code=2)
             return msgspec.json.encode(answer)
 
         return serve

@@ -47,7 +47,8 @@ def read_stored(
     if error is not None and not answer.refused:
         return [error] * len(ids)
     if len(answer.offsets) != len(ids):
-        return [ServerFailedError("the server's response does not match the request", request_id=request_id)] * len(ids)
+        text = f"the server returned {len(answer.offsets):,} results for {len(ids):,} messages"
+        return [ServerFailedError(text, request_id=request_id)] * len(ids)
     queue_id, endpoints = queue.id, queue.endpoints
     found: list[Receipt | ClientError] = [
         Receipt(each, offset, queue_id, endpoints) for each, offset in zip(ids, answer.offsets, strict=True)

@@ -110,7 +110,8 @@ class Consumer(Client):
         response, request_id = await transport.exchange("AckMessage", request, self.options.request_timeout)
         if len(response.entries) != len(messages):
             error = status_error(response.status, request_id)
-            raise error or ServerFailedError("the server's response does not match the request", request_id=request_id)
+            text = f"the server returned {len(response.entries):,} results for {len(messages):,} acknowledgements"
+            raise error or ServerFailedError(text, request_id=request_id)
         return [status_error(entry.status, request_id) for entry in response.entries]
 
     async def _ack_batch(self, messages: Sequence[Received]) -> Errors:

@@ -45,8 +45,6 @@ Checker = Callable[[Received], Awaitable[Resolution]]
 _LONGER = 4
 """Each pause before a message is sent again is so many times the pause before."""
 
-MISMATCH = "the server's answer does not match the request"
-
 _log = logging.getLogger(__name__)
 
 
@@ -378,7 +376,8 @@ def _read_results(response: v2.SendMessageResponse, queue: Queue, ids: Sequence[
         return [Receipt(each, first.offset + number, queue.id, queue.endpoints) for number, each in enumerate(ids)]
     if len(response.entries) != len(ids):
         error = status_error(response.status, request_id)
-        return [error or ServerFailedError(MISMATCH, request_id=request_id)] * len(ids)
+        text = f"the server returned {len(response.entries):,} results for {len(ids):,} messages"
+        return [error or ServerFailedError(text, request_id=request_id)] * len(ids)
     return [status_error(entry.status, request_id) or _receipt(entry, queue) for entry in response.entries]
 
 

@@ -67,7 +67,8 @@ def to_messages(batch: SendBatchRequest) -> list[v2.Message]:
     count = len(batch.ids)
     if len(batch.bodies) != count:
         raise StatusError(
-            v2.MESSAGE_CORRUPTED, f"the request states {count} messages but contains {len(batch.bodies)} bodies"
+            v2.MESSAGE_CORRUPTED,
+            f"the request has {count:,} message ids but {len(batch.bodies):,} bodies: send one body for each message",
         )
     kind: Any = batch.kind
     found = [v2.Message(body=body) for body in batch.bodies]

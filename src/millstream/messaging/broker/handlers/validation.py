@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from millstream.core.amounts import format_duration
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.names import enum_name
 from millstream.messaging.broker.storage.topic import TopicSpec
@@ -109,11 +110,11 @@ def check_delivery_time(message: v2.Message, now: int, limits: Limits) -> int:
     stamp = message.system_properties.delivery_timestamp
     due = stamp.seconds * 1_000_000 + stamp.nanos // 1000
     if due > now + limits.max_delay:
-        hours = limits.max_delay / 3.6e9
-        asked = (due - now) / 3.6e9
+        beyond = -(-(due - now - limits.max_delay) // 1000) / 1000
         raise StatusError(
             v2.ILLEGAL_DELIVERY_TIME,
-            f"the delay of a message must be at most {hours:g} hours, not {asked:g} hours: reduce the delay",
+            f"the delay of a message must be at most {limits.max_delay / 3.6e9:g} hours, but by the broker's clock "
+            f"this delay is {beyond:,.3f} seconds longer: reduce the delay, and check the clock of the client",
         )
     return max(due, now)
 
@@ -124,8 +125,8 @@ def check_invisible(duration: int, limits: Limits, *, shortest: int | None = Non
     if not least <= duration <= limits.longest:
         raise StatusError(
             v2.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible duration must be {least / 1000000.0:g} to {limits.longest / 1000000.0:g} "
-            f"seconds, not {duration / 1000000.0:g}",
+            f"the invisible duration must be {format_duration(least)} to {format_duration(limits.longest)}, not "
+            f"{format_duration(duration)}",
         )
     return duration
 
@@ -196,7 +197,8 @@ def check_ids(message_ids: Sequence[str]) -> None:
         longest = max(message_ids, key=len)
         raise StatusError(
             v2.ILLEGAL_MESSAGE_ID,
-            f"the message id {longest[:80]!r}… has {len(longest):,} characters; the limit is {MAX_ID_CHARACTERS}",
+            f"the message id {longest[:80]!r}… has {len(longest):,} characters; the limit is {MAX_ID_CHARACTERS}: "
+            "shorten the id",
         )
 
 

@@ -272,6 +272,9 @@ def _status(method: Method | BatchMethod, error: Exception) -> v2.Status:
         return v2.Status(code=code, message=str(error))
     if isinstance(error, LogError):
         _log.error("%s failed: %s", method.name, error)
-        return v2.Status(code=v2.INTERNAL_SERVER_ERROR, message=f"the message store failed: {type(error).__name__}")
+        return v2.Status(
+            code=v2.INTERNAL_SERVER_ERROR,
+            message=f"the message store failed ({type(error).__name__}); the broker's log says why",
+        )
     _log.error("%s failed", method.name, exc_info=error)
     return v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the broker failed; its log says why")

@@ -117,4 +117,6 @@ class BrokerSupervisor:
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the broker's store failed: try again in a moment")
+            raise StatusError(
+                v2.INTERNAL_SERVER_ERROR, "the broker cannot write its journal and is restarting: try again in a moment"
+            )

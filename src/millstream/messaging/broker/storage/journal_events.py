@@ -195,8 +195,8 @@ def read_event(message: Message) -> Event:
         return read_event_body(message.body)
     except msgspec.DecodeError as error:
         raise DamagedJournalError(
-            f"message {message.id} of the broker's journal is not a broker event ({error}): check "
-            "whether another program writes to this log"
+            f"message {message.id} of the broker's journal is not an event that this release knows ({error}): check "
+            "whether a newer release or another program wrote to the journal"
         ) from error
 
 
