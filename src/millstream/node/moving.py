@@ -229,9 +229,12 @@ def _compare(
         found.add(copy)
         compared(str(table.name), len(page))
     if found.checksum != expected.checksum:
+        rows = f"{found.rows:,} rows, {expected.rows:,} expected"
+        if found.rows == expected.rows:
+            rows = f"the same number of rows, {found.rows:,}, but other content"
         raise MoveError(
-            f"the copy of the table {table.name} differs ({found.rows:,} rows, {expected.rows:,} expected): the source "
-            "is unchanged; empty the target and move again"
+            f"the copy of the table {table.name} differs ({rows}): the source is unchanged; move again into an empty "
+            "database"
         )
     return MovedTable(str(table.name), expected.rows, expected.checksum)
 
