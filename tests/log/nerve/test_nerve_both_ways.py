@@ -221,7 +221,7 @@ def test_a_row_in_a_table_where_it_does_not_belong_is_told(original: OriginalQue
 
 def test_a_pointer_far_behind_its_rows_is_not_believed(original: OriginalQueue, log: Log) -> None:
     original.execute(f"INSERT INTO queue_{NAME}_003_0000 VALUES (3000000, 'x')")
-    with pytest.raises(DamagedLogError, match="Restore the pointer from a backup"):
+    with pytest.raises(DamagedLogError, match="Set the pointer to the id of the last confirmed message"):
         log.writer()
 
 

@@ -40,7 +40,7 @@ def test_a_row_becomes_the_message_it_describes(row: tuple[Any, ...], expected: 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ((None, "", "", None, None), "body is NoneType"),
+        ((None, "", "", None, None), "body is NULL"),
         ((b"", b"\xff", "", None, None), "key is not UTF-8"),
         ((b"", "", "", "noon", None), "invalid event time 'noon'"),
         ((b"", "", "", 2**63, None), f"the event time {2**63} does not fit into a signed 64-bit integer"),
@@ -49,7 +49,7 @@ def test_a_row_becomes_the_message_it_describes(row: tuple[Any, ...], expected: 
         ((b"", "", "", None, b"\xff"), "headers"),
         (
             (b"x" * (64 << 20), "", "", None, None),
-            "the row has 67,108,864 bytes, but the limit of a row is 67,104,768: store the content",
+            "the row has 67,108,864 bytes, but the limit of a row is 67,104,768 bytes: store the content",
         ),
     ],
 )

@@ -249,7 +249,11 @@ def _text_fault(text: Any) -> str:
 def _only(kind: type, values: list[Any]) -> list[Any]:
     """*values*, all of which must be of *kind*: Arrow alone would take text for bytes and bytes for text."""
     if set(map(type, values)) != {kind}:
-        raise TypeError(f"a body, source or key is of a subclass of {kind.__name__}: convert it")
+        number = next(number for number, value in enumerate(values, 1) if type(value) is not kind)
+        raise TypeError(
+            f"the body, source or key of message {number} of {len(values)} is of a subclass of {kind.__name__}: "
+            "convert it"
+        )
     return values
 
 

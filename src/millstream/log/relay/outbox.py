@@ -263,8 +263,9 @@ class Outbox:
         rows = connection.rows(statement)
         if not rows:
             raise OutboxError(
-                f"the row of this relay in {self.table.beside('relay')} of {self._source.url} is missing: "
-                "start the relay again"
+                f"the row of this relay in {self.table.beside('relay')} of {self._source.url} is missing, because "
+                f"another program deleted it. Delete the rows of {self.table.name} that are at the end of the log "
+                "already, then start the relay again: otherwise these rows are appended twice"
             )
         outbox, target, number, last_rows = rows[0]
         return RelayProgress(outbox, target, int(number), decode_rows(last_rows))

@@ -40,7 +40,7 @@ def check_size(size: int) -> None:
     """Refuse a row that is larger than a message of a log can be. Raises :class:`RowError`."""
     if size > MAX_ROW_BYTES:
         raise RowError(
-            f"the row has {size:,} bytes, but the limit of a row is {MAX_ROW_BYTES:,}: store the content as a "
+            f"the row has {size:,} bytes, but the limit of a row is {MAX_ROW_BYTES:,} bytes: store the content as a "
             "content item, and its id in the row"
         )
 
@@ -50,7 +50,8 @@ def _bytes(value: Any) -> bytes:
         return bytes(value)
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
-    raise RowError(f"the body is {type(value).__name__}, not bytes or text")
+    found = "NULL" if value is None else type(value).__name__
+    raise RowError(f"the body is {found}, not bytes or text")
 
 
 def _text(value: Any, what: str) -> str:
@@ -86,6 +87,9 @@ def _headers(value: Any) -> tuple[tuple[str, bytes], ...]:
     try:
         found = msgspec.json.decode(value, type=prepared(dict[str, str] | list[tuple[str, str]]))
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
-        raise RowError(f"the headers are not a JSON object of strings: {field_reason(error, None)}") from error
+        raise RowError(
+            "the headers are neither a JSON object of strings nor a JSON array of pairs of strings: "
+            f"{field_reason(error, None)}"
+        ) from error
     pairs = found.items() if isinstance(found, dict) else found
     return tuple((name, text.encode("utf-8")) for name, text in pairs)

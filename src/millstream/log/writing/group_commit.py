@@ -346,5 +346,6 @@ class GroupCommit:
             raise FencedError(str(error)) from error
         raise WriterFailedError(
             f"a commit to log {self._name!r} failed, and nothing after id {self.pointer} was confirmed: "
-            f"{error}. Close this writer, fix the cause, and open a new one"
+            f"{error}. Close this writer, fix the cause, and open a new one, whose last_id shows which unconfirmed "
+            "messages are stored"
         ) from error

@@ -288,7 +288,8 @@ class NerveBackend:
         if seen[1] - seen[0] > MOST_LEFTOVERS:
             raise DamagedLogError(
                 f"queue {log!r} has rows up to id {seen[1]}, but its writer pointer is {seen[0]}: an interrupted "
-                f"publisher leaves at most {MOST_LEFTOVERS:,} rows. Restore the pointer from a backup"
+                f"publisher leaves at most {MOST_LEFTOVERS:,} rows. Set the pointer to the id of the last confirmed "
+                "message, not to a smaller id: a writer replaces the rows above the pointer"
             )
         self._clock.sleep(WATCH_SECONDS)
         if self._ends(log) != seen:
