@@ -108,6 +108,6 @@ def test_a_cluster_whose_hosts_share_no_disk_is_refused(
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     except LocalServerMissingError as error:
         pytest.skip(str(error))
-    expected = "of this host is not the one at that path on" if apart else "1000"
+    expected = "of this host is not shared with" if apart else "1000"
     assert expected in done.stdout, done.stderr[-4000:]
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == ([] if apart else ["data"])

@@ -135,7 +135,8 @@ class ShardStreamReader(TriggerLimitedReader):
         if state.position != first_id - 1:
             raise PipelineInputError(
                 f"the state file {request.state} ends at message {state.position}, but the stream begins at message "
-                f"{first_id}: give the state file that ends at message {first_id - 1}, or none"
+                f"{first_id}: give the state file that ends at message {first_id - 1}, or begin at message "
+                f"{state.position + 1} (option 'from')"
             )
         return split_snapshot(state.snapshot, lambda source: shard_of(source, request.shards), request.shards)
 

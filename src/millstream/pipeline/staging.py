@@ -251,8 +251,9 @@ class Staging:
             return None
         except msgspec.DecodeError as error:
             raise PipelineError(
-                f"the commit record {name} in {mask_password(self._url)} is damaged ({error}): run the write again "
-                "under another name (.option('write', NAME))"
+                f"the commit record {name} in {mask_password(self._url)} is damaged ({error}), and a part of its rows "
+                "may be in the log already: restore the record from a copy of the storage. A write under another name "
+                "would append these rows again"
             ) from error
 
     def _append(self, writer: Writer, intent: CommitIntent, first: int) -> None:
@@ -272,7 +273,8 @@ class Staging:
             found = copy_stream(source, file).sha256
         if found != part.sha256:
             raise PipelineError(
-                f"the staged part {part.name} in {mask_password(self._url)} is damaged; run the write again"
+                f"the staged part {part.name} in {mask_password(self._url)} is damaged: repeat the write under the "
+                "same name with the same rows and partitions, or restore the part from a copy of the storage"
             )
         file.seek(0)
 

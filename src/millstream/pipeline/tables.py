@@ -7,6 +7,7 @@ Python would hand each row from Java to Python and back, and could not leave out
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -278,7 +279,8 @@ def _of_sweeps(
     """The rows of *runs*, each with the name of its sweep."""
     if sweep and not runs:
         raise PipelineInputError(
-            f"there is no finished sweep {sweep!r} under {jobs}: run `millstream pipeline integrity --name {sweep}`"
+            f"there is no finished sweep {sweep!r} under {jobs}: run `millstream pipeline integrity --name "
+            f"{shlex.quote(sweep)}`"
         )
     own = pa.schema([field for field in schema if field.name != "sweep"])
     frames = [run.read(spark, own).withColumn("sweep", F.lit(name)) for run, name in runs]

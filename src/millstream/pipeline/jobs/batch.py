@@ -106,7 +106,7 @@ class BatchJob(msgspec.Struct, frozen=True):
         if not found:
             raise PipelineError(
                 f"the job in {self.data} closed every batch at the end of its range, so no open batches can be handed "
-                "over: run the job with flush=False"
+                "over: run the job without --flush (flush=False)"
             )
         return join_snapshots(found)
 

@@ -67,9 +67,8 @@ def require_shared(spark: SparkSession, folder: Path) -> None:
             path.unlink(missing_ok=True)
     if apart:
         raise PipelineInputError(
-            f"the folder {folder} of this host is not the one at that path on {', '.join(sorted(apart))}: set "
-            "pipeline.results (--results) to s3://… or to a folder that all hosts mount at the same path, or run with "
-            "--master local[*]"
+            f"the folder {folder} of this host is not shared with {', '.join(sorted(apart))}: set pipeline.results "
+            "(--results) to s3://… or to a folder that all hosts mount at the same path, or run with --master local[*]"
         )
 
 
