@@ -106,9 +106,11 @@ class OrderFreeColumnEngine:
             return
         early = pc.min(events["received_at"]).as_py()
         if early < self._clock:
+            row = events.filter(pc.field("received_at") == early).slice(0, 1).to_pylist()[0]
             raise BoundBrokenError(
-                f"a record has the receive time {early}, but the batcher was already advanced to {self._clock}: "
-                "advance the batcher only to times after which no older record arrives"
+                f"record {row['id']} of source {row['source']!r} has the receive time {early}, but the batcher was "
+                f"already advanced to {self._clock}: advance the batcher only to times after which no older record "
+                "arrives"
             )
 
     def step(self, events: pa.Table, bound: int) -> ClosedTables:

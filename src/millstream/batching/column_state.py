@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.batching.engine import EngineState, SourceState
-from millstream.batching.errors import SnapshotError
+from millstream.batching.errors import OLDER_SNAPSHOT, SnapshotError
 
 EVENT_SCHEMA = pa.schema(
     [
@@ -62,10 +62,10 @@ def read_rows(data: bytes) -> pa.Table:
         rows = pa.ipc.open_stream(data).read_all()
         rows.validate(full=True)
     except (pa.ArrowException, OSError) as error:
-        raise SnapshotError(f"cannot read the open records of the snapshot: {error}; use an older snapshot") from error
+        raise SnapshotError(f"cannot read the open records of the snapshot: {error}; {OLDER_SNAPSHOT}") from error
     if rows.schema != EVENT_SCHEMA or any(column.null_count for column in rows.columns):
         raise SnapshotError(
             f"the open records of the snapshot have the columns {', '.join(rows.schema.names)}, expected "
-            f"{', '.join(EVENT_SCHEMA.names)} without nulls: use an older snapshot"
+            f"{', '.join(EVENT_SCHEMA.names)} without nulls: {OLDER_SNAPSHOT}"
         )
     return rows

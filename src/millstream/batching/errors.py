@@ -6,6 +6,12 @@ from collections.abc import Callable
 
 from millstream.core.errors import InputError, MillstreamError
 
+OLDER_SNAPSHOT = (
+    "use an older snapshot, and replay the log from the position of that snapshot; if there is none, delete the "
+    "snapshot, and replay the log from the start of the oldest open batch"
+)
+"""What to do about a snapshot that cannot be used."""
+
 
 class BatchingError(MillstreamError):
     """The batcher could not do what was asked."""

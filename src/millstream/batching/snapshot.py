@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millstream.batching.engine import EngineState
-from millstream.batching.errors import ConfigError, SnapshotError
+from millstream.batching.errors import OLDER_SNAPSHOT, ConfigError, SnapshotError
 from millstream.batching.rulebook import Rulebook
 from millstream.core.decoding import prepared
 
@@ -147,11 +147,8 @@ def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
         )
     body = data[_HEAD.size :]
     if zlib.crc32(body) != checksum:
-        raise SnapshotError(
-            "the snapshot of the batcher is damaged (its checksum does not match): use an older snapshot, and replay "
-            "the log from that position"
-        )
+        raise SnapshotError(f"the snapshot of the batcher is damaged (its checksum does not match): {OLDER_SNAPSHOT}")
     try:
         return _decoders[version].decode(body)  # type: ignore[attr-defined, no-any-return]
     except (msgspec.DecodeError, ConfigError) as error:
-        raise SnapshotError(f"cannot read the snapshot of the batcher: {error}; use an older snapshot") from error
+        raise SnapshotError(f"cannot read the snapshot of the batcher: {error}; {OLDER_SNAPSHOT}") from error
