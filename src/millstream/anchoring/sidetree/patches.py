@@ -106,7 +106,7 @@ def _check_keys(keys: object) -> None:
             )
         purposes = key.get("purposes", [])
         if not isinstance(purposes, list):
-            raise _wrong("'purposes' of a public key must be a list")
+            raise _wrong(f"the purposes of public key {str(key['id'])[:60]!r} must be a list")
         check_purposes(purposes)
     _check_ids([key["id"] for key in checked], unique=True)
 
@@ -139,7 +139,10 @@ def _check_services(services: object) -> None:
         if isinstance(endpoint, str):
             check_uri(endpoint)
         if not isinstance(endpoint, dict) and not (isinstance(endpoint, str) and _URI.fullmatch(endpoint)):
-            raise _wrong(f"the serviceEndpoint {str(endpoint)[:60]!r} must be a URI (a string) or an object")
+            raise _wrong(
+                f"the serviceEndpoint {str(endpoint)[:60]!r} of service {str(service['id'])[:60]!r} must be a URI (a "
+                "string) or an object"
+            )
     _check_ids([service["id"] for service in checked], unique=True)
 
 

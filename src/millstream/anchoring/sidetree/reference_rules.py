@@ -272,7 +272,10 @@ def _check_services(services: object) -> None:
     for item in _list(services, "services"):
         service = own_members(item, "a service")
         if len(service) != 3:
-            raise _wrong("a service must have exactly the members 'id', 'type' and 'serviceEndpoint'")
+            raise _wrong(
+                f"service {str(service.get('id'))[:60]!r} must have exactly the members 'id', 'type' and "
+                "'serviceEndpoint'"
+            )
         _add_id(service.get("id"), ids)
         kind = service.get("type")
         if not isinstance(kind, str) or utf16_length(kind) > MAX_SERVICE_TYPE_LENGTH:

@@ -44,15 +44,19 @@ def is_tile_path(path: str) -> bool:
     return found is not None and (found[1] is None or int(found[1]) < TILE_WIDTH)
 
 
-def bundle_of(lines: Iterable[bytes]) -> bytes:
-    """Entries as a bundle has them: each after its length, a big-endian integer of two bytes."""
-    return b"".join(map(_sized, lines))
+def bundle_of(lines: Iterable[bytes], first: int = 1) -> bytes:
+    """Entries, from number *first* on, as a bundle has them: each after its length, a big-endian integer of two bytes.
+
+    Raises :class:`LedgerError` for an entry that is too long.
+    """
+    return b"".join(map(_sized, lines, itertools.count(first)))
 
 
-def _sized(line: bytes) -> bytes:
+def _sized(line: bytes, number: int) -> bytes:
     if len(line) > _MAX_ENTRY_BYTES:
         raise LedgerError(
-            f"a ledger entry has {len(line):,} bytes; the limit for published entries is {_MAX_ENTRY_BYTES:,} bytes"
+            f"ledger entry {number:,} has {len(line):,} bytes, but the limit of a published entry is "
+            f"{_MAX_ENTRY_BYTES:,} bytes: this ledger cannot be published as tiles (anchoring.tiles)"
         )
     return len(line).to_bytes(2) + line
 
@@ -139,7 +143,7 @@ class TilePublisher:
                 raise LedgerError(
                     f"the ledger ends before entry {new:,} of its signed tree: restore {NODE_LOGS} from a backup"
                 )
-            self._bundle += bundle_of(added)
+            self._bundle += bundle_of(added, number * TILE_WIDTH + self._width + 1)
             self._put("entries", number, width, bytes(self._bundle))
             self._width = width
             if width == TILE_WIDTH:

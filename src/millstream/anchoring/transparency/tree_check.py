@@ -165,7 +165,8 @@ class _PublishedTree:
         """Compare *lines*, the entries from index *first* on (a multiple of 256), with the published bundles."""
         for start in range(0, min(len(lines), self._size - first), TILE_WIDTH):
             width = min(TILE_WIDTH, self._size - first - start)
-            self._require("entries", (first + start) // TILE_WIDTH, width, bundle_of(lines[start : start + width]))
+            bundle = bundle_of(lines[start : start + width], first + start + 1)
+            self._require("entries", (first + start) // TILE_WIDTH, width, bundle)
 
     def require_tiles(self, tree: MerkleTree) -> None:
         """Compare the tiles of *tree* with the published ones."""
