@@ -54,7 +54,7 @@ def test_the_queue_of_repairs_puts_it_back_only_where_the_audit_log_says_that_it
     code, text = command(three_stores, "mill", "repair")
     assert (code, path.exists()) == ((0, True) if audited else (1, False))
     if not audited:
-        assert "the item vanished from there: record the deletion (`millstream mill forget`)" in text
+        assert "if it was deleted on purpose, record the deletion (`millstream mill forget`)" in text
         assert command(three_stores, "mill", "repair", "s", "a", "--restore-source")[0] == 0
         assert path.read_bytes() == b"original"
 

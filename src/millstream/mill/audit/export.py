@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
+from millstream.core.shown_commands import arguments
 from millstream.mill.audit.audit_log import AuditLog, tsv_lines
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
@@ -156,7 +157,7 @@ class AuditExport:
         if info.checksum() not in (None, hashlib.sha256(data).hexdigest()):
             raise AuditExportError(
                 f"{self._where(info.content_id)} is damaged: repair the file with `millstream mill repair "
-                f"{self._space} {info.content_id}`, or delete the file and export again"
+                f"{arguments(self._space, info.content_id)}`, or delete the file and export again"
             )
         return data
 

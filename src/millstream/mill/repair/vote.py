@@ -162,7 +162,10 @@ def _refuse_always(source: CopyReading) -> str | None:
     if source.content == SourceAnswer.CHANGED:
         return "the item changed since it was adopted: run `millstream protect`, which adopts the change"
     if source.read_only and source.content == SourceAnswer.MISSING:
-        return f"the item vanished from there, where nothing is ever written: put the item back, or {_FORGET}"
+        return (
+            "the item vanished from there, where nothing is ever written: put the item back or, if it was deleted on "
+            f"purpose, {_FORGET}"
+        )
     if source.read_only:
         return f"nothing is ever written there: {_PUT_BACK}"
     return None if source.recorded else f"the manifest has no checksum of the item: {_ACCEPT}"
@@ -170,7 +173,7 @@ def _refuse_always(source: CopyReading) -> str | None:
 
 def _refuse_without_person(source: CopyReading, winner: str) -> str | None:
     if source.content == SourceAnswer.MISSING and source.may_be_deleted:
-        return f"the item vanished from there: {_FORGET}, or {_RESTORE}"
+        return f"the item vanished from there: {_RESTORE} or, if it was deleted on purpose, {_FORGET}"
     if source.provider == SourceAnswer.DAMAGED_RECORD or source.content == winner:
         return f"its own record of the item is damaged: {_RESTORE}"
     if source.provider == SourceAnswer.NO_CHECKSUM and source.vote is not None:

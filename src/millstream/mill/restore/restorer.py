@@ -192,7 +192,7 @@ def _errors_of_target(reader: VerifyingReader | None = None) -> Iterator[None]:
         if error.permanent:
             raise _RefusedByTargetError(str(error)) from error
         raise TargetError(
-            f"cannot write the target, so the restore stopped: {error}. The same command resumes it"
+            f"cannot write to the target: {error}. The restore stopped; the same command resumes the restore"
         ) from error
 
 

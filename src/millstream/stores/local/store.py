@@ -315,7 +315,8 @@ def _remove_folders(space: Path) -> None:
             _remove_folder(Path(folder))
     except RecursionError as error:
         raise SpaceNotEmptyError(
-            f"{space} contains folders nested deeper than a store creates: move these folders out of the store"
+            f"cannot remove the space: {space} contains folders nested deeper than a store creates: move these folders "
+            "out of the store"
         ) from error
 
 
@@ -327,5 +328,6 @@ def _remove_folder(folder: Path) -> None:
             raise
         left = min(path.name for path in folder.iterdir())
         raise SpaceNotEmptyError(
-            f"{folder} contains {left!r}, which is not a content item: move {left!r} away"
+            f"cannot remove the space: {folder} contains {left!r}, which is not a content item: move {left!r} out of "
+            "the store"
         ) from error

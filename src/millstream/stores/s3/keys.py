@@ -35,7 +35,7 @@ class Keys:
         if length > MAX_KEY_BYTES:
             raise ContentIdTooLongError(
                 f"content id {content_id[:100]!r} makes a key of {length:,} bytes, including the prefix "
-                f"and the space ({self.marker(space)!r}), but the limit of S3 is {MAX_KEY_BYTES:,}: "
+                f"and the space ({self.marker(space)!r}), but the limit of S3 is {MAX_KEY_BYTES:,} bytes: "
                 "shorten the id"
             )
         return key

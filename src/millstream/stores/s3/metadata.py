@@ -52,8 +52,8 @@ def pack(metadata: Metadata) -> dict[str, str]:
     size = sum(len(name) + len(value) for name, value in packed.items())
     if size > MAX_METADATA_BYTES:
         raise StoreInputError(
-            f"the properties need {size:,} bytes of user metadata, but the limit of S3 is "
-            f"{MAX_METADATA_BYTES:,}: shorten them, or put the longest into an item of its own"
+            f"the properties and the checksum need {size:,} bytes of user metadata, but the limit of S3 is "
+            f"{MAX_METADATA_BYTES:,} bytes: shorten the properties, or put the longest into an item of its own"
         )
     return packed
 
