@@ -31,7 +31,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class MissingTelemetryError(InputError):
-    """Traces are asked for (OTEL_EXPORTER_OTLP_ENDPOINT), and need more: pip install 'millstream[telemetry]'."""
+    """Traces (OTEL_EXPORTER_OTLP_ENDPOINT) need more packages: pip install 'millstream[telemetry]'."""
 
 
 class TelemetryProtocolError(InputError):

@@ -136,7 +136,7 @@ class MqttIngest:
                 size, limit = len(arrival.payload), self._options.max_payload
                 if size > limit:
                     raise MalformedError(
-                        "size", f"the payload has {size:,} bytes; the limit is {limit:,} (--max-payload)"
+                        "size", f"the payload has {size:,} bytes; the limit is {limit:,} bytes (--max-payload)"
                     )
                 found.records.extend(marked(self._shape(arrival), arrival))
             except MalformedError as error:

@@ -116,6 +116,6 @@ def read_event(message: Message) -> Event:
         return _decoder.decode(message.body)
     except msgspec.DecodeError as error:
         raise DamagedQueueError(
-            f"message {message.id} is not an event of a queue ({error}); check whether another program writes to this "
-            "log"
+            f"message {message.id} is not an event that this release knows ({error}); check whether a newer release or "
+            "another program wrote to this log"
         ) from error

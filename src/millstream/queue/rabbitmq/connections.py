@@ -201,7 +201,7 @@ def parse_url(url: str) -> Any:
     Raises :class:`QueueInputError` for another URL, and :class:`QueueError` where pika is missing.
     """
     if urlsplit(url).scheme not in ("amqp", "amqps"):
-        raise QueueInputError("invalid RabbitMQ URL: write amqp://user:password@host:port/vhost")
+        raise QueueInputError("invalid RabbitMQ URL: write amqp://user:password@host:port/vhost, or amqps://… for TLS")
     url = _with_password(url)
     try:
         import pika
