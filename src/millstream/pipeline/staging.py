@@ -26,7 +26,7 @@ from millstream.core.secrets import mask_password
 from millstream.log import Log, Writer
 from millstream.log.writing.append_request import make_request, require_bodies_only, set_columns
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.write_names import WriteClaim, add_fingerprints, fingerprint
+from millstream.pipeline.write_names import AFTER_STORED_ROWS, WriteClaim, add_fingerprints, fingerprint
 from millstream.stores import Entry, Store, all_entries, copy_stream, hash_stream, open_provider
 
 SPACE = "x-staging"
@@ -283,7 +283,7 @@ def _rewound(log: Log, write: str, number: int, last: int) -> str:
     return (
         f"commit {number} of the write {write!r} comes after commit {last}, which is in the log {log.name!r}: the "
         "stream has a new or an older checkpoint, and its rows would be appended in part or twice. Give a new "
-        "checkpoint a name of its own with .option('write', NAME)"
+        f"checkpoint a name of its own with .option('write', NAME){AFTER_STORED_ROWS}"
     )
 
 

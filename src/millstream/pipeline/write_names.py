@@ -75,7 +75,7 @@ class StreamClaim:
         if known is not None and not known.is_same(self._owner):
             raise PipelineInputError(
                 f"{_taken(log, write)} belongs to the stream with {known.named}, but this stream has "
-                f"{self._owner.named}: {_ADVICE}"
+                f"{self._owner.named}: {_ADVICE}{AFTER_STORED_ROWS}"
             )
 
 
@@ -102,6 +102,11 @@ class JobClaim:
 
 
 _ADVICE = "give this write a name of its own with .option('write', NAME)"
+
+AFTER_STORED_ROWS = (
+    ", and let the stream begin after the rows that are in the log already: otherwise these rows are appended again"
+)
+"""What else to do about a stream that gets a new name."""
 
 
 def fingerprint(batch: pa.RecordBatch) -> int:

@@ -194,8 +194,8 @@ def _query_id(checkpoint: str) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"{path} is not a JSON object with an id"
         raise PipelineInputError(
-            f"cannot read the checkpoint {checkpoint} here ({why}): name the stream with "
-            ".option('write', NAME), and use a new name with each new checkpoint"
+            f"cannot read the checkpoint {checkpoint} here ({why}): name a new stream with .option('write', NAME), and "
+            "use a new name with each new checkpoint; if the stream has run before, make the checkpoint readable here"
         ) from error
 
 
