@@ -106,7 +106,7 @@ def serve(
     if no_broker and no_console:
         raise NothingToServeError
     if broker_tls and (no_broker or no_broker_tls):
-        raise click.UsageError("--broker-tls cannot be combined with --no-broker or --no-broker-tls")
+        raise click.UsageError("--broker-tls cannot be combined with --no-broker or --no-broker-tls: omit one")
     if console is not None:
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
     with Node.open(settings, create=True) as node:

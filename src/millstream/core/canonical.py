@@ -62,7 +62,7 @@ def parse_canonical(data: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CanonicalError(f"not JSON: {error}") from error
     except RecursionError as error:
-        raise CanonicalError("the JSON is nested too deeply") from error
+        raise CanonicalError(f"the JSON is nested deeper than the limit of {MAX_DEPTH} levels") from error
     if canonical != data:
         raise CanonicalError("the JSON is not in canonical form (RFC 8785)")
     return value
