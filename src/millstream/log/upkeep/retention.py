@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from millstream.core.amounts import format_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.log.errors import LogInputError
 
@@ -65,8 +66,10 @@ def clock_problem(last_seen: int, now: int, max_age: int) -> str | None:
     """
     if now - last_seen <= max_age // 2:
         return None
-    days = (now - last_seen) / MICROSECONDS / 86_400
+    seconds = (now - last_seen) // MICROSECONDS
+    passed = f"{seconds:,} seconds" if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
     return (
-        f"the clock is {days:.1f} days after the last check of ages, more than half of the maximum age: nothing was "
-        "trimmed by age. If the clock is right, run `millstream log trim NAME --accept-clock` once"
+        f"the clock is {passed} after the last check of ages, more than half of the maximum age "
+        f"({format_duration(max_age)}): nothing was trimmed by age. If the clock is right, run `millstream log trim "
+        "NAME --accept-clock` once"
     )
