@@ -27,7 +27,7 @@ endpoint_option = click.option(
     metavar="HOST:PORT",
     default="127.0.0.1:8081",
     show_default=True,
-    help="The broker, or the proxy of RocketMQ.",
+    help="Address of the broker, or of a proxy of Apache RocketMQ.",
 )
 
 

@@ -65,8 +65,8 @@ from millstream.stores import MemoryStore, Store, StoreError, StoreUnavailableEr
 @click.option(
     "--deletions",
     type=click.Choice([one.value for one in Deletions]),
-    help="Copies of originals that vanish, in this run and later ones: keep (hold) or delete (follow) them "
-    "(default: hold at the first run).",
+    help="Keep (hold) or delete (follow) the copies of originals that vanish, in this run and later ones (default: as "
+    "in the last run; at first hold).",
 )
 @click.option("--replace", is_flag=True, help="Replace items of a copy that differ and that this node did not write.")
 @click.option("--allow-empty", is_flag=True, help="Accept a new source that is empty.")

@@ -142,7 +142,7 @@ def import_bag(
 ) -> int:
     """Import a bag (RFC 8493) into SPACE: each payload file becomes an item with its path as id.
 
-    The bag is validated first: payload, tag files, and both kinds of manifests. A file that changes after that is not
+    The bag is validated first: the payload and the tag files by their manifests. A file that changes after that is not
     imported. Exit code 1 if an existing item differs and was kept.
     """
     opened = OpenBag(bag, fetch=fetch)

@@ -110,7 +110,8 @@ def rotate(settings: Settings, overlap: int, ledger_name: LedgerName) -> None:
 def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
     """Compare the signed tree of a ledger with its entries.
 
-    Also compared are the newest checkpoint, its copy and the published tiles. Exit code 1 with the first difference.
+    Also compared are the newest checkpoint, its copy and the published tiles. Exit code 1 if there is a difference; the
+    first one is printed.
     """
     with Node.open(settings) as node:
         found = node.ledgers.tree(ledger_name).verify()
@@ -136,9 +137,10 @@ def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
 def checkpoint(settings: Settings, ledger_name: LedgerName, cosigned: bool) -> None:
     """Print the newest checkpoint of a ledger: its name, number of entries and root hash, signed.
 
-    It is signed first if the ledger has grown, and copied and published if that is missing. It has the cosignatures
-    that were collected for it. Anyone who keeps a checkpoint can detect that the ledger was rewritten. Exit code 3 if
-    --cosigned finds no checkpoint with the quorum.
+    If the ledger has grown, a new checkpoint is signed first. A missing copy of it (anchoring.checkpoint_copy) or
+    publication (anchoring.tiles) is made, too. The checkpoint has the cosignatures that were collected for it. Anyone
+    who keeps a checkpoint can detect that the ledger was rewritten. Exit code 3 if --cosigned finds no checkpoint with
+    the quorum.
     """
     with Node.open(settings) as node:
         ledgers = node.ledgers

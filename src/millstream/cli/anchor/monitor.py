@@ -107,8 +107,8 @@ def monitor(
     """Follow a ledger of others, and find out if its operator rewrites, forks, truncates or hides it.
 
     URL is the location of its published tiles, such as https://example.org/ledger/anchors, or a folder. Give --key,
-    --policy or both. Each check verifies the signature of the newest checkpoint, and with --policy the cosignatures;
-    that the tree begins with every tree seen before; that the entries hash to the signed root, form a chain and are not
+    --policy or both. Each check verifies that the newest checkpoint is signed, and with --policy cosigned; that the
+    tree begins with every tree seen before; and that the entries hash to the signed root, form a chain and are not
     backdated. With --cas it also reads the files of each anchor of event batches. The first run trusts what it finds.
 
     A finding is a violation of these rules, also of --silence and --tolerance, or a ledger that cannot be read. Without

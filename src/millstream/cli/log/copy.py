@@ -16,7 +16,9 @@ from millstream.stores.tiers import open_log_store
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.argument("name")
-@click.option("--bodies", is_flag=True, help="Copy only the bodies, into a store without other fields (layout=nerve).")
+@click.option(
+    "--bodies", is_flag=True, help="Copy only the bodies, into a store without other fields (mysql://…?layout=nerve)."
+)
 @click.option("--consumers", is_flag=True, help="Also copy the positions of consumers.")
 @json_option
 def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_json: bool) -> None:

@@ -31,10 +31,10 @@ from millstream.settings import Settings
 def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[str], as_json: bool) -> int:
     """Record the current bytes of items of STORE as correct, even if their recorded or listed checksum differs.
 
-    Use it for items with suspected rot, with a checksum other than the listed one, or changed without the node (B9), if
-    you know that their bytes are correct. The next `millstream protect`, or `mill duplicate`, replaces their copies.
-    STORE is the source of the items. Exit code 3 if an item does not exist, 1 if one could not be recorded for
-    another reason; the other items are recorded nevertheless.
+    Use it for items with suspected rot, with a checksum other than the listed one, or changed without the node (finding
+    B9 of a report), if you know that their bytes are correct. The next `millstream protect`, or `mill duplicate`,
+    replaces their copies. STORE is the source of the items. Exit code 3 if an item does not exist, 1 if one could not
+    be recorded for another reason; the other items are recorded nevertheless.
     """
     codes = set[int]()
     with Node.open(settings) as node:

@@ -21,15 +21,16 @@ _SHORTEST_REASON = 3
 @example("millstream mill approve 1")
 @click.command()
 @click.argument("numbers", nargs=-1, type=click.IntRange(1))
-@click.option("--all", "everything", is_flag=True, help="Approve all held plans.")
+@click.option("--all", "everything", is_flag=True, help="Approve all held plans that were not rejected.")
 @data_options
 @json_option
 def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_json: bool) -> int:
     """List the plans that the change guard holds, or approve the plans with the listed NUMBERS.
 
-    The change guard holds the plan of a space if it would delete or replace more copies than its budget allows
-    (settings mill.change_guard), or if the source lists no items. The next `millstream mill duplicate` or loop of the
-    producer executes an approved plan. Exit code 5 if a plan is held and none was approved.
+    The change guard holds the plan of a space if it would delete or replace more copies than the settings allow
+    (mill.change_guard), if the source has none of the items and there are ten copies or more, or if more items vanished
+    without a recorded deletion than may be deleted. The next `millstream mill duplicate` or loop of the producer
+    executes an approved plan. Exit code 5 if plans are held and the command only lists them, 3 if a NUMBER is unknown.
     """
     if numbers and everything:
         raise click.UsageError("NUMBERS and --all cannot be combined: give one of them")
@@ -53,14 +54,15 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
 @example('millstream mill reject 2 --reason "the source is on the wrong disk"')
 @click.command()
 @click.argument("number", type=click.IntRange(1))
-@click.option("--reason", required=True, help="Why; kept in the operator audit log.")
+@click.option("--reason", required=True, help="Reason, at least 3 characters; kept in the operator audit log.")
 @data_options
 @json_option
 def reject(settings: Settings, number: int, reason: str, as_json: bool) -> None:
     """Reject the held plan NUMBER: it is not executed, and needs a new decision only if it grows.
 
-    No plan for its space is executed between its stores until its source is in order, or the plan is approved after
-    all. Single copies after recorded changes of the source continue within the limits of the change guard.
+    No plan for its space is executed between its stores until a new plan needs no approval, or the rejected plan is
+    approved after all. Single copies after recorded changes of the source continue within the limits of the change
+    guard. Exit code 3 if NUMBER is unknown.
     """
     if len(reason.strip()) < _SHORTEST_REASON:
         raise click.UsageError(f"the reason {reason!r} is too short: write at least {_SHORTEST_REASON} characters")

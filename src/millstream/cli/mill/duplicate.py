@@ -85,8 +85,8 @@ def forget(
 ) -> int:
     """Record that items were deleted from STORE on purpose, so that their copies may be deleted too.
 
-    Give either CONTENT_IDS or --vanished. Nothing is recorded if STORE still has one of the items. An id that no store
-    has is not recorded, and the exit code is 3.
+    Give either CONTENT_IDS or --vanished. Nothing is recorded if STORE still has one of the items. An id that neither a
+    store nor the manifest has is not recorded, and the exit code is 3.
     """
     if bool(content_ids) == vanished:
         raise click.UsageError("give either content ids or --vanished")

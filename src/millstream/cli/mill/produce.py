@@ -54,10 +54,10 @@ def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def produce() -> None:
     """Put tasks for every space on the queues, one loop over all spaces at a time.
 
-    Without --once a producer runs again after an interval, until it is stopped. With --once it makes one run and exits
-    with 0 when its loop is complete, 10 if the queue is full, 11 if no loop is due yet, 12 if workers must finish tasks
-    first, and 1 if a space failed. The next run continues an incomplete loop. The intervals of runs and loops are in
-    the settings (mill.produce).
+    A loop is one pass over all spaces; a producer is the program that makes it. Without --once a producer runs again
+    after an interval, until it is stopped. With --once it makes one run and exits with 0 when its loop is complete, 10
+    if the queue is full, 11 if no loop is due yet, 12 if workers must finish tasks first, and 1 if a space failed. The
+    next run continues an incomplete loop. The intervals of runs and loops are in the settings (mill.produce).
 
     In the FILE of --include and --exclude, a line is /account/store/space; each part is a name, a prefix followed by *,
     or *. Parts at the end may be omitted.

@@ -39,7 +39,7 @@ def retire(
     Without --yes, the command only shows what is recorded. With it, the manifest no longer lists the items of STORE,
     held plans between STORE and other stores are withdrawn, and checks no longer report STORE. Changes of STORE of
     which it is not known whether they happened are ended, without events in the audit log; the processes that began
-    them must have ended. Nothing is changed in any store, and no copy may be deleted because of this. Reports and the
+    them must have ended. Nothing is changed in any store, and copies in other stores are kept. Reports and the
     audit log are kept.
 
     STORE must not be in the settings or in a policy. Restart the processes of the node after you removed it there.

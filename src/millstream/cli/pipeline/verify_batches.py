@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @example("millstream pipeline verify-batches weather --batches weather.batches")
 @click.command("verify-batches")
 @click.argument("log")
-@click.option("--batches", "output", metavar="LOG", required=True, help="Log of the batches of LOG.")
+@click.option("--batches", "output", metavar="BATCHES", required=True, help="Log with the batches of LOG.")
 @click.option("--first", "first_id", type=click.IntRange(min=1), help="First message id (default: the first of LOG).")
 @click.option("--last", "last_id", type=click.IntRange(min=1), help="Last message id (default: the last batched one).")
 @click.option(
