@@ -35,11 +35,11 @@ class SerializedWrites:
 
 def serve(port: int) -> None:
     """Serve on 127.0.0.1:*port* until the process is ended."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
     from werkzeug.serving import run_simple
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    application = SerializedWrites(DomainDispatcherApplication(create_backend_app))
+    application = SerializedWrites(create_backend_app("s3"))  # moto's own would look among 200 services at each request
     run_simple("127.0.0.1", port, application, threaded=True, request_handler=MotoRequestHandler)
 
 
