@@ -151,8 +151,8 @@ def test_a_storage_provider_is_read_and_never_written(tmp_path: Path) -> None:
     cid = StoreBackedCas(open_provider(full.as_uri(), create=True)).put(DATA)
     open_provider(empty.as_uri(), create=True)
     before = sorted(empty.rglob("*"))
-    place = CasSource("empty", StoreBackedCas(open_provider(empty.as_uri()), create=False))
-    files = StoreBackedCas(open_provider(full.as_uri()), create=False)
+    place = CasSource("empty", StoreBackedCas(open_provider(empty.as_uri())))
+    files = StoreBackedCas(open_provider(full.as_uri()))
     assert FallbackCas([place, CasSource("full", files)]).get(cid, 100) == DATA
     assert sorted(empty.rglob("*")) == before
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.errors import CasError, CasUnavailableError
-from millstream.anchoring.store_cas import StoreBackedCas
+from millstream.anchoring.errors import CasError, CasNotFoundError, CasUnavailableError
+from millstream.anchoring.store_cas import StoreBackedCas, open_store_cas
 from millstream.core.cid import cid_of
 from millstream.stores import ItemNotFoundError, LocalStore, MemoryStore, Store, StoreError, StoreUnavailableError
 from millstream.testing.cas import CasConformance
@@ -57,6 +57,7 @@ def test_a_provider_that_fails_is_an_error_of_ours(
     monkeypatch: pytest.MonkeyPatch, error: StoreError, expected: type[CasError]
 ) -> None:
     store = MemoryStore("failing")
+    store.create_space("cas")
     cas = StoreBackedCas(store)
 
     def fail(*_: object, **__: object) -> None:
@@ -69,8 +70,38 @@ def test_a_provider_that_fails_is_an_error_of_ours(
             list(call() or ())
 
 
+def test_only_writing_makes_the_place_of_the_files(tmp_path: Path) -> None:
+    (tmp_path / "mounted").mkdir()
+    cas = open_store_cas((tmp_path / "mounted").as_uri())
+    assert (cas.has(cid_of(b"x")), list(cas.cids())) == (False, [])
+    with pytest.raises(CasNotFoundError):
+        cas.get(cid_of(b"x"), 9)
+    assert list((tmp_path / "mounted").iterdir()) == []
+    deep = open_store_cas((tmp_path / "deep" / "new").as_uri())
+    with pytest.raises(CasUnavailableError):
+        deep.has(cid_of(b"x"))
+    assert not (tmp_path / "deep").exists()
+    for each in (cas, deep):
+        assert each.get(each.put(b"x"), 9) == b"x"
+
+
+def test_a_store_that_has_to_be_made_is_made_at_the_first_write() -> None:
+    made = list[str]()
+
+    class Absent(MemoryStore):
+        def create_space(self, space: str) -> None:
+            if not made:
+                raise StoreError("no such bucket")
+            super().create_space(space)
+
+    cas = StoreBackedCas(Absent(), make_store=lambda: made.append("bucket"))
+    assert [cas.put(b"x"), cas.put(b"y")] == [cid_of(b"x"), cid_of(b"y")]
+    assert made == ["bucket"]
+
+
 def test_files_of_others_in_the_space_are_passed_over() -> None:
     store = MemoryStore("shared")
+    store.create_space("cas")
     cas = StoreBackedCas(store)
     store.put("cas", "README", io.BytesIO(b"not ours"))
     assert list(cas.cids()) == []

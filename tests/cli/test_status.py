@@ -58,6 +58,16 @@ def test_a_policy_whose_copies_are_all_in_order_is_well(status: Status) -> None:
     assert "  OK" in printed
 
 
+def test_a_command_that_reads_makes_no_place_for_the_anchored_files(
+    folder: Path, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = folder.parent / "anchored"
+    monkeypatch.setenv("MILLSTREAM_ANCHORING__CAS", files.as_uri())
+    assert status()[0] == 0
+    assert run(["anchor", "status", "--data", str(folder)]) == 0
+    assert not files.exists()
+
+
 def test_a_copy_in_a_store_that_was_removed_from_the_settings_is_not_well(folder: Path, status: Status) -> None:
     settings = folder / "millstream.toml"
     whole = settings.read_text()

@@ -188,7 +188,7 @@ def open_cas_source(text: str, *, seconds: float | None = None) -> CasSource:
     from millstream.anchoring.store_cas import StoreBackedCas
     from millstream.stores import open_provider
 
-    return CasSource(redacted_url(text), StoreBackedCas(open_provider(text), create=False))
+    return CasSource(redacted_url(text), StoreBackedCas(open_provider(text)))
 
 
 def overlong(cid: str, limit: int) -> CasOverlongError:

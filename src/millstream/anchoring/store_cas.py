@@ -5,32 +5,49 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from millstream.anchoring.cas import checked, damaged, not_found, too_large
 from millstream.anchoring.errors import CasError, CasUnavailableError
 from millstream.core.cid import CidForm, CidHasher, cid_of, form_of, is_cid
-from millstream.stores import ItemNotFoundError, Store, StoreError, all_entries
+from millstream.stores import (
+    ItemNotFoundError,
+    SpaceNotFoundError,
+    Store,
+    StoreError,
+    all_entries,
+    open_provider,
+)
 
 _CHUNK = 1 << 20
 
 
-class StoreBackedCas:
-    """Content-addressed storage in the space *space* of *store*, which *create* makes where it is absent. Thread-safe.
+def open_store_cas(url: str) -> StoreBackedCas:
+    """Content-addressed storage at the storage provider at *url*, whose folder or bucket is made at the first write.
 
-    Each file is a content item named by its CID. Bytes are sent with their SHA-256, and checked when they come back.
+    Raises what :func:`~millstream.stores.open_provider` does.
+    """
+    return StoreBackedCas(open_provider(url), make_store=lambda: open_provider(url, create=True))
+
+
+class StoreBackedCas:
+    """Content-addressed storage in the space *space* of *store*. Thread-safe.
+
+    The space is made at the first write, and by *make_store* the store, where they are absent. Reading never makes
+    anything, and finds no files where there is no space. Each file is a content item named by its CID. Bytes are sent
+    with their SHA-256, and checked when they come back.
     """
 
-    def __init__(self, store: Store, space: str = "cas", *, create: bool = True) -> None:
+    def __init__(self, store: Store, space: str = "cas", *, make_store: Callable[[], object] = lambda: None) -> None:
         self._store = store
         self._space = space
-        if create:
-            with _our_errors(space):
-                store.create_space(space)
+        self._make_store = make_store
+        self._is_made = False
 
     def put(self, data: bytes, form: CidForm = CidForm.RAW) -> str:
         cid = cid_of(data, form)
         with _our_errors(cid):
+            self._make_space()
             if self._bytes(cid, len(data)) != data:
                 sha256 = hashlib.sha256(data).hexdigest()
                 self._store.put(self._space, cid, io.BytesIO(data), sha256=sha256)
@@ -54,13 +71,31 @@ class StoreBackedCas:
         with _our_errors(cid):
             try:
                 self._store.info(self._space, cid)
-            except ItemNotFoundError:
+            except (ItemNotFoundError, SpaceNotFoundError):
                 return False
             return True
 
     def cids(self) -> Iterator[str]:
         with _our_errors(self._space):
-            yield from sorted(e.content_id for e in all_entries(self._store, self._space) if is_cid(e.content_id))
+            yield from self._cids()
+
+    def _cids(self) -> Sequence[str]:
+        try:
+            return sorted(e.content_id for e in all_entries(self._store, self._space) if is_cid(e.content_id))
+        except SpaceNotFoundError:
+            return []
+
+    def _make_space(self) -> None:
+        if self._is_made:
+            return
+        try:
+            self._store.create_space(self._space)
+        except StoreError as error:
+            if error.transient:
+                raise
+            self._make_store()
+            self._store.create_space(self._space)
+        self._is_made = True
 
     def _bytes(self, cid: str, limit: int) -> bytes | None:
         """The bytes of the file, up to one beyond *limit*; None where there is no such file."""
@@ -71,7 +106,7 @@ class StoreBackedCas:
                     chunks.append(chunk)
                     size += len(chunk)
                 return b"".join(chunks)
-        except ItemNotFoundError:
+        except (ItemNotFoundError, SpaceNotFoundError):
             return None
 
     def _hash(self, cid: str) -> str:

@@ -13,8 +13,8 @@ from millstream.anchoring import (
     LocalCas,
     LogLedger,
     Observer,
-    StoreBackedCas,
 )
+from millstream.anchoring.store_cas import open_store_cas
 from millstream.core.cached import locked_cached_property
 from millstream.core.database_server import largest_statement
 from millstream.log import LogSpec
@@ -24,21 +24,20 @@ from millstream.node.databases import DatabasesPart
 from millstream.node.ledger_trees import LedgerTreesPart
 from millstream.node.logs import LogsPart
 from millstream.settings import Settings
-from millstream.stores import open_provider
 
 if TYPE_CHECKING:
     from millstream.anchoring.feed import AnchorFeed
 
 
-def open_cas(settings: Settings, *, create: bool = False) -> Cas:
+def open_cas(settings: Settings) -> Cas:
     """The content-addressed files of a node with *settings*: in its folder, or at the storage provider that they name.
 
-    With *create* the space of the provider is made where it is absent.
+    The first write makes the place where it is absent.
     """
     url = settings.anchoring.cas
     if not url:
         return LocalCas(settings.folder / "cas")
-    return StoreBackedCas(open_provider(url, create=create), create=create)
+    return open_store_cas(url)
 
 
 class AnchoringPart:
@@ -67,7 +66,7 @@ class AnchoringPart:
     @locked_cached_property
     def cas(self) -> Cas:
         """The content-addressed files: in a folder, or at the storage provider that the settings name."""
-        return open_cas(self._context.settings, create=True)
+        return open_cas(self._context.settings)
 
     @locked_cached_property
     def ledger(self) -> LogLedger:

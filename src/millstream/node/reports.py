@@ -144,7 +144,7 @@ def open_reports(settings: Settings, server: sa.Engine | None) -> ReportArchive:
     """The reports of a node with *settings* whose tables are on *server*, or in its folder."""
     if server is None:
         return ReportFolder(settings.folder / FOLDER)
-    return ReportTable(server, lambda: open_cas(settings, create=True))
+    return ReportTable(server, lambda: open_cas(settings))
 
 
 def report_anchor(report: IntegrityReport) -> str:

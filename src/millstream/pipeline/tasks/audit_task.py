@@ -13,14 +13,14 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pyarrow as pa
 
-from millstream.anchoring import Cas, LedgerEntry, LocalCas, StoreBackedCas
+from millstream.anchoring import Cas, LedgerEntry, LocalCas
 from millstream.anchoring.content import read_anchor
 from millstream.anchoring.cut_manifest import encode_manifest
 from millstream.anchoring.errors import BatchFormatError, CasError
 from millstream.anchoring.ledger import check_seal
+from millstream.anchoring.store_cas import open_store_cas
 from millstream.core.canonical import canonical_json
 from millstream.core.decoding import prepared
-from millstream.stores import open_provider
 
 ENTRY_SCHEMA = pa.schema([pa.field("entry", pa.binary(), nullable=False)])
 """One row a ledger entry, as JSON."""
@@ -68,7 +68,7 @@ STATE_SCHEMA = pa.schema(
 def open_cas(url: str) -> Cas:
     """The content-addressed files at *url*: ``cas:///folder``, or the space ``cas`` of a storage provider."""
     parts = urlsplit(url)
-    return LocalCas(Path(unquote(parts.path))) if parts.scheme == "cas" else StoreBackedCas(open_provider(url))
+    return LocalCas(Path(unquote(parts.path))) if parts.scheme == "cas" else open_store_cas(url)
 
 
 def read_part(parts: Iterable[pa.RecordBatch], cas: str) -> Iterator[pa.RecordBatch]:
