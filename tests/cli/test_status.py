@@ -68,6 +68,22 @@ def test_a_command_that_reads_makes_no_place_for_the_anchored_files(
     assert not files.exists()
 
 
+def test_a_mistyped_log_store_is_named_and_not_made(
+    folder: Path, status: Status, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    mistyped = folder.parent / "lgos" / "log.db"
+    monkeypatch.setenv("MILLSTREAM_LOG__STORE", f"sqlite:///{mistyped}")
+    code, found, printed = status()
+    assert (code, found["ok"]) == (1, False)
+    assert f"the node cannot be opened: no log store at {mistyped}: check the path, or create the store with" in printed
+    for command in (["anchor", "status"], ["anchor", "verify"], ["topic", "list"]):
+        assert run([*command, "--data", str(folder)]) == 3
+        assert f"no log store at {mistyped}" in capsysbinary.readouterr().err.decode()
+    assert not mistyped.parent.exists()
+    assert run(["log", "create", "events", "--data", str(folder)]) == 0
+    assert status()[0] == 0
+
+
 def test_a_copy_in_a_store_that_was_removed_from_the_settings_is_not_well(folder: Path, status: Status) -> None:
     settings = folder / "millstream.toml"
     whole = settings.read_text()

@@ -20,6 +20,9 @@ _PREFIX = 'connection to server at "127.0.0.1", port 5432 failed: '
         'FATAL:  permission denied for database "x"',
         "SSL error: certificate verify failed",
         "server does not support SSL, but SSL was required",
+        'invalid connection option "sslmod"',
+        'invalid sslmode value: "requir"',
+        'invalid integer value "soon" for connection option "connect_timeout"',
     ],
 )
 def test_a_connection_that_the_server_or_tls_refuses_is_final(text: str) -> None:

@@ -19,7 +19,15 @@ from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.column_types import EXACT_LONG_TEXT, NAME
 from millstream.core.database_server import open_server, with_password
 from millstream.core.documents import DatabaseDocuments
-from millstream.core.sql import SqlBusyError, SqlDatabase, SqlInputError, has_table, make_tables, writing
+from millstream.core.sql import (
+    NoDatabaseError,
+    SqlBusyError,
+    SqlDatabase,
+    SqlInputError,
+    has_table,
+    make_tables,
+    writing,
+)
 from millstream.core.sql_rows import among, insert_new, insert_rows, put_row, replacing, update_rows
 from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.audit.audit_log import AuditLog
@@ -259,6 +267,31 @@ def test_a_server_that_stays_away_is_named_after_some_seconds_and_its_password_i
             open_server(f"{scheme}://ada:grain@127.0.0.1:{port}/away", clock)
     assert 10 < clock.monotonic() < 60
     assert "grain" not in str(caught.value)
+
+
+@pytest.mark.served
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_a_database_that_is_only_read_is_not_made(kind: str, request: pytest.FixtureRequest) -> None:
+    url = f"{request.getfixturevalue(kind)}mistyped"
+    for _ in range(2):
+        with pytest.raises(NoDatabaseError, match=r"there is no database 'mistyped' on .*millstream serve"):
+            open_server(url, VirtualClock(), create=False)
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("postgresql://ada:grain@127.0.0.1:9/books?sslmod=require", "sslmod"),
+        ("postgresql://ada:grain@127.0.0.1:9/books?sslmode=requir", "requir"),
+        ("mysql://ada:grain@127.0.0.1:9/books?sslmod=require", "sslmod"),
+        ("mysql://ada:grain@127.0.0.1:9/books?connect_timeout=soon", "soon"),
+    ],
+)
+def test_an_option_of_a_url_that_its_driver_does_not_have_is_refused_at_once(url: str, option: str) -> None:
+    clock = VirtualClock()
+    with pytest.raises(SqlInputError, match=f"'books' on 127.0.0.1.*{option}.*in the settings") as caught:
+        open_server(url, clock)
+    assert (clock.monotonic(), "grain" in str(caught.value)) == (0.0, False)
 
 
 BOOKS = sa.Table(

@@ -40,7 +40,7 @@ def rules_command(settings: Settings, *, output: str, change: bool, since: int |
     """
     if since is not None and not change:
         raise click.UsageError("--from is the time of a change: add --change")
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=not change) as node:
         if change:
             prepare_audit_log(node)
             changed = node.batching.change_rules(output, since)

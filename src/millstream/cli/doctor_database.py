@@ -28,7 +28,7 @@ def check_database(settings: Settings) -> Iterator[Check]:
     if not settings.node.database:
         return
     try:
-        engine = open_server(settings.node.database, patience=RetryPolicy(attempts=1))
+        engine = open_server(settings.node.database, patience=RetryPolicy(attempts=1), create=False)
     except MillstreamError:
         return  # which other checks name
     try:

@@ -26,7 +26,7 @@ def check_ledgers(settings: Settings) -> Iterator[Check]:
     try:
         if not has_database(settings):  # looking must not begin a node
             return
-        with Node.open(settings) as node:
+        with Node.open(settings, reads=True) as node:
             for name in LEDGERS:
                 if node.ledgers.has(name):
                     yield _signed(node, name)

@@ -151,7 +151,7 @@ def list_members(settings: Settings, also_ended: bool, as_json: bool) -> None:
     from millstream.node import Node
     from millstream.node.members.members_status import member_row
 
-    with Node.open(settings) as opened:
+    with Node.open(settings, reads=True) as opened:
         table = _members(opened)
         members, now = (table.all() if also_ended else table.alive()), table.time()
     for member in members:
@@ -174,7 +174,7 @@ def info(settings: Settings, member: str, as_json: bool) -> None:
     from millstream.node import Node
     from millstream.node.members.members_status import member_row
 
-    with Node.open(settings) as opened:
+    with Node.open(settings, reads=True) as opened:
         table = _members(opened)
         found, now = table.find(member), table.time()
     if as_json:

@@ -72,7 +72,7 @@ def prove(
         raise click.UsageError(f"{name} and --chain cannot be combined: a proof with --chain has no signed checkpoint")
     from millstream.node import Node
 
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         proof = node.proofs.prove(log, message_id, chain=chain, timestamps=not no_timestamps)
         missing = 0 if chain else node.proofs.missing_cosignatures(proof)
     if missing:

@@ -54,7 +54,7 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
     does not disturb workers.
     """
     if settings.queue.broker:
-        with Node.open(settings) as node:
+        with Node.open(settings, reads=True) as node:
             for each in [name] if name else node.queues.names_on_broker():
                 _print_depth(settings, each, node.queues.open(each).depth(), as_json)
         return

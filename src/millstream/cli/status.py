@@ -65,7 +65,7 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
     running node gave the answer). Exit code 0 if there is no issue and nothing unknown, 1 otherwise; with --items
     always 0.
     """
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         if items:
             return _list_items(node, as_json)
         now = node.clock.now()

@@ -244,7 +244,7 @@ def _ask(
         record_change_if_node(settings, change.action, change.target, **change.facts)
 
     try:
-        with open_log_store(settings.log_url) as store:
+        with open_log_store(settings.log_url, create=call.method == "POST" or not settings.log.store) as store:
             return call_store(store, call, request, limits=limits_of(settings.broker), record=record)
     except WriterBusyError as error:
         raise WriterBusyError(

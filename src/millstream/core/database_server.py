@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,10 +13,10 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError
-from millstream.core.postgresql_refusals import is_refused_connection
+from millstream.core.postgresql_refusals import is_invalid_option, is_refused_connection
 from millstream.core.retry import RetryPolicy
 from millstream.core.secrets import mask_password, read_password
-from millstream.core.sql import SqlBusyError, SqlInputError, current_patience
+from millstream.core.sql import NoDatabaseError, SqlBusyError, SqlInputError, current_patience
 from millstream.core.sql_failures import describe_sql_failure
 from millstream.core.sql_rows import without_nul
 from millstream.core.url_schemes import scheme_of
@@ -29,20 +30,25 @@ _NAME = re.compile(r"[A-Za-z0-9_$-]{1,63}")
 
 
 class _ServerKind(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences between servers. *make* makes the database of a URL where it is absent."""
+    """The differences between servers. *make* makes the database of a URL where it is absent; *is_absent* tells the
+    error of an absent one."""
 
     driver: str
     client: str
     connecting: Mapping[str, Any]
     make: Callable[[sa.URL], None]
     is_refusal: Callable[[Any], bool]
+    is_absent: Callable[[Any], bool]
     adapt: Callable[[Any], None] = lambda _connection: None
     """Sets up each new connection of the driver."""
 
 
-def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy | None = None) -> sa.Engine:
+def open_server(
+    url: str, clock: Clock | None = None, *, patience: RetryPolicy | None = None, create: bool = True
+) -> sa.Engine:
     """The database at *url*, ``postgresql://user:password@host:port/name`` or ``mysql://…``, made where it is absent.
-    ``?password_file=/path`` names a file with the password instead.
+    ``?password_file=/path`` names a file with the password instead. Without *create* an absent one is a
+    :class:`NoDatabaseError`.
 
     A server that does not answer, as one that is being started with the node, is called again with *patience*: by
     default for some twenty seconds of *clock*. Raises :class:`SqlInputError`, which never shows the password, for
@@ -61,7 +67,8 @@ def open_server(url: str, clock: Clock | None = None, *, patience: RetryPolicy |
         )
     try:
         place = with_password(place)
-        _make_if_absent(kind, place, clock or SystemClock(), patience or current_patience())
+        find = kind.make if create else partial(_connect_once, kind)
+        _find_database(kind, find, place, clock or SystemClock(), patience or current_patience())
         return _engine(kind, place, clock=clock)
     except ImportError as error:
         extra = scheme_of(url).extra
@@ -119,18 +126,29 @@ def largest_statement(engine: sa.Engine) -> int | None:
         raise SqlBusyError(f"the database {describe_sql_failure(error)}") from error
 
 
-def _make_if_absent(kind: _ServerKind, place: sa.URL, clock: Clock, patience: RetryPolicy) -> None:
+def _find_database(
+    kind: _ServerKind, find: Callable[[sa.URL], None], place: sa.URL, clock: Clock, patience: RetryPolicy
+) -> None:
     def once() -> None:
         try:
-            kind.make(place)
+            find(place)
         except sa.exc.DBAPIError as error:
             raise _translated(kind, place, error) from error
+        except (TypeError, ValueError) as error:  # what PyMySQL raises for an option that it does not have
+            raise _invalid_option(place, str(error).removeprefix("Connection.__init__() got an ")) from error
 
     patience.call(once, clock)
 
 
 def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> MillstreamError:
     reason = " ".join(str(error.orig).split())
+    if is_invalid_option(reason):
+        return _invalid_option(place, reason)
+    if kind.is_absent(error.orig):
+        return NoDatabaseError(
+            f"there is no database {place.database!r} on {place.host}: correct the URL in the settings; the database "
+            "of a new node is made when `millstream serve` starts for the first time"
+        )
     if kind.is_refusal(error.orig):
         return SqlInputError(
             f"the server {place.host} refused the user or the database ({reason}): correct the URL in the settings, "
@@ -138,6 +156,13 @@ def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> M
         )
     port = place.port or scheme_of(place.drivername + "://").port
     return SqlBusyError(f"the database server {place.host}:{port} {describe_sql_failure(error)}")
+
+
+def _invalid_option(place: sa.URL, reason: str) -> SqlInputError:
+    return SqlInputError(
+        f"invalid URL of database {place.database!r} on {place.host}: its driver refuses an option ({reason}): correct "
+        "what follows '?' in the URL in the settings"
+    )
 
 
 def _engine(
@@ -188,6 +213,14 @@ def _lost_connection(context: sa.engine.ExceptionContext) -> sa.exc.OperationalE
     return sa.exc.OperationalError(error.statement, error.params, error.orig, connection_invalidated=True)
 
 
+def _connect_once(kind: _ServerKind, place: sa.URL) -> None:
+    engine = _engine(kind, place)
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
+
+
 def _make_in_mysql(place: sa.URL) -> None:
     server = _engine(_MYSQL, place.set(database=""))
     try:
@@ -205,15 +238,16 @@ def _refused_by_mysql(error: Any) -> bool:
 def _make_in_postgresql(place: sa.URL) -> None:
     """PostgreSQL has no ``IF NOT EXISTS`` for databases, and an account that may use one need not have the right to
     create one."""
-    engine = _engine(_POSTGRESQL, place)
     try:
-        engine.connect().close()
+        _connect_once(_POSTGRESQL, place)
     except sa.exc.OperationalError as error:
-        if not re.search(r'database ".*" does not exist', str(error.orig)):
+        if not _absent_in_postgresql(error.orig):
             raise
         _create_in_postgresql(place)
-    finally:
-        engine.dispose()
+
+
+def _absent_in_postgresql(error: Any) -> bool:
+    return re.search(r'database ".*" does not exist', str(error)) is not None
 
 
 def _create_in_postgresql(place: sa.URL) -> None:
@@ -257,6 +291,7 @@ _MYSQL = _ServerKind(
     },
     make=_make_in_mysql,
     is_refusal=_refused_by_mysql,
+    is_absent=lambda error: bool(error is not None and error.args and error.args[0] == 1049),
 )
 _POSTGRESQL = _ServerKind(
     driver="postgresql+psycopg",
@@ -269,6 +304,7 @@ _POSTGRESQL = _ServerKind(
     },
     make=_make_in_postgresql,
     is_refusal=_refused_by_postgresql,
+    is_absent=_absent_in_postgresql,
     adapt=_adapt_postgresql,
 )
 _KINDS = {"mysql": _MYSQL, "mariadb": _MYSQL, "postgresql": _POSTGRESQL}

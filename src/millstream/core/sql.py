@@ -65,6 +65,10 @@ class SqlInputError(InputError):
     """The URL of a database cannot be used."""
 
 
+class NoDatabaseError(SqlInputError):
+    """The server has no database of this name, or it is not one of a node."""
+
+
 @contextlib.contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A transaction that holds the database's write lock from the start, so that it may read first, then write.

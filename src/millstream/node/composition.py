@@ -47,15 +47,16 @@ class Node(ClosesOnExit):
     Use it as a context manager: what the parts have opened is closed together, the last first.
     """
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None, *, reads: bool = False) -> None:
         self.settings = settings
         self.folder = settings.folder
         self.clock = clock or SystemClock()
         self.metrics = MetricsCollector()
         self._resources = contextlib.ExitStack()
         self._context = NodeContext(
-            settings=settings, folder=self.folder, clock=self.clock, resources=self._resources, metrics=self.metrics
-        )
+            settings=settings, folder=self.folder, clock=self.clock, resources=self._resources, metrics=self.metrics,
+            reads=reads,
+        )  # fmt: skip
 
     @locked_cached_property
     def databases(self) -> DatabasesPart:
@@ -164,8 +165,9 @@ class Node(ClosesOnExit):
         return SparkPart(self._context)
 
     @classmethod
-    def open(cls, settings: Settings, clock: Clock | None = None, *, create: bool = False) -> Self:
-        """The node of *settings*. With *create* its folder is made where it is absent.
+    def open(cls, settings: Settings, clock: Clock | None = None, *, create: bool = False, reads: bool = False) -> Self:
+        """The node of *settings*. With *create* its folder is made where it is absent. For one that *reads* only, a log
+        store or database that the settings name has to be there: its name may be mistyped.
 
         Other accounts of the machine cannot read the folder (``data_access``); what is ours in a folder of before is
         taken from them.
@@ -184,7 +186,7 @@ class Node(ClosesOnExit):
                 restrict(settings.folder, _OURS, group=settings.data_access == "group")
         except OSError as error:
             raise NodeFolderError(f"cannot use {settings.folder} as the node's folder: {error.strerror}") from error
-        return cls(settings, clock)
+        return cls(settings, clock, reads=reads)
 
     def close(self) -> None:
         """Close all that was opened. Closing again does nothing."""

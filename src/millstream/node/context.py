@@ -17,7 +17,7 @@ DATABASE = "node.db"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NodeContext:
     """The settings, the data folder and the clock of a node, the stack that closes what its parts open, and the
-    collector to which they report.
+    collector to which they report. What *reads* only makes no place outside the folder.
     """
 
     settings: Settings
@@ -25,3 +25,4 @@ class NodeContext:
     clock: Clock
     resources: contextlib.ExitStack
     metrics: MetricsCollector
+    reads: bool = False

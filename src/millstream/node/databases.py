@@ -15,7 +15,8 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.database_server import end_idle_transactions, open_server
 from millstream.core.documents import DatabaseDocuments, Documents, FolderDocuments
 from millstream.core.retry import RetryPolicy
-from millstream.core.sql import SqlBusyError
+from millstream.core.secrets import mask_password
+from millstream.core.sql import NoDatabaseError, SqlBusyError
 from millstream.core.sql_failures import describe_sql_failure
 from millstream.core.sqlite_file import open_database
 from millstream.core.writers_lock import is_made, lock_writers, require_known_schema
@@ -48,7 +49,10 @@ def has_database(settings: Settings, *, patience: RetryPolicy = _ONCE) -> bool:
     """
     if not settings.node.database:
         return (settings.folder / DATABASE).exists()
-    engine = open_server(settings.node.database, patience=patience)
+    try:
+        engine = open_server(settings.node.database, patience=patience, create=False)
+    except NoDatabaseError:
+        return False
     try:
         return is_made(engine)
     except sa.exc.DBAPIError as error:
@@ -120,7 +124,13 @@ class DatabasesPart:
     @locked_cached_property
     def _server(self) -> sa.Engine:
         """The node's own database on a server, whose tables may still have an earlier version."""
-        engine = self._connect(self._context.settings.node.database)
+        url = self._context.settings.node.database
+        engine = self._connect(url)
+        if self._context.reads and not is_made(engine):
+            raise NoDatabaseError(
+                f"the database {mask_password(url)} has no tables of a node: correct node.database in the settings; "
+                "the tables of a new node are made when `millstream serve` starts for the first time"
+            )
         require_finished(engine)
         require_known_schema(engine)
         return engine
@@ -156,7 +166,7 @@ class DatabasesPart:
     def _connect(self, url: str) -> sa.Engine:
         """The database at *url*, on a server, which ends the transactions of a process that is stopped."""
         context = self._context
-        engine = open_server(url, context.clock)
+        engine = open_server(url, context.clock, create=not context.reads)
         end_idle_transactions(engine, _IDLE_LEASES * context.settings.node.lease / MICROSECONDS)
         context.resources.callback(engine.dispose)
         return engine

@@ -22,13 +22,15 @@ class LogsPart:
 
     @locked_cached_property
     def store(self) -> LogStore:
-        """The store of the message logs."""
+        """The store of the message logs. Where the node is only read, one that the settings name and that is not there
+        is a :class:`~millstream.log.LogNotFoundError`."""
         context = self._context
         linger = context.settings.log.bucket_linger / MICROSECONDS
         store = context.resources.enter_context(
             open_log_store(
                 context.settings.log_url,
                 clock=context.clock,
+                create=not (context.reads and context.settings.log.store),
                 bucket_linger=linger,
                 bucket_commits=context.settings.log.bucket_commits,
             )

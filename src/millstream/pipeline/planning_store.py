@@ -26,12 +26,12 @@ def open_to_plan(store_url: str) -> Iterator[LogStore]:
     stays open for the next block of this process: a stream plans every second.
     """
     if not is_bucket_url(store_url):
-        with tiers.open_log_store(store_url, clock=SystemClock()) as store:
+        with tiers.open_log_store(store_url, clock=SystemClock(), create=False) as store:
             yield store
         return
     with _lock:
         if store_url not in _kept:
-            _kept[store_url] = tiers.open_log_store(store_url, clock=SystemClock())
+            _kept[store_url] = tiers.open_log_store(store_url, clock=SystemClock(), create=False)
         _kept.move_to_end(store_url)
         kept = _kept[store_url]
         if len(_kept) > MOST_KEPT:

@@ -37,7 +37,7 @@ def read_run(request: LogReadOptions, run: IdRangePartition, columns: Sequence[s
 def _through_log(request: LogReadOptions, ids: IdRange, columns: Sequence[str], gaps: Gaps) -> Iterator[Batch]:
     """The messages of *ids*, all of which the driver saw in the log: where it ends before them, they are missing."""
     expected = ids.first
-    with tiers.open_log_store(request.store, clock=SystemClock()) as store:
+    with tiers.open_log_store(request.store, clock=SystemClock(), create=False) as store:
         log = store.log(LogSpec(request.log), create=False)
         for batch in log.read(ids.first, ids.last, columns, gaps=gaps):
             yield batch

@@ -241,7 +241,7 @@ def _batch_rows(
 
 def _before(runs: Sequence[_Run], store_url: str, log: str, stream: str, jobs: Path) -> list[_Run]:
     """The run that handed over to the log of batches *stream*; none where *stream* has all batches of *log*."""
-    with open_log_store(store_url, clock=SystemClock()) as store:
+    with open_log_store(store_url, clock=SystemClock(), create=False) as store:
         origin = read_origin(store.log(LogSpec(stream), create=False))
     if origin is None:
         return []

@@ -72,7 +72,7 @@ def witnesses(settings: Settings, ledger_name: LedgerName, as_json: bool) -> Non
     """
     from millstream.status.ledger_status import ledger_status
 
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         node.ledgers.cosignatures.required_collector(ledger_name)
         found = ledger_status(node, ledger_name)
     if as_json:

@@ -113,7 +113,7 @@ def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
     Also compared are the newest checkpoint, its copy and the published tiles. Exit code 1 if there is a difference; the
     first one is printed.
     """
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         found = node.ledgers.tree(ledger_name).verify()
     if as_json:
         print_json({"ledger": ledger_name, **msgspec.structs.asdict(found)})

@@ -33,7 +33,7 @@ def ledger(settings: Settings, first: int, ledger_name: LedgerName, repair: bool
     With --json, each entry is an object with number, time (microseconds since the epoch), anchor_string, previous and
     hash. --repair excludes messages that are not ledger entries: they stay in the log, but no longer count.
     """
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=not repair) as node:
         found = node.ledgers.ledger(ledger_name)
         if repair:
             prepare_audit_log(node)

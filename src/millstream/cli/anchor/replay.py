@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @data_options
 def replay(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
     """Verify every anchor again from the ledger and the files alone. Exit code 1 if anything is damaged."""
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         result = _replayed(node, registry=ledger_name == "registry")
     if as_json:
         print_json(result)

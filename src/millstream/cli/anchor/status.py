@@ -33,7 +33,7 @@ def status(settings: Settings, operation: str | None, as_json: bool) -> None:
     a DID, of all its operations. The states are accepted, waiting (in a queue), being anchored, anchored, verified
     (read back from the ledger), rejected (never to be anchored), and for operations dead (all retries failed).
     """
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         if operation is not None:
             for found in _statuses(node, operation):
                 print_status(found, as_json=as_json)

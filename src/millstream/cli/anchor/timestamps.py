@@ -67,7 +67,7 @@ def timestamps(settings: Settings, *, find: bool, ledger_name: LedgerName, as_js
     ts -verify -token_in` reads them. With --json, times are microseconds since the epoch. --find is refused if the
     node's database already lists time stamps of the ledger.
     """
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=not find) as node:
         if find:
             node.ledgers.timestamps.find(ledger_name)
         table = node.ledgers.timestamps.table(ledger_name)

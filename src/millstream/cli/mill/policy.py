@@ -34,7 +34,7 @@ def policy() -> None:
 @json_option
 def show_policy(settings: Settings, as_json: bool) -> None:
     """Print the policy of every account."""
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         for account, one in node.policies.current.by_account.items():
             version = version_of(node.policies.location.read(policy_file(account)))
             if as_json:
@@ -55,7 +55,7 @@ def show_policy(settings: Settings, as_json: bool) -> None:
 def lint(settings: Settings, as_json: bool) -> int:
     """Print probable mistakes in the policies. Exit code 1 if there are any."""
     found = 0
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         for account, findings in lint_policies(node.policies.current, list(node.stores.providers)).items():
             for warned in findings:
                 found += 1

@@ -70,7 +70,7 @@ def report(
     given and there is no report on them, 1 otherwise. With --verify, exit code 1 if a report is not in the ledger, or
     (without STORE and SPACE) if a report of the ledger is missing.
     """
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         places = chosen_spaces(node, store, space, known=node.mill.reports.archive.spaces(), asked=True)
         last = last_reports(node.mill.reports.archive, places)
         latest = [last.get(place) for place in places]

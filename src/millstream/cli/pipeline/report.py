@@ -19,7 +19,7 @@ from millstream.settings import Settings
 @data_options
 def report_command(settings: Settings, *, store: str, space: str, as_json: bool) -> int:
     """Print the last integrity report on SPACE of STORE. Exit code 1 unless it says SUCCESS, 3 if there is none."""
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         latest = node.mill.reports.archive.latest(store, space)
     if latest is None:
         click.echo(f"no report on {store}/{space} yet: millstream pipeline integrity", err=True)

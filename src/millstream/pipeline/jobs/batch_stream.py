@@ -126,7 +126,7 @@ def run_stream(
     """
     clock, figures = clock or SystemClock(), figures or MetricsCollector()
     check_reachable(spark, plan.store_url)
-    with open_log_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
+    with open_log_store(plan.store_url, clock=clock, create=False) as store, contextlib.ExitStack() as held:
         source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output, kind="batches"))
         writer = held.enter_context(output.writer("batching"))
         record = RulesRecord(output)

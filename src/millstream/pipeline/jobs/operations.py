@@ -108,7 +108,7 @@ def run_operations(
     """
     clock = clock or SystemClock()
     check_reachable(spark, plan.store_url)
-    with open_log_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
+    with open_log_store(plan.store_url, clock=clock, create=False) as store, contextlib.ExitStack() as held:
         source = store.log(LogSpec(plan.log), create=False)
         writer = held.enter_context(store.log(LogSpec(plan.outcomes)).writer(PRODUCER))
         if writer.sequence > source.last_id:

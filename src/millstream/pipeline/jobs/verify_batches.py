@@ -193,7 +193,7 @@ def _standing(
     store_url: str, log: str, output: str, first_id: int | None, clock: Clock
 ) -> tuple[int, BatchLogOrigin | None]:
     """The last message of *log* that *output* knows of, and where it began if that was not with the log."""
-    with open_log_store(store_url, clock=clock) as store:
+    with open_log_store(store_url, clock=clock, create=False) as store:
         batches = store.log(LogSpec(output), create=False)
         known, origin = batches.sequence("batching"), read_origin(batches)
     if not known:
@@ -215,7 +215,7 @@ def _standing(
 def _part(store_url: str, output: str, wanted: LogRange, known: int, rules: Rulebook, *, clock: Clock) -> _JudgedRange:
     window = max(config.window for config in rules.configs)
     lead = max(config.lead for config in rules.configs)
-    with open_log_store(store_url, clock=clock) as store:
+    with open_log_store(store_url, clock=clock, create=False) as store:
         first_id, last_id = find_batch_log_range(store.log(LogSpec(output), create=False), wanted)
         copies_to = wanted.last_id
         if known > wanted.last_id:

@@ -146,7 +146,7 @@ def _spans(source: str, times: Integers, window: int, most: int) -> Iterator[pa.
 
 def _hot_sources(store_url: str, wanted: LogRange, least: int) -> list[str]:
     """The sources that seem to have at least *least* records, by a look at a fixed number of messages."""
-    with open_log_store(store_url, clock=SystemClock()) as store:
+    with open_log_store(store_url, clock=SystemClock(), create=False) as store:
         log = store.log(LogSpec(wanted.log), create=False)
         names: list[str] = []
         for first_id, last_id in sampled_ids(wanted, range(_SAMPLES), _SAMPLES, _SAMPLED):

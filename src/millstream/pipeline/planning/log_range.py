@@ -44,7 +44,7 @@ def sampled_ids(wanted: LogRange, numbers: Iterable[int], places: int, rows: int
 
 def plan_range(store_url: str, log: str, first_id: int | None, last_id: int | None, clock: Clock) -> LogRange:
     """The messages of *log* from *first_id* to *last_id* (None: what it has). Raises :class:`PipelineInputError`."""
-    with open_log_store(store_url, clock=clock) as store:
+    with open_log_store(store_url, clock=clock, create=False) as store:
         opened = store.log(LogSpec(log), create=False)
         info = opened.info()
         last_id = info.last_id if last_id is None else min(last_id, info.last_id)

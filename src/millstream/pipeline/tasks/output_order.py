@@ -134,7 +134,7 @@ def sample_part(
     numbers: Iterable[pa.RecordBatch], store_url: str, wanted: LogRange, rules: Rulebook, places: int
 ) -> Iterator[pa.RecordBatch]:
     """Some messages (:data:`SAMPLE_SCHEMA`) at the positions *numbers* (``id``) out of *places* positions."""
-    with open_log_store(store_url, clock=SystemClock()) as store:
+    with open_log_store(store_url, clock=SystemClock(), create=False) as store:
         log = store.log(LogSpec(wanted.log), create=False)
         for part in numbers:
             for first, last in sampled_ids(wanted, part.column("id").to_pylist(), places, _PLACE_ROWS):
