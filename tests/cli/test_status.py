@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
+from millstream.testing.disk.small import on_a_small_disk
+from millstream.testing.services import LocalServerMissingError
 
 Status = Callable[[], tuple[int, dict[str, Any], str]]
 
@@ -82,6 +85,44 @@ def test_a_mistyped_log_store_is_named_and_not_made(
     assert not mistyped.parent.exists()
     assert run(["log", "create", "events", "--data", str(folder)]) == 0
     assert status()[0] == 0
+
+
+def test_a_full_disk_is_named_if_the_node_cannot_be_opened(
+    folder: Path, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "node.db").write_bytes(b"no database")
+    code, found, printed = status()
+    assert (code, found["issues"]) == (1, [])
+    assert "what to do: start what it names, or correct the settings" in printed
+    monkeypatch.setenv("MILLSTREAM_VERDICT__LEAST_FREE", "1000000GB")
+    code, found, printed = status()
+    assert [issue["kind"] for issue in found["issues"]] == ["disk"]
+    assert "what to do: free disk space, if the full disk is the cause; otherwise start what it names" in printed
+
+
+def test_status_names_the_full_disk_of_the_node(tmp_path: Path) -> None:
+    program = """if True:
+        import contextlib, sys
+        from pathlib import Path
+        from millstream.cli.main import run
+        disk, data = Path(sys.argv[1]), ["--data", sys.argv[1] + "/node"]
+        assert run(["log", "create", "events", *data]) == 0
+        run(["status", *data])
+        print("FULL", flush=True)
+        with contextlib.suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        sys.exit(run(["status", *data]))
+    """
+    try:
+        command = on_a_small_disk(tmp_path, "size=40m")
+    except LocalServerMissingError as missing:
+        pytest.skip(str(missing))
+    done = subprocess.run([*command, "-c", program, str(tmp_path)], check=False, capture_output=True, text=True)
+    printed = done.stdout.partition("FULL\n")[2]
+    assert done.returncode == 1, done.stderr
+    assert "ISSUE  disk: the disk of the data folder has 0 B free" in printed
+    assert "what to do: free disk space, if the full disk is the cause" in printed
 
 
 def test_a_copy_in_a_store_that_was_removed_from_the_settings_is_not_well(folder: Path, status: Status) -> None:

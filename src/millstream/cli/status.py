@@ -36,8 +36,10 @@ from millstream.settings import Settings
 from millstream.status.node_view import NodeView
 from millstream.status.poller import StatusPoller
 from millstream.status.serving_node import NodeDoesNotAnswerError, ServingNode, ask_verdict, find_serving_node
+from millstream.status.verdict.judge_machine import disk_issues
 from millstream.status.verdict.kinds import STORE_PROBLEMS
-from millstream.status.verdict.models import Unknown, Verdict
+from millstream.status.verdict.models import Issue, Unknown, Verdict
+from millstream.status.verdict.store_watch import disk_free
 from millstream.stores.protocol import StoreError
 
 _NOT_READABLE = (MillstreamError, OSError, sa.exc.SQLAlchemyError)
@@ -104,7 +106,7 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
 
 def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
     """The verdict on *node*, and the process that gave it; None if this process computed it."""
-    serving = find_serving_node(node.folder)
+    serving, issues = find_serving_node(node.folder), list[Issue]()
     try:
         if serving is None:
             return StatusPoller(NodeView(node)).verdict(), None
@@ -113,8 +115,21 @@ def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
         what, todo = str(error), "see its log, or restart it; if you stop it, this command checks the node itself"
     except _NOT_READABLE as error:
         what, todo = f"the node cannot be opened: {error}", "start what it names, or correct the settings"
+        issues = _disk_issues(node)
+        if issues:
+            todo = f"free disk space, if the full disk is the cause; otherwise {todo}"
     unknown = Unknown(subject="node", area="node", since=None, what=what, todo=todo)
-    return Verdict.of(node.clock.now(), [], [unknown]), serving
+    return Verdict.of(node.clock.now(), issues, [unknown]), serving
+
+
+def _disk_issues(node: Node) -> list[Issue]:
+    """What is wrong with the disk of a node that cannot be opened: a full one may be why."""
+    limits = node.settings.verdict
+    try:
+        found = list(disk_issues(disk_free(node.folder), limits))
+    except OSError:
+        return []
+    return [issue for issue in found if issue.kind not in limits.ignore]
 
 
 def _protected_spaces(node: Node, verdict: Verdict, now: int) -> list[SpaceStatus]:

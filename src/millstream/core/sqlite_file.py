@@ -82,6 +82,10 @@ def explained(path: Path, if_damaged: str = _DAMAGED) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         explanation = _explain(path, error, if_damaged)
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            explanation = DatabaseFileError(
+                f"{path} cannot be read ({error}): free some space if its disk is full, or check the disk for errors"
+            )
         if explanation is None:
             raise
         raise explanation from error

@@ -9,6 +9,7 @@ from millstream.core.amounts import counted, size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.reports.page import age_text
+from millstream.settings.verdict import VerdictSettings
 from millstream.status.disk_usage import Disk, filled_by
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.issues import make_issue
@@ -23,12 +24,18 @@ def machine_issues(facts: Facts) -> Iterator[Issue]:
     troubles = {**snapshot.troubles, **facts.process.troubles, **(facts.copies.troubles if facts.copies else {})}
     for what, why in troubles.items():
         yield make_issue("trouble", what, f"{what} cannot be read: {why}", "/system")
-    if snapshot.free_bytes is not None and snapshot.free_bytes < facts.limits.least_free:
-        text = f"the disk of the data folder has {size_text(snapshot.free_bytes)} free"
-        yield make_issue("disk", "data folder", text, "/system")
+    if snapshot.free_bytes is not None:
+        yield from disk_issues(snapshot.free_bytes, facts.limits)
     yield from map(partial(_filling, facts), (disk for disk in facts.disks if disk.is_filling))
     yield from _clock(facts)
     yield from _process(facts)
+
+
+def disk_issues(free_bytes: int, limits: VerdictSettings) -> Iterator[Issue]:
+    """The issue of a disk of the data folder that has only *free_bytes* left; none where these are enough."""
+    if free_bytes < limits.least_free:
+        text = f"the disk of the data folder has {size_text(free_bytes)} free"
+        yield make_issue("disk", "data folder", text, "/system")
 
 
 def _filling(facts: Facts, disk: Disk) -> Issue:
