@@ -26,17 +26,21 @@ from millstream.cli.role_run import RoleRun
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.errors import BusyError
 from millstream.core.leases import LeaseLostError
+from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.core.sql import writing
 from millstream.ingest.errors import SessionTakenError
 from millstream.log.errors import FencedError
 from millstream.node import Node
+from millstream.node.context import NodeContext
 from millstream.node.members.assignment import assign
 from millstream.node.members.member_table import MemberTable, UnknownMemberError
 from millstream.node.members.members_status import MemberDetails, MemberState, UnownedRole
 from millstream.node.members.membership import Membership, NeedsQueueBrokerError
+from millstream.node.members.node_members import NodeMembers
 from millstream.node.members.role_scheduler import Fence, RoleScheduler
 from millstream.rest.operator_audit_log import OperatorAuditLog
-from millstream.settings import RelayRole, Settings
+from millstream.settings import RelayRole, Settings, StoreSettings
+from millstream.settings.node_settings import NodeSettings
 from millstream.settings.serving import ServeSettings
 from millstream.stores.audit.holders import Holders, HolderState
 from support.statement_counts import statements_of
@@ -226,6 +230,29 @@ def test_a_member_of_this_machine_whose_process_has_ended_is_not_waited_for(host
     gone.renew()
     two.scheduler.step()
     assert two.roles == set(ROLES)
+
+
+def test_the_stores_of_other_members_are_known_while_these_serve(tmp_path: Path) -> None:
+    clock, engine = VirtualClock(), sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+
+    def members(*stores: str) -> NodeMembers:
+        settings = Settings(
+            data=str(tmp_path),
+            node=NodeSettings(database="postgresql://db.example/node"),
+            stores={name: StoreSettings(url=f"file:///{name}") for name in stores},
+        )
+        resources, metrics = contextlib.ExitStack(), MetricsCollector()
+        context = NodeContext(settings=settings, folder=tmp_path, clock=clock, resources=resources, metrics=metrics)
+        return NodeMembers(context, lambda: engine, lambda: None)
+
+    one, two = members("a"), members("a", "b")
+    assert not one.has_store("a")
+    for each in (one, two):
+        each.membership({}, {}).join()
+    assert [one.has_store(name) for name in "abc"] == [True, True, False]
+    clock.advance(20)
+    assert not one.has_store("b")
+    engine.dispose()
 
 
 def test_a_role_that_cannot_begin_is_told_and_is_free_for_others(host: Host) -> None:

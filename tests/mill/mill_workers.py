@@ -29,13 +29,20 @@ def task(name: str) -> bytes:
     return encode_task(BitCheck("1", "s", name))
 
 
-def manager(world: Any, processor: Any, *queues: str, kind: type[Any] = BitCheck, **more: Any) -> WorkerManager:
+def manager(
+    world: Any,
+    processor: Any,
+    *queues: str,
+    kind: type[Any] = BitCheck,
+    has_elsewhere: Callable[[str], bool] = lambda _: False,
+    **more: Any,
+) -> WorkerManager:
     names = queues or ("low",)
     settings = WorkerSettings(**({"threads": 1, "visibility": 60.0} | more))
     every = {name.value: world.queue(name.value) for name in QueueName}
-    registry = ProcessorRegistry({kind: processor})
+    registry, sink = ProcessorRegistry({kind: processor}), ResultSink(world.manifest, every)
     return WorkerManager(
-        [world.queue(name) for name in names], registry, ResultSink(world.manifest, every), world.clock, settings
+        [world.queue(name) for name in names], registry, sink, world.clock, settings, has_elsewhere=has_elsewhere
     )
 
 

@@ -8,12 +8,12 @@ import pytest
 from mill_workers import Scripted, fails, manager, task
 
 from millstream.mill.duplication.duplicator import DuplicationProcessor
-from millstream.mill.errors import NoAnswerError
+from millstream.mill.errors import NoAnswerError, UnknownStoreError, UnresolvedError
 from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.task_processor import TaskResult
-from millstream.mill.tasks import Duplicate, decode_task, encode_task
+from millstream.mill.tasks import BitError, Duplicate, decode_task, encode_task
 from millstream.mill.workers.manager import MOST_LEASES
 from millstream.mill.workers.task_settler import FAILURES
 from millstream.stores import (
@@ -108,6 +108,49 @@ def test_a_bit_check_that_is_not_settled_is_tried_three_times_with_a_wait_before
     assert world.manifest.get("1", "s", "c").outcome == "FAILURE"
     (error,) = world.queue("bit-error").lease(10, visibility=60)
     assert decode_task(error.body).row == "B18"  # type: ignore[union-attr]
+
+
+def test_a_finding_that_is_a_dead_letter_does_not_become_another_one(world: Any) -> None:
+    def find(name: str, _attempt: int) -> TaskResult | None:
+        raise UnresolvedError(f"{name}: all copies differ")
+
+    queue = world.queue("bit-error")
+    finding, other = (encode_task(BitError("1", "s", "c", row, "differs")) for row in ("B3", "B10"))
+    workers = manager(world, Scripted(find), "bit-error", kind=BitError)
+    for times in (1, 2):  # a check that finds it each time
+        queue.put([finding])
+        assert workers.run_until_drained().dead == times
+    (dead,) = queue.dead()
+    queue.put([finding, other])
+    manager(world, Scripted(find), "bit-error", kind=BitError).run_until_drained()  # in another process
+    assert [one.body for one in queue.dead()] == [finding, other]
+    assert queue.depth().open == 0
+    assert queue.discard([dead.task_id]) == 1
+    queue.put([finding])
+    workers.run_until_drained()
+    assert [one.body for one in queue.dead()] == [other, finding]
+
+
+def test_a_task_that_needs_a_store_of_another_member_is_left_to_it_and_is_not_tried(world: Any) -> None:
+    def look(name: str, attempt: int) -> TaskResult | None:
+        assert attempt == 1
+        if len(processor.done) <= 2 * MOST_LEASES:
+            raise UnknownStoreError(f"unknown store {name!r}", name)
+        return None
+
+    world.queue("low").put([task("elsewhere")])
+    processor = Scripted(look)
+    tally = manager(world, processor, has_elsewhere=lambda store: store == "elsewhere").run_until_drained()
+    assert (tally.done, tally.waiting, tally.failed, tally.dead) == (1, 2 * MOST_LEASES, 0, 0)
+
+
+def test_a_task_that_needs_a_store_that_nobody_has_is_dead_with_the_reason(world: Any) -> None:
+    def look(name: str, _attempt: int) -> TaskResult | None:
+        raise UnknownStoreError(f"unknown store {name!r}", name)
+
+    world.queue("low").put([task("nowhere")])
+    manager(world, Scripted(look)).run_until_drained()
+    assert world.queue("low").dead()[0].cause == "UnknownStoreError: unknown store 'nowhere'"
 
 
 class _Refusing(MemoryStore):

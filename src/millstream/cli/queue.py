@@ -195,7 +195,7 @@ def dead_tasks(settings: Settings, name: str, *, limit: int, after: int = 0) -> 
             return opened.dead(limit=limit, after=after)
     with open_log_store(settings.log_url, create=False, read_only=True) as store:
         state, _ = recover(_log_of(store, name))
-    return [task for task in state.dead() if task.task_id > after][:limit]
+    return state.dead(limit=limit, after=after)
 
 
 def _print_depth(settings: Settings, name: str, depth: Depth, as_json: bool) -> None:

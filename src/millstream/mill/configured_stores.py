@@ -67,7 +67,7 @@ class ConfiguredStores(Mapping[str, Store]):
             found = self._stores[store]
         except KeyError:
             known = ", ".join(sorted(self._stores)) or "none"
-            raise UnknownStoreError(f"unknown store {store!r}; the configured stores are {known}") from None
+            raise UnknownStoreError(f"unknown store {store!r}; the configured stores are {known}", store) from None
         if self._mount_check is not None:
             self._mount_check.require(store, found, lambda: self.call(found.spaces))
         return found

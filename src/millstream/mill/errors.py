@@ -21,7 +21,11 @@ class TaskError(MillError, InputError):
 
 
 class UnknownStoreError(MillError, NotFoundError):
-    """No store of that id is configured."""
+    """No store of the id ``store`` is configured."""
+
+    def __init__(self, message: str, store: str = "") -> None:
+        super().__init__(message)
+        self.store = store
 
 
 class UnknownSpaceError(MillError, NotFoundError):

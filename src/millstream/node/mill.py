@@ -73,6 +73,7 @@ class MillPart:
         trees: LedgerTreesPart,
     ) -> None:
         self._context = context
+        self._databases = databases
         self._stores = stores
         self._policies = policies
         self._queues = queues
@@ -107,6 +108,7 @@ class MillPart:
             worker_settings(self._context.settings),
             on_progress=on_progress,
             metrics=self._context.metrics,
+            has_elsewhere=self._databases.members.has_store,
         )
 
     def direct(self) -> DirectDuplicator:

@@ -116,10 +116,10 @@ class DatabaseWorkQueue(ClosesOnExit):
         if lost := self._rows.remove(leases):
             raise leases_lost(lost)
 
-    def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
+    def nack(self, lease: Lease, *, delay: float = 0.0, counted: bool = True) -> None:
         self._check_open()
         wait = _duration(delay, "delay", zero=True)
-        _require(self._rows.give_back(lease, wait), lease)
+        _require(self._rows.give_back(lease, wait, counted=counted), lease)
         self._send([lease.task_id], {lease.task_id: delay} if delay else {})
 
     def dead_letter(self, lease: Lease, *, cause: str) -> None:

@@ -38,10 +38,14 @@ class Acked(TaskEvent, frozen=True, tag="ack"):
     """They are done."""
 
 
-class Nacked(TaskEvent, frozen=True, tag="nack"):
-    """They were given back, to be leased no sooner than ``ready_at`` (microseconds)."""
+class Nacked(TaskEvent, frozen=True, tag="nack", omit_defaults=True):
+    """They were given back, to be leased no sooner than ``ready_at`` (microseconds).
+
+    With ``untried`` their last lease is none of their attempts.
+    """
 
     ready_at: int
+    untried: bool = False
 
 
 class Died(TaskEvent, frozen=True, tag="dead-letter"):

@@ -127,11 +127,11 @@ class LogWorkQueue(ClosesOnExit):
         if lost:
             raise leases_lost(lost)
 
-    def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
+    def nack(self, lease: Lease, *, delay: float = 0.0, counted: bool = True) -> None:
         with self._opened():
             ready_at = self._after(delay)
             self._require(lease)
-            number = self._apply(Nacked([lease.task_id], ready_at))
+            number = self._apply(Nacked([lease.task_id], ready_at, untried=not counted))
         self._confirm(number)
 
     def dead_letter(self, lease: Lease, *, cause: str) -> None:
@@ -150,7 +150,7 @@ class LogWorkQueue(ClosesOnExit):
 
     def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
         with self._opened():
-            return [task for task in self._state.dead() if task.task_id > after][:limit]
+            return self._state.dead(limit=limit, after=after)
 
     def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
         with self._opened():

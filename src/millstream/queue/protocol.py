@@ -137,8 +137,9 @@ class WorkQueue(Protocol):
         """The tasks are done. Raises :class:`LeaseLostError`, after settling the others, where a lease is lost."""
         ...
 
-    def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
-        """Give the task back, to the end of the queue, *delay* seconds from now. Raises :class:`LeaseLostError`."""
+    def nack(self, lease: Lease, *, delay: float = 0.0, counted: bool = True) -> None:
+        """Give the task back, to the end of the queue, *delay* seconds from now. Unless *counted*, this lease is none
+        of its attempts: it was not tried. Raises :class:`LeaseLostError`."""
         ...
 
     def dead_letter(self, lease: Lease, *, cause: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -55,6 +56,8 @@ class QueueState:
         self._counts = {READY: 0, DELAYED: 0, LEASED: 0, DEAD: 0}
         self._dead: dict[int, Task] = {}
         self.deaths = 0
+        self._dead_ids: tuple[int, list[int]] = (0, [])
+        """The ids of the dead tasks in order, and the number of :attr:`deaths` at that time."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -106,9 +109,14 @@ class QueueState:
         task = self._dead.get(task_id)
         return task.body if task is not None else None
 
-    def dead(self) -> list[DeadTask]:
-        """The dead tasks, by id."""
-        dead = sorted(self._dead.values(), key=lambda task: task.id)
+    def dead(self, *, limit: int | None = None, after: int = 0) -> list[DeadTask]:
+        """The dead tasks with ids above *after*, by id: all of them, or up to *limit*."""
+        deaths, ids = self._dead_ids
+        if deaths != self.deaths:
+            ids = sorted(self._dead)
+            self._dead_ids = self.deaths, ids
+        first = bisect_right(ids, after)
+        dead = [self._dead[task_id] for task_id in ids[first : None if limit is None else first + limit]]
         return [
             DeadTask(task_id=task.id, body=task.body, attempts=task.attempts, cause=task.cause, died_at=task.due)
             for task in dead
@@ -145,7 +153,8 @@ class QueueState:
             case Acked():
                 self._leave(task)
                 del self._tasks[task.id]
-            case Nacked(_, ready_at):
+            case Nacked(_, ready_at, untried):
+                task.attempts -= untried
                 self._move(task, DELAYED, ready_at)
             case Died(_, at, cause):
                 task.cause = cause

@@ -183,12 +183,17 @@ class TaskRows:
 
         return self._database.write(transaction)
 
-    def give_back(self, lease: Lease, delay: int) -> bool:
-        """The task goes to the end, due *delay* microseconds from now; False where the lease is lost."""
+    def give_back(self, lease: Lease, delay: int, *, counted: bool = True) -> bool:
+        """The task goes to the end, due *delay* microseconds from now; False where the lease is lost.
+
+        Unless *counted*, this lease is none of its attempts.
+        """
 
         def transaction(connection: sa.Connection, now: int) -> bool:
             change = {"token": "", "due": now + delay, "noticed": False, "waited": True}
             change["position"] = self._next(connection, 1)
+            if not counted:
+                change["attempts"] = lease.attempts - 1
             return bool(connection.execute(sa.update(tasks).where(self._held(lease, now)).values(change)).rowcount)
 
         return self._database.write(transaction)

@@ -96,12 +96,13 @@ class QueueMachine(RuleBasedStateMachine):
             del self.model[lease.task_id]
 
     @precondition(lambda self: self.given)
-    @rule(data=st.data(), delay=st.sampled_from([0, 3]))
-    def nack(self, data: st.DataObject, delay: float) -> None:
+    @rule(data=st.data(), delay=st.sampled_from([0, 3]), counted=st.booleans())
+    def nack(self, data: st.DataObject, delay: float, counted: bool) -> None:
         lease = data.draw(st.sampled_from(self.given))
-        if self._settle(lease, lambda: self.queue.nack(lease, delay=delay)):
+        if self._settle(lease, lambda: self.queue.nack(lease, delay=delay, counted=counted)):
             task = self.model[lease.task_id]
             task.held, task.free_at = None, self._in(delay)
+            task.attempts -= not counted
 
     @precondition(lambda self: self.given)
     @rule(data=st.data())

@@ -172,6 +172,19 @@ class WorkQueueConformance(abc.ABC):
         clock.advance(60)
         assert self.one(queue).attempts == 2
 
+    def test_a_lease_that_is_not_counted_is_no_attempt(self, queue: WorkQueue, clock: VirtualClock) -> None:
+        queue.put([b"a"])
+        queue.nack(self.one(queue))
+        for _ in range(3):
+            lease = self.one(queue)
+            assert lease.attempts == 2
+            queue.nack(lease, delay=5, counted=False)
+            assert queue.lease(1, visibility=30) == []
+            clock.advance(5)
+        assert self.one(queue).attempts == 2
+        with pytest.raises(LeaseLostError):
+            queue.nack(lease, counted=False)
+
     def test_a_task_put_with_a_delay_waits(self, queue: WorkQueue, clock: VirtualClock) -> None:
         queue.put([b"later"], delay=10)
         queue.put([b"now"])

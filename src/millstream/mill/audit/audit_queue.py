@@ -48,8 +48,8 @@ class AuditQueue:
     def ack(self, leases: Sequence[Lease]) -> None:
         self._queue.ack(leases)
 
-    def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
-        self._queue.nack(lease, delay=delay)
+    def nack(self, lease: Lease, *, delay: float = 0.0, counted: bool = True) -> None:
+        self._queue.nack(lease, delay=delay, counted=counted)
 
     def dead_letter(self, lease: Lease, *, cause: str) -> None:
         self._queue.dead_letter(lease, cause=cause)

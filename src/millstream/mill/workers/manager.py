@@ -67,7 +67,9 @@ class WorkerSettings(msgspec.Struct, frozen=True):
 class WorkerManager:
     """Works on *queues* (the first comes first) with the processors of *registry*, and writes results to *sink*.
 
-    *on_progress* is called with the tally after every group that was settled. Not to be run twice at the same time.
+    *on_progress* is called with the tally after every group that was settled. *has_elsewhere* says whether another
+    process that works on the queues has a store: tasks that need one which *registry* lacks are left to it. Not to be
+    run twice at the same time.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class WorkerManager:
         *,
         metrics: Metrics | None = None,
         on_progress: Callable[[WorkTally], None] | None = None,
+        has_elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._queues = list(queues)
         self._registry = registry
@@ -90,7 +93,7 @@ class WorkerManager:
         self._stopping = self._woken = False
         self._jobs: list[LeasedTask] = []
         self._leaser = TaskLeaser(queues, registry, clock, visibility=settings.visibility, fairness=settings.fairness)
-        self._settler = TaskSettler(sink, metrics or NoMetrics(), settings.transient_first)
+        self._settler = TaskSettler(sink, metrics or NoMetrics(), settings.transient_first, has_elsewhere)
 
     @property
     def tally(self) -> WorkTally:

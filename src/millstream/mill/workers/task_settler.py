@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from millstream.core.errors import MillstreamError
 from millstream.core.metric_collection.hook import Metrics
+from millstream.mill.errors import UnknownStoreError, UnresolvedError
 from millstream.mill.task_processor import TaskResult
+from millstream.mill.workers.dead_letter_index import DeadLetterIndex
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.queue import queue_name
 from millstream.queue.protocol import Lease, LeaseLostError, WorkQueue
@@ -61,13 +63,23 @@ class TaskSettler:
     """Settles finished tasks with *sink* and their queues, and keeps the tally.
 
     A task that failed goes to the back of its queue, and after :data:`FAILURES` attempts to the dead letters, for a
-    permanent reason at once; for a transient one it waits *transient_first* seconds before the second attempt.
+    permanent reason at once; for a transient one it waits *transient_first* seconds before the second attempt. A
+    finding that is a dead letter already does not become another one: each check of its item finds it again. A task
+    that needs a store which this process does not have is left to others if one *has_elsewhere* the store.
     """
 
-    def __init__(self, sink: ResultSink, metrics: Metrics, transient_first: float) -> None:
+    def __init__(
+        self,
+        sink: ResultSink,
+        metrics: Metrics,
+        transient_first: float,
+        has_elsewhere: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._sink = sink
         self._metrics = metrics
         self._transient_first = transient_first
+        self._has_elsewhere = has_elsewhere
+        self._findings: dict[WorkQueue, DeadLetterIndex] = {}
         self.tally = WorkTally()
 
     def settle(self, finished: Sequence[LeasedTask]) -> None:
@@ -84,10 +96,10 @@ class TaskSettler:
             if job.error is not None:
                 self._fail(job, job.error)
 
-    def give_back(self, job: LeasedTask, delay: float = 0.0) -> None:
-        """Put the task at the back of its queue, for *delay* seconds."""
+    def give_back(self, job: LeasedTask, delay: float = 0.0, *, counted: bool = True) -> None:
+        """Put the task at the back of its queue, for *delay* seconds; unless *counted* it was not tried."""
         try:
-            job.queue.nack(job.lease, delay=delay)
+            job.queue.nack(job.lease, delay=delay, counted=counted)
             self.tally.waiting += 1
         except LeaseLostError:
             self.tally.lost += 1
@@ -101,16 +113,31 @@ class TaskSettler:
         self._metrics.count("mill_tasks_done_total", len(leases), queue=queue_name(queue.name))
 
     def _fail(self, job: LeasedTask, error: BaseException) -> None:
+        if isinstance(error, UnknownStoreError) and self._has_elsewhere(error.store):
+            self.give_back(job, self._transient_first, counted=False)
+            return
         self._metrics.count("mill_tasks_failed_total", queue=queue_name(job.queue.name))
         try:
             if job.lease.attempts >= FAILURES or (isinstance(error, MillstreamError) and error.permanent):
-                job.queue.dead_letter(job.lease, cause=f"{type(error).__name__}: {error}")
+                self._set_aside(job, error)
                 self.tally.dead += 1
             else:
                 job.queue.nack(job.lease, delay=self._penalty(job.lease.attempts, error))
                 self.tally.failed += 1
         except LeaseLostError:
             self.tally.lost += 1
+
+    def _set_aside(self, job: LeasedTask, error: BaseException) -> None:
+        cause = f"{type(error).__name__}: {error}"
+        if not isinstance(error, UnresolvedError):
+            job.queue.dead_letter(job.lease, cause=cause)
+            return
+        known = self._findings.setdefault(job.queue, DeadLetterIndex(job.queue))
+        if known.has(job.lease, cause):
+            job.queue.ack([job.lease])
+        else:
+            job.queue.dead_letter(job.lease, cause=cause)
+            known.add(job.lease, cause)
 
     def _penalty(self, attempts: int, error: BaseException) -> float:
         transient = isinstance(error, MillstreamError) and error.transient

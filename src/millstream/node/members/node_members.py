@@ -74,8 +74,17 @@ class NodeMembers:
                 roles=roles,
                 addresses=addresses,
                 settings=shared_settings(self._context.settings),
+                stores=sorted(self._context.settings.store_urls),
             ),
         )
+
+    def has_store(self, store: str) -> bool:
+        """Whether a member that serves the node now has *store* in its settings.
+
+        Raises :class:`~millstream.core.sql.SqlBusyError`.
+        """
+        status = self.status()
+        return status is not None and any(store in member.details.stores for member in status.serving)
 
     def await_upgrade(self, stopped: Callable[[], bool]) -> None:
         """Open the tables of a node that :attr:`is_shared`; where older members need them as they are, wait for their
