@@ -158,6 +158,20 @@ def test_a_deletion_reaches_the_copies_only_once_it_is_recorded(data: Path, mill
         assert [entry.content_id for entry in local(data, store).entries("s")] == ["item 1", "item 2", "item 3"]
 
 
+def test_the_deletion_of_an_item_that_no_store_has_is_recorded_for_its_copies_too(data: Path, mill: Run) -> None:
+    mill("duplicate")
+    for store in ("one", "two", "three"):
+        local(data, store).delete("s", "item 0")
+    local(data, "two").delete("s", "item 1")
+    assert mill("check")[0] == 1
+    assert mill("forget", "two", "s", "item 1") == (0, [{"tombstones": 1}])  # a copy: the others keep theirs
+    assert mill("forget", "one", "s", "item 0") == (0, [{"tombstones": 1}])
+    assert mill("duplicate")[0] == 0
+    assert mill("check")[0] == 0
+    for store in ("one", "two", "three"):
+        assert [entry.content_id for entry in local(data, store).entries("s")] == ["item 1", "item 2", "item 3"]
+
+
 def test_an_id_of_which_nothing_is_known_gets_no_tombstone(
     data: Path, mill: Run, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

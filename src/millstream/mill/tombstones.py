@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from millstream.core.errors import InputError
 from millstream.core.shown_commands import arguments
@@ -10,6 +10,7 @@ from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.merge_join import groups
+from millstream.stores.protocol import StoreError
 
 _GROUP = 1000
 
@@ -19,9 +20,18 @@ class NotDeletedError(MillError, InputError):
 
 
 def record_deletions(
-    providers: ConfiguredStores, manifest: Manifest, store: str, space: str, content_ids: Sequence[str]
+    providers: ConfiguredStores,
+    manifest: Manifest,
+    store: str,
+    space: str,
+    content_ids: Sequence[str],
+    *,
+    copies: Collection[str] = (),
 ) -> Sequence[str]:
     """Leave a tombstone for each of *content_ids* of a space in *store*; returns those that it was left for.
+
+    Those of the stores *copies* that are recorded to have an item, and do not have it, get one too: there is nothing
+    that duplication could delete. Others, and those that do not answer, get theirs when duplication deletes the copy.
 
     An id of which nothing is known, neither in the manifest nor in any store, gets none: it was mistyped. A tombstone
     is never older than what it replaces, whatever the clocks say, so that none is without effect. Raises
@@ -42,8 +52,29 @@ def record_deletions(
     unknown = _unknown(providers, manifest, store, space, [name for name in names if name not in rows])
     names = [name for name in names if name not in unknown]
     at = {name: max(now, row.modified) for name, row in rows.items()}
-    manifest.writer.record([ManifestEvent(store, space, name, at.get(name, now), deleted=True) for name in names])
+    events = [ManifestEvent(store, space, name, at.get(name, now), deleted=True) for name in names]
+    manifest.writer.record([*events, *_lost_copies(providers, manifest, space, names, copies)])
     return names
+
+
+def _lost_copies(
+    providers: ConfiguredStores, manifest: Manifest, space: str, names: Sequence[str], stores: Collection[str]
+) -> Iterator[ManifestEvent]:
+    """Tombstones of the copies of the items *names* that are recorded in *stores* and are not there."""
+    modified: dict[str, dict[str, int]] = {}
+    for row in manifest.replicas_of(space, names):
+        if row.store in stores and row.store in providers and not row.deleted:
+            modified.setdefault(row.store, {})[row.content_id] = row.modified
+    now = providers.clock.now()
+    for store, recorded in modified.items():
+        for group in groups(recorded, _GROUP):
+            try:
+                found = providers.find_many(store, space, group)
+            except StoreError:
+                continue
+            for name, info in zip(group, found, strict=True):
+                if info is None:
+                    yield ManifestEvent(store, space, name, max(now, recorded[name]), deleted=True)
 
 
 def _unknown(

@@ -12,6 +12,7 @@ from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import HELD, print_plan
 from millstream.cli.mill.policy_rounds import listed_rounds, print_failed_plan
 from millstream.cli.mill.processes_option import processes_option
+from millstream.cli.mill.space_options import asked_spaces
 from millstream.cli.progress import progress_bar
 from millstream.cli.protect_parts import adoption_target
 from millstream.cli.queue_draining import drain_queues, print_tally
@@ -85,8 +86,9 @@ def forget(
 ) -> int:
     """Record that items were deleted from STORE on purpose, so that their copies may be deleted too.
 
-    Give either CONTENT_IDS or --vanished. Nothing is recorded if STORE still has one of the items. An id that neither a
-    store nor the manifest has is not recorded, and the exit code is 3.
+    Give either CONTENT_IDS or --vanished. Nothing is recorded if STORE still has one of the items. Copies that are
+    lost, too, are recorded as deleted at once. An id that neither a store nor the manifest has is not recorded, and the
+    exit code is 3.
     """
     if bool(content_ids) == vanished:
         raise click.UsageError("give either content ids or --vanished")
@@ -94,7 +96,10 @@ def forget(
         if vanished:
             recorded, unknown = forget_vanished(adoption_target(node, store), space), list[str]()
         else:
-            recorded = record_deletions(node.stores.providers, node.stores.manifest, store, space, content_ids)
+            copies = {copy for copy, _ in asked_spaces(node, [(store, space)])}
+            recorded = record_deletions(
+                node.stores.providers, node.stores.manifest, store, space, content_ids, copies=copies
+            )
             unknown = [name for name in dict.fromkeys(content_ids) if name not in recorded]
             adopted = find_adopted_store(node.stores.providers[store])
             if adopted is not None:
