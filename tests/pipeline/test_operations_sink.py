@@ -20,6 +20,8 @@ from millstream.core.canonical import canonical_json
 from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, Writer
 from millstream.node import Node
+from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs import operations
 from millstream.pipeline.jobs.operations import PRODUCER, OperationSink, check_part
 from millstream.settings import Settings
 from millstream.testing.dids import DidOwner
@@ -66,7 +68,7 @@ def drive(node: Node, bodies: Sequence[bytes], per_trigger: int) -> None:
     node.clock.sleep(100)  # longer than an instance may be silent
     registry.instances.take_over_dead()
     with node.logs.store.log(OUTCOMES).writer(PRODUCER) as writer:
-        sink = OperationSink(registry.acceptance, writer, node.clock)
+        sink = OperationSink(registry.acceptance, writer, node.clock, "asked")
         numbers = range(1, len(bodies) + 1)
         for start in range(0, len(bodies), per_trigger):
             columns = [part[start : start + per_trigger] for part in (numbers, bodies)]
@@ -133,3 +135,54 @@ def test_p7_operations_are_anchored_once_wherever_the_driver_dies_between_commit
         taken = [one["operation"] for one in said[:-1]]
         assert taken[3 * people :] == taken[people : 2 * people]
         assert (len(set(taken)), said[-1]["code"]) == (3 * people, "not_json")
+
+
+def take(node: Node, bodies: Sequence[bytes], *, skip_failed: bool = False) -> list[Any]:
+    """Take *bodies* in one trigger; what the log of outcomes has then."""
+    registry = node.registry.instance
+    with node.logs.store.log(OUTCOMES).writer(PRODUCER) as writer:
+        sink = OperationSink(registry.acceptance, writer, node.clock, "asked", skip_failed=skip_failed)
+        part = pa.RecordBatch.from_arrays([pa.array(range(1, len(bodies) + 1)), pa.array(bodies)], names=["id", "body"])
+        sink(Frame(pa.Table.from_batches(check_part([part], registry.versions))), 0)
+    return [msgspec.json.decode(m.body) for batch in node.logs.store.log(OUTCOMES).read() for m in batch]
+
+
+@pytest.mark.parametrize("where", ["check", "store"])
+def test_an_operation_that_always_fails_is_named_and_can_be_skipped(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(3)]
+    check, accept = operations.check_request, OperationStore.accept
+
+    def failing_check(body: bytes, version: Any) -> Any:
+        if body == made[1]:
+            raise ValueError("odd one")
+        return check(body, version)
+
+    def failing_accept(store: OperationStore, submissions: Sequence[Any]) -> Any:
+        if any(one.request == made[1] for one in submissions):
+            raise ValueError("odd one")
+        return accept(store, submissions)
+
+    if where == "check":
+        monkeypatch.setattr(operations, "check_request", failing_check)
+    else:
+        monkeypatch.setattr(OperationStore, "accept", failing_accept)
+    with open_node(tmp_path, VirtualClock()) as node:
+        with pytest.raises(PipelineError, match=r"message 2 of log 'asked'.*ValueError: odd one.*--skip-failed"):
+            take(node, made)
+        said = take(node, made, skip_failed=True)
+    assert [one.get("code") for one in said] == [None, "internal", None]
+    assert "ValueError: odd one" in said[1]["error"]
+
+
+def test_many_operations_that_fail_are_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("nothing works")
+
+    monkeypatch.setattr(OperationStore, "accept", fail)
+    made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(9)]
+    with open_node(tmp_path, VirtualClock()) as node:
+        with pytest.raises(PipelineError, match=r"message 1 of log 'asked'.*others fail, too"):
+            take(node, made, skip_failed=True)
+        assert list(node.logs.store.log(OUTCOMES).read()) == []

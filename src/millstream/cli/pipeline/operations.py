@@ -27,10 +27,17 @@ from millstream.settings import Settings
     show_default=True,
     help="Maximum operations per trigger.",
 )
+@click.option(
+    "--skip-failed",
+    is_flag=True,
+    help="Report operations that fail unexpectedly as refused (code internal), and continue.",
+)
 @json_option
 @data_options
 @master_option
-def operations_command(settings: Settings, *, log: str, available_now: bool, per_trigger: int, as_json: bool) -> None:
+def operations_command(
+    settings: Settings, *, log: str, available_now: bool, per_trigger: int, skip_failed: bool, as_json: bool
+) -> None:
     """Submit and anchor the operations on identifiers in LOG, one JSON object per message, each once.
 
     Spark tasks verify them; the registry of the node accepts, batches and anchors them. The outcome of each message is
@@ -48,7 +55,7 @@ def operations_command(settings: Settings, *, log: str, available_now: bool, per
             registry.start()
             done = run_operations(
                 spark, plan, registry.acceptance, registry.versions,
-                available_now=available_now, stopped=stop, clock=node.clock,
+                available_now=available_now, skip_failed=skip_failed, stopped=stop, clock=node.clock,
             )  # fmt: skip
             cut_operations(registry, force=True)
         head, waiting = node.registry.ledger.head(), registry.store.open_count()

@@ -9,6 +9,7 @@ job.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,14 +28,14 @@ from millstream.anchoring.registry import (
     SubmissionResult,
     TooManyOpenError,
 )
-from millstream.anchoring.registry.operation_intake import check_request
+from millstream.anchoring.registry.operation_intake import MOST_FAULTS, check_request
 from millstream.anchoring.registry.states import Submission
 from millstream.anchoring.sidetree import RequestError
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, Writer
-from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.output.job_folder import JobRecord, log_record
 from millstream.pipeline.output.streaming_queries import await_query, start_query
 from millstream.pipeline.reachable import check_reachable
@@ -60,6 +61,11 @@ GROUP = 5_000
 """The most operations that the registry takes in one transaction."""
 
 _FIELDS = Submission.__struct_fields__
+
+_INTERNAL = "internal"
+"""The code of an operation that fails unexpectedly."""
+
+_log = logging.getLogger(__name__)
 
 
 class OperationsPlan(msgspec.Struct, frozen=True):
@@ -95,13 +101,15 @@ def run_operations(
     versions: ProtocolVersions,
     *,
     available_now: bool = False,
+    skip_failed: bool = False,
     stopped: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
 ) -> OperationsRun:
     """Pass the operations of *plan* to *acceptance* from the last position, until *stopped* returns True.
 
-    With *available_now* it ends once it has taken what was there when it began. A driver may die anywhere: an operation
-    is known by its hash, and an outcome by its message, so that both are there once. Raises
+    With *available_now* it ends once it has taken what was there when it began. With *skip_failed* an operation that
+    fails unexpectedly is reported as refused, with the code ``internal``; otherwise it ends the job. A driver may die
+    anywhere: an operation is known by its hash, and an outcome by its message, so that both are there once. Raises
     :class:`PipelineInputError` where the outcomes speak of more than the log holds,
     :class:`~millstream.log.WriterBusyError` where another process is at it, and what Spark raises as
     :class:`PipelineError`.
@@ -118,7 +126,7 @@ def run_operations(
                 "backup or replaced, or lost messages at a power loss (durability=os). Choose a new log of outcomes"
             )
         began = clock.monotonic()
-        sink = OperationSink(acceptance, writer, clock)
+        sink = OperationSink(acceptance, writer, clock, plan.log, skip_failed=skip_failed)
         with spark_errors_explained("operations"):
             first_id = max(writer.sequence + 1, source.first_id)
             query = _start(spark, plan, versions, sink, first_id=first_id, drain=available_now)
@@ -155,13 +163,23 @@ def _checked(body: bytes, version: ProtocolVersion) -> dict[str, Any]:
         return msgspec.structs.asdict(check_request(body, version))
     except RequestError as error:
         return {"code": error.code, "error": str(error)}
+    except Exception as error:  # the driver says which message it is
+        _log.exception("an operation cannot be checked")
+        return {"code": _INTERNAL, "error": _internal_error(error)}
 
 
 class OperationSink:
-    """Hands what tasks have checked to *acceptance*, and writes the results with *writer*."""
+    """Hands what tasks have checked, messages of *log*, to *acceptance*, and writes the results with *writer*.
 
-    def __init__(self, acceptance: OperationIntake, writer: Writer, clock: Clock) -> None:
+    An operation that fails unexpectedly is a :class:`PipelineError` that names its message, or with *skip_failed* one
+    of those that were refused.
+    """
+
+    def __init__(
+        self, acceptance: OperationIntake, writer: Writer, clock: Clock, log: str, *, skip_failed: bool = False
+    ) -> None:
         self._acceptance, self._writer, self._clock = acceptance, writer, clock
+        self._log, self._skip_failed = log, skip_failed
         self.taken = self.refused = self.bytes = 0
 
     def __call__(self, frame: Any, _number: int) -> None:
@@ -178,15 +196,34 @@ class OperationSink:
     def _take(self, rows: Sequence[dict[str, Any]]) -> Iterator[Message]:
         """The outcomes of *rows*, as messages."""
         passed = [Submission(**{name: row[name] for name in _FIELDS}) for row in rows if row["code"] is None]
-        outcomes = iter(self._submit(passed))
+        results = self._submit(passed)
+        faults = sum(result.fault is not None for result in results)
+        outcomes = iter(results)
         for row in rows:
             outcome = next(outcomes) if row["code"] is None else SubmissionResult(code=row["code"], error=row["error"])
-            if outcome.fault is not None:  # the trigger is repeated: a refusal in the log would be the last word
-                raise outcome.fault
+            if outcome.fault is not None:
+                outcome = SubmissionResult(code=_INTERNAL, error=_internal_error(outcome.fault))
+            if outcome.code == _INTERNAL and (not self._skip_failed or faults >= MOST_FAULTS):
+                raise self._failure(row["number"], outcome.error or "", faults)
             self.taken += outcome.status is not None
             self.refused += outcome.status is None
             self.bytes += len(row["request"] or b"")
             yield outcome_message(row["number"], outcome)
+
+    def _failure(self, number: int, reason: str, faults: int) -> PipelineError:
+        """The error of the message *number*: a refusal in the log of outcomes would be the last word on it.
+
+        Where many fail, not all of them were tried.
+        """
+        text = f"the operation in message {number} of log {self._log!r} cannot be decided: {reason}"
+        if faults >= MOST_FAULTS:
+            return PipelineError(
+                f"{text}; others fail, too: correct the cause, and run the same command again, which continues there"
+            )
+        return PipelineError(
+            f"{text}; run the same command again, or with --skip-failed, which reports the operation as refused in log "
+            f"'{self._log}.outcomes' (code internal) and continues"
+        )
 
     def _submit(self, submissions: Sequence[Submission]) -> Sequence[SubmissionResult]:
         while submissions:
@@ -195,6 +232,10 @@ class OperationSink:
             except TooManyOpenError as error:  # what is under way comes to an end, and then there is room
                 self._clock.sleep(error.retry_after)
         return []
+
+
+def _internal_error(fault: Exception) -> str:
+    return f"internal error ({type(fault).__name__}: {fault}); please report it with the traceback in the log"
 
 
 def outcome_message(number: int, outcome: SubmissionResult) -> Message:
