@@ -141,7 +141,7 @@ def test_p5_the_whole_log_is_batched_again_from_the_record_alone(batched, tmp_pa
 
 
 def test_a_service_with_other_rules_than_the_latest_is_refused_and_changes_nothing(batched):
-    with pytest.raises(SnapshotError, match=r"window=50 .*window=10 .*millstream batch rules"):
+    with pytest.raises(SnapshotError, match=r"the state /.*/state: .*window=50 .*window=10 .*millstream batch rules"):
         batched.service(NEW)
     batched.change(NEW)
     with pytest.raises(ConfigError, match=r"window=50 .*latest rules of log 'out' are .*window=10"):

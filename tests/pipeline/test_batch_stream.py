@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millstream.batching import BatchConfig, ConfigError, Override, Rulebook
+from millstream.batching import BatchConfig, ConfigError, Override, Rulebook, SnapshotError
 from millstream.batching.rule_changes import change_rules, read_rules, request_change
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
@@ -222,6 +222,16 @@ def test_a_log_whose_receive_times_go_back_is_refused_by_its_message(
         PipelineError, match=r"message 3 of 'untidy' has an earlier receive time .*millstream pipeline batch untidy"
     ):
         run_stream(spark, plan_of(tmp_path, log_url), available_now=True)
+
+
+def test_a_state_of_other_rules_is_named_before_the_stream_begins(
+    spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog
+) -> None:
+    write_log(log_url, "untidy", [Message(b"", "k", "s", 100, 100)])
+    plan = plan_of(tmp_path, log_url)
+    serve(log_url, plan.state, plan.output)
+    with pytest.raises(SnapshotError, match=r"the state /.*/batches\.state: .*window=50 .*window=60 "):
+        run_stream(spark, msgspec.structs.replace(plan, rules=Rulebook(BatchConfig(60, 20))), available_now=True)
 
 
 def test_an_output_that_somebody_writes_or_that_knows_too_much_is_refused(

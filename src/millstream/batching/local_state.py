@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.batching.errors import BatchServiceError
-from millstream.batching.service_state import ServiceState, decode_state
+from millstream.batching.service_state import ServiceState, decode_state, naming_state
 from millstream.batching.snapshot import decode_snapshot
 from millstream.core.documents import Document, FileDocument
 
@@ -113,7 +113,11 @@ def is_newer(unsaved: bytes | None, saved: bytes | None) -> bool:
 
 def _require_blank(unsaved: bytes | None, saved: Document, file: FileDocument) -> None:
     state = _decoded(unsaved)
-    if state is not None and decode_snapshot(state.snapshot)[1].clock is not None:
+    if state is None:
+        return
+    with naming_state(file):
+        is_blank = decode_snapshot(state.snapshot)[1].clock is None
+    if not is_blank:
         raise BatchServiceError(
             f"{saved} is missing, but {file} has a state of the same output, after message {state.position}: restore "
             "the node's database from a backup, or move this file away to replay the log"

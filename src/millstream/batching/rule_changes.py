@@ -13,7 +13,7 @@ import msgspec
 
 from millstream.batching.errors import BatchServiceError, ConfigError, SnapshotError
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.service_state import read_state
+from millstream.batching.service_state import naming_state, read_state
 from millstream.batching.snapshot import decode_snapshot
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, Clock
@@ -140,7 +140,8 @@ def batched_rules(source: Log, output: Log, state: Document) -> BatchedRules | N
     kept, written = read_state(state, source.name, output.name), output.sequence("batching")
     rules, clock = read_rules(output), None
     if kept is not None:
-        former, engine = decode_snapshot(kept.snapshot)
+        with naming_state(state):
+            former, engine = decode_snapshot(kept.snapshot)
         rules, clock = rules or former, engine.clock
     if written > (kept.position if kept else 0):
         clock = _received_at(source, written)

@@ -27,7 +27,7 @@ from millstream.batching.metrics import record_closed, record_delays, record_ope
 from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source
 from millstream.batching.rule_changes import RulesRecord, take_request
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.service_state import ServiceState, is_blank, read_state, write_state
+from millstream.batching.service_state import ServiceState, is_blank, naming_state, read_state, write_state
 from millstream.batching.ticks import Ticker
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock, SystemClock
@@ -207,9 +207,12 @@ class BatchService:
         """Take up the state. The rules are read under the lease: see :mod:`~millstream.batching.rule_changes`."""
         source, output = self._source, self._output
         kept = read_state(self._state, source.name, output.name)
-        used = None if kept is None or is_blank(kept, self._writer.sequence) else kept.snapshot
+        with naming_state(self._state):
+            used = None if kept is None or is_blank(kept, self._writer.sequence) else kept.snapshot
         self._record = RulesRecord(output)
-        self._batcher = AdaptiveBatcher(self._record.in_force(rules), used)
+        rules = self._record.in_force(rules)
+        with naming_state(self._state):
+            self._batcher = AdaptiveBatcher(rules, used)
         if kept:
             self._position = self._saved = kept.position
         self._check_source(kept)

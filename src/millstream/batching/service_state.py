@@ -5,6 +5,9 @@ The service in this process, the stream job and the history job write the same o
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import msgspec
 
 from millstream.batching.errors import SnapshotError
@@ -49,6 +52,15 @@ def read_state(document: Document, log: str, output: str) -> ServiceState | None
 def decode_state(data: bytes) -> ServiceState:
     """The state that *data* encodes. Raises :class:`msgspec.DecodeError` where it is none."""
     return msgspec.msgpack.decode(data, type=prepared(ServiceState))
+
+
+@contextlib.contextmanager
+def naming_state(document: Document) -> Iterator[None]:
+    """In the block, a :class:`SnapshotError` also names *document*, whose snapshot is read there."""
+    try:
+        yield
+    except SnapshotError as error:
+        raise SnapshotError(f"cannot continue from the state {document}: {error}") from error
 
 
 def is_blank(state: ServiceState, written: int) -> bool:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
 from millstream.batching.message_columns import COLUMNS
-from millstream.batching.service_state import read_state
+from millstream.batching.service_state import naming_state, read_state
 from millstream.batching.snapshot_split import split_snapshot
 from millstream.core.decoding import prepared
 from millstream.core.documents import FileDocument
@@ -128,9 +128,9 @@ class ShardStreamReader(TriggerLimitedReader):
 
     def _seeds(self, first_id: int) -> Sequence[bytes | None]:
         request = self._shards
-        file = None if request.state is None else FileDocument(request.state)
-        state = None if file is None else read_state(file, request.log, request.output)
-        if state is None:
+        file = FileDocument(request.state) if request.state is not None else None
+        state = read_state(file, request.log, request.output) if file is not None else None
+        if file is None or state is None:
             return [None] * request.shards
         if state.position != first_id - 1:
             raise PipelineInputError(
@@ -138,7 +138,8 @@ class ShardStreamReader(TriggerLimitedReader):
                 f"{first_id}: give the state file that ends at message {first_id - 1}, or begin at message "
                 f"{state.position + 1} (option 'from')"
             )
-        return split_snapshot(state.snapshot, lambda source: shard_of(source, request.shards), request.shards)
+        with naming_state(file):
+            return split_snapshot(state.snapshot, lambda source: shard_of(source, request.shards), request.shards)
 
 
 def register(spark: SparkSession) -> None:

@@ -23,7 +23,8 @@ from millstream.batching import Batcher, Rulebook
 from millstream.batching.metrics import delay_quantiles
 from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source
 from millstream.batching.rule_changes import RulesRecord, batched_rules, is_requested, take_request
-from millstream.batching.service_state import ServiceState, is_blank, read_state, write_state
+from millstream.batching.service_state import ServiceState, is_blank, naming_state, read_state, write_state
+from millstream.batching.snapshot import decode_snapshot_for
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import Clock, SystemClock
@@ -246,10 +247,15 @@ def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
 
 def _save_beginning(plan: StreamPlan, first_id: int, written: int) -> None:
     """Write the rules into the state file where there is none yet, as a service does before its first batch: they can
-    be changed while the stream runs."""
+    be changed while the stream runs. Raises :class:`~millstream.batching.SnapshotError` for one of other rules, which
+    tasks could not name."""
     document = FileDocument(plan.state)
     kept = read_state(document, plan.log, plan.output)
-    if kept is None or is_blank(kept, written):
+    with naming_state(document):
+        is_new = kept is None or is_blank(kept, written)
+        if kept is not None and not is_new:
+            decode_snapshot_for(kept.snapshot, plan.rules)
+    if is_new:
         write_state(document, ServiceState(plan.log, plan.output, first_id - 1, Batcher.of(plan.rules).snapshot()))
 
 
