@@ -11,7 +11,7 @@ import pytest
 from millstream.node.members.members_status import Member, MemberDetails, MembersStatus
 from millstream.node.members.shared_settings import shared_settings
 from millstream.settings import load_settings
-from millstream.status.verdict.judge_members import settings_issues
+from millstream.status.verdict.judge_members import SETTINGS_CHANGE, settings_issues
 
 SETTINGS = """
 [node]
@@ -85,3 +85,21 @@ def test_only_members_of_one_version_are_compared() -> None:
     other = member("e", "2", stores="X", batching="y")
     assert what(one, other) == ["members have different settings: stores (a differs from e)"]
     assert what(one, msgspec.structs.replace(other, until=0)) == []  # it is lost
+
+
+def test_different_settings_are_a_warning_while_members_are_restarted_one_by_one() -> None:
+    def member(name: str, since: int, stores: str) -> Member:
+        details = MemberDetails(host="h", pid=1, version="1", settings={"stores": stores})
+        return Member(id=name, since=since, seen=0, until=10**12, ended=None, draining=False, details=details)
+
+    def found(at: int, *members: Member, lease: int = 1) -> tuple[str, int | None]:
+        (issue,) = settings_issues(MembersStatus(at=at, lease=lease, members=members, unowned=()))
+        return issue.severity, issue.since
+
+    old, restarted = [member("a", 5, "x"), member("b", 7, "x")], member("c", 100, "y")
+    later = member("d", 300, "y")
+    end = 100 + SETTINGS_CHANGE
+    assert found(end, *old, restarted) == ("warn", 100)
+    assert found(end + 1, *old, restarted) == found(end + 1, old[0], later, restarted) == ("bad", 100)
+    assert found(end + 1, *old, restarted, lease=SETTINGS_CHANGE) == ("warn", 100)
+    assert found(end + 1, *old, later) == ("warn", 300)

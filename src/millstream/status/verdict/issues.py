@@ -24,13 +24,14 @@ def make_issue(
     count: int = 1,
     action: IssueAction | None = None,
     where: str = "",
+    severity: str | None = None,
 ) -> Issue:
-    """An issue of *kind*, with the texts of that kind."""
+    """An issue of *kind*, with the texts of that kind, and its severity unless *severity* is another one."""
     described = KINDS[kind]
     return Issue(
         kind=kind,
         subject=subject,
-        severity=described.severity,
+        severity=severity or described.severity,
         since=since,
         what=what,
         meaning=described.meaning,

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millstream.core.amounts import counted
+from millstream.core.clock import MICROSECONDS
 from millstream.mill.reports.page import age_text
 from millstream.node.members.members_status import Member, MembersStatus, MemberState, UnownedRole
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.issues import make_issue
+from millstream.status.verdict.kinds import WARN
 from millstream.status.verdict.models import Issue
 
 _UNOWNED_LEASES = 2
 """A role that changes its owner has none for up to a lease."""
+
+SETTINGS_CHANGE = 10 * 60 * MICROSECONDS
+"""While settings are changed on purpose, members differ for so long, or for the leases of two members in turn: each is
+restarted after it has drained."""
 
 
 def member_issues(facts: Facts) -> Iterator[Issue]:
@@ -64,16 +70,24 @@ def _versions(status: MembersStatus) -> Iterator[Issue]:
 
 
 def settings_issues(status: MembersStatus) -> Iterator[Issue]:
-    """Parts of the settings that differ between members; only those of one version have comparable checksums."""
-    by_part: dict[tuple[str, str], dict[str, list[str]]] = {}
+    """Parts of the settings that differ between members; only those of one version have comparable checksums.
+
+    That is a warning at first: members are restarted one after the other.
+    """
+    by_part: dict[tuple[str, str], dict[str, list[Member]]] = {}
     for member in status.serving:
         for part, checksum in member.details.settings.items():
-            by_part.setdefault((part, member.details.version), {}).setdefault(checksum, []).append(member.id)
-    texts = [
-        f"{part} ({' differs from '.join(', '.join(ids) for ids in groups.values())})"
-        for (part, _), groups in sorted(by_part.items())
-        if len(groups) > 1
-    ]
+            by_part.setdefault((part, member.details.version), {}).setdefault(checksum, []).append(member)
+    texts, began = list[str](), list[int]()
+    for (part, _), groups in sorted(by_part.items()):
+        if len(groups) > 1:
+            names = " differs from ".join(", ".join(member.id for member in members) for members in groups.values())
+            texts.append(f"{part} ({names})")
+            began.append(sorted(min(member.since for member in members) for members in groups.values())[1])
     if texts:
         text = f"members have different settings: {'; '.join(texts)}"
-        yield make_issue("member-settings", "members", text, "/members", count=len(texts))
+        is_change = status.at - min(began) <= max(SETTINGS_CHANGE, _UNOWNED_LEASES * status.lease)
+        yield make_issue(
+            "member-settings", "members", text, "/members", since=min(began), count=len(texts),
+            severity=WARN if is_change else None,
+        )  # fmt: skip
