@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,16 +17,24 @@ from millstream.batching.message_events import make_tick
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogError, LogSpec
 from millstream.log import Message as Stored
-from millstream.messaging.broker.handlers.batch_codec import to_columns, to_log_messages
+from millstream.messaging.broker.handlers.batch_codec import to_array, to_columns, to_log_messages
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
 from millstream.messaging.broker.storage.journal import JOURNAL
 from millstream.messaging.broker.storage.journal_events import Finished, read_event
 from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer
-from millstream.messaging.client.batch_codec import from_batch, to_batch
+from millstream.messaging.client.batch_codec import consecutive_offsets, from_batch, to_batch
 from millstream.messaging.client.endpoints import parse_endpoints
 from millstream.messaging.client.message import MessageStamp, from_wire, to_wire
+from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import AckBatchRequest, SendBatchRequest
+from millstream.messaging.protocol.batch_calls import (
+    AckBatchRequest,
+    ByteColumn,
+    SendBatchRequest,
+    SendBatchResponse,
+    byte_column,
+    text_column,
+)
 from millstream.testing.brokers import BrokerProcess
 from support.broker_harness import CALL, BrokerHarness, bodies, with_harness
 
@@ -45,12 +54,21 @@ def batch_of(messages: list[Message], kind: int = v2.NORMAL) -> SendBatchRequest
 @pytest.mark.parametrize("fields", [{}, {"tag": "ß", "keys": ("a",)}, {"message_group": "g"}])
 def test_a_few_messages_as_objects_are_the_same_as_in_columns(fields: Any, queues: list[int] | None) -> None:
     batch = batch_of([Message("t", body, **fields) for body in (b"1", b"2")], v2.FIFO if fields else v2.NORMAL)
-    columns = to_columns(batch, [b"id-0", b"id-1"], queues)
-    found = to_log_messages(batch, [b"id-0", b"id-1"], queues)
+    assigned = None if queues is None else np.array(queues)
+    columns = to_columns(batch, assigned)
+    found = to_log_messages(batch, assigned)
     headers = [[(pair["name"], pair["value"]) for pair in row["headers"]] for row in columns.to_pylist()]
     assert [list(message.headers) for message in found] == headers
     for name in ("body", "event_time", "source", "key"):
         assert [getattr(message, name) for message in found] == columns.column(name).to_pylist()
+
+
+def offsets_of(answer: SendBatchResponse, count: int) -> list[int]:
+    return list(consecutive_offsets(answer.offsets, count))
+
+
+def ack_request(group: str, handles: list[str]) -> AckBatchRequest:
+    return AckBatchRequest("", group, "plain", text_column(handles))
 
 
 def receive_request(group: str, topic: str, count: int = 1000) -> v2.ReceiveMessageRequest:
@@ -97,11 +115,12 @@ def test_a_batch_is_stored_and_given_as_its_messages_would_be(messages: list[Mes
         in_batch, count = read_all(desk, "one"), len(messages)
         singly = v2.SendMessageRequest(
             messages=[
-                to_wire(message, stamp(f"again-{name}")) for message, name in zip(messages, batch.ids, strict=True)
+                to_wire(message, stamp(f"again-{name}"))
+                for message, name in zip(messages, batch.ids.texts(), strict=True)
             ]
         )
         again = await desk.service.send_message(singly, CALL)
-        assert answer.offsets == [entry.offset - count for entry in again.entries]
+        assert offsets_of(answer, count) == [entry.offset - count for entry in again.entries]
         alone = read_all(desk, "one")[count:]
         assert list(map(nameless, in_batch)) == list(map(nameless, alone))
         received = await desk.service.receive_batch(receive_request("by-batch", "one", count), CALL)
@@ -134,7 +153,7 @@ def test_a_tick_in_a_run_of_many_messages_is_not_given() -> None:
             desk.core.topic("plain")._known.discard_after(0)  # both parts have the same ids
         given: list[bytes] = []
         while (batch := await desk.service.receive_batch(receive_request("g", "plain"), CALL)).code == v2.OK:
-            given += batch.bodies
+            given += batch.bodies.values()
         assert given == [message.body for message in sent]
 
     with_harness(step)
@@ -155,13 +174,13 @@ def test_a_run_of_many_messages_is_given_as_they_would_be_singly_and_counts_as_t
         assert [msgspec.structs.replace(message, receipt_handle="") for message in given] == expected
         assert (await desk.service.receive_batch(receive_request("run", "plain"), CALL)).code == v2.MESSAGE_NOT_FOUND
         handles = [message.receipt_handle for message in given]
-        done = await desk.service.ack_batch(AckBatchRequest("", "run", "plain", handles[:150]), CALL)
+        done = await desk.service.ack_batch(ack_request("run", handles[:150]), CALL)
         assert done.code == v2.OK
         desk.clock.advance(31)
         again = await desk.service.receive_batch(receive_request("run", "plain"), CALL)
-        assert again.bodies == [message.body for message in sent[150:]]
+        assert again.bodies.values() == [message.body for message in sent[150:]]
         assert set(again.attempts) == {2}
-        late = await desk.service.ack_batch(AckBatchRequest("", "run", "plain", handles[150:]), CALL)
+        late = await desk.service.ack_batch(ack_request("run", handles[150:]), CALL)
         assert len(late.refused) == 150
 
     with_harness(step)
@@ -172,21 +191,21 @@ def test_what_was_appended_to_the_log_is_given_in_runs_too() -> None:
         await desk.core.topic("plain").publish([Stored(b"%d" % number) for number in range(100)])
         batch = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
         frames = await desk.receive("h", "plain", 100)
-        assert batch.ids == [frame.system_properties.message_id for frame in frames]
-        assert batch.bodies == [b"%d" % number for number in range(100)]
+        assert batch.ids.texts() == [frame.system_properties.message_id for frame in frames]
+        assert batch.bodies.values() == [b"%d" % number for number in range(100)]
 
     with_harness(step)
 
 
 def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
     wrong: list[tuple[dict[str, Any], int]] = [
-        ({"bodies": [b"x", b""]}, v2.MESSAGE_BODY_EMPTY),
-        ({"ids": ["a", " "]}, v2.ILLEGAL_MESSAGE_ID),
-        ({"ids": ["c", "m" * 256]}, v2.ILLEGAL_MESSAGE_ID),
+        ({"bodies": byte_column([b"x", b""])}, v2.MESSAGE_BODY_EMPTY),
+        ({"ids": text_column(["a", " "])}, v2.ILLEGAL_MESSAGE_ID),
+        ({"ids": text_column(["c", "m" * 256])}, v2.ILLEGAL_MESSAGE_ID),
         ({"tags": ["a", "b|c"]}, v2.ILLEGAL_MESSAGE_TAG),
         ({"keys": [("a",), (" ",)]}, v2.ILLEGAL_MESSAGE_KEY),
         ({"properties": [{}, {"KEYS": "x"}]}, v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
-        ({"bodies": [b"x", b"x" * (4 * 2**20 + 1)]}, v2.MESSAGE_BODY_TOO_LARGE),
+        ({"bodies": byte_column([b"x", b"x" * (4 * 2**20 + 1)])}, v2.MESSAGE_BODY_TOO_LARGE),
     ]
 
     async def step(desk: BrokerHarness) -> None:
@@ -197,11 +216,11 @@ def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
             group="",
             host="host",
             born=BORN,
-            ids=["a", "b"],
-            bodies=[b"x", b"y"],
+            ids=text_column(["a", "b"]),
+            bodies=byte_column([b"x", b"y"]),
         )
         for number, (change, code) in enumerate(wrong):
-            fresh = msgspec.structs.replace(good, ids=[f"{number}-a", f"{number}-b"])
+            fresh = msgspec.structs.replace(good, ids=text_column([f"{number}-a", f"{number}-b"]))
             answer = await desk.service.send_batch(msgspec.structs.replace(fresh, **change), CALL)
             assert answer.code == v2.MULTIPLE_RESULTS, change
             assert {row: refused[0] for row, refused in answer.refused.items()} == {1: code}
@@ -222,7 +241,7 @@ def test_p4_an_ordered_batch_goes_to_the_queue_of_its_group_and_comes_in_order()
     async def step(desk: BrokerHarness) -> None:
         messages = [Message("ordered", b"%d" % number, message_group="g") for number in range(100)]
         answer = await desk.service.send_batch(batch_of(messages, v2.FIFO), CALL)
-        assert answer.offsets == list(range(100))
+        assert offsets_of(answer, 100) == list(range(100))
         await desk.send("ordered", b"alone", message_group="g")
         got = await desk.receive("g", "ordered", 1000, auto_renew=True)
         assert bodies(got) == [*(b"%d" % number for number in range(100)), b"alone"]
@@ -240,13 +259,13 @@ def test_a_batch_that_is_sent_again_is_stored_once() -> None:
             group="",
             host="host",
             born=BORN,
-            ids=ids,
-            bodies=[each.encode() for each in ids],
+            ids=text_column(ids),
+            bodies=text_column(ids),
         )
 
     async def first(desk: BrokerHarness) -> None:
-        assert (await desk.service.send_batch(batch(["a", "b", "c"]), CALL)).offsets == [0, 1, 2]
-        assert (await desk.service.send_batch(batch(["a", "b", "c"]), CALL)).offsets == [0, 1, 2]
+        assert offsets_of(await desk.service.send_batch(batch(["a", "b", "c"]), CALL), 3) == [0, 1, 2]
+        assert offsets_of(await desk.service.send_batch(batch(["a", "b", "c"]), CALL), 3) == [0, 1, 2]
         assert (await desk.service.send_batch(batch(["x", "b", "x", "y"]), CALL)).offsets == [3, 1, 3, 4]
 
     async def after_restart(desk: BrokerHarness) -> None:
@@ -260,13 +279,13 @@ def test_a_batch_of_acknowledgements_says_which_failed() -> None:
     async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"a", b"b", b"c")
         got = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
-        a, b, c = got.handles
-        settled = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", [a, "nonsense", b, b]), CALL)
+        a, b, c = got.handles.texts()
+        settled = await desk.service.ack_batch(ack_request("g", [a, "nonsense", b, b]), CALL)
         assert (settled.code, list(settled.refused)) == (v2.MULTIPLE_RESULTS, [1])
-        settled = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", [a, b]), CALL)
+        settled = await desk.service.ack_batch(ack_request("g", [a, b]), CALL)
         assert (settled.code, list(settled.refused)) == (v2.INVALID_RECEIPT_HANDLE, [0, 1])
         desk.clock.advance(31)
-        late = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", [c]), CALL)
+        late = await desk.service.ack_batch(ack_request("g", [c]), CALL)
         assert late.code == v2.INVALID_RECEIPT_HANDLE
         assert bodies(await desk.receive("g", "plain")) == [b"c"]
 
@@ -278,17 +297,17 @@ def test_a_batch_of_acknowledgements_is_recorded_as_ranges(in_order: bool) -> No
     async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", *(b"%d" % number for number in range(100)))
         got = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
-        handles = [handle for number, handle in enumerate(got.handles) if number != 50]
+        handles = [handle for number, handle in enumerate(got.handles.texts()) if number != 50]
         if not in_order:
             random.Random(1).shuffle(handles)
         handles.insert(70, "nonsense")
-        settled = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", handles), CALL)
+        settled = await desk.service.ack_batch(ack_request("g", handles), CALL)
         assert list(settled.refused) == [70]
         *_, batch = desk.store.log(JOURNAL).read(1)
         *_, last = batch
         assert read_event(last) == Finished("g", "plain", [(1, 50), (52, 100)])
         assert [(run.first, run.last) for run in desk.core.delivery("g", "plain").in_flight] == [(51, 51)]
-        settled = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", got.handles), CALL)
+        settled = await desk.service.ack_batch(ack_request("g", got.handles.texts()), CALL)
         assert list(settled.refused) == [row for row in range(100) if row != 50]
 
     with_harness(step)
@@ -385,3 +404,80 @@ def test_our_clients_use_batches_and_tell_what_failed(broker: BrokerProcess) -> 
             assert await consumer.receive(10, invisible=30) == []
 
     asyncio.run(talk())
+
+
+@given(st.lists(st.text(max_size=2)))
+def test_a_column_has_the_values_that_it_was_made_of(texts: list[str]) -> None:
+    values = [text.encode() for text in texts]
+    assert text_column(texts) == byte_column(values)
+    column = byte_column(values)
+    assert column.is_valid
+    assert column.values() == values
+    assert column.texts() == texts
+    assert to_array(column).to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("count", "lengths", "data"),
+    [(10**12, [0], b""), (2, [1], b"abc"), (0, [1], b"a"), (2, [3, -1], b"ab"), (2, [1, 1, 1], b"abc"), (1, [], b"")],
+)
+def test_a_column_that_contradicts_itself_is_refused(count: int, lengths: list[int], data: bytes) -> None:
+    wrong = ByteColumn(count, lengths, data)
+    assert not wrong.is_valid
+
+    async def step(desk: BrokerHarness) -> None:
+        good = batch_of([Message("plain", b"x")])
+        for change in ({"ids": wrong}, {"bodies": wrong}):
+            with pytest.raises(StatusError) as refused:
+                await desk.service.send_batch(msgspec.structs.replace(good, **change), CALL)
+            assert refused.value.code == v2.MESSAGE_CORRUPTED
+        with pytest.raises(StatusError):
+            await desk.service.ack_batch(AckBatchRequest("", "g", "plain", wrong), CALL)
+
+    with_harness(step)
+
+
+def test_a_message_id_that_is_no_text_is_refused() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        batch = msgspec.structs.replace(batch_of([Message("plain", b"x")]), ids=byte_column([b"\xff"]))
+        with pytest.raises(StatusError) as refused:
+            await desk.service.send_batch(batch, CALL)
+        assert refused.value.code == v2.MESSAGE_CORRUPTED
+
+    with_harness(step)
+
+
+def count_reads(desk: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The ids of each read of the log of ``plain`` from now on."""
+    log, reads = desk.core.topic("plain").message_cache._log, list[tuple[int, ...]]()
+    read = log.read
+    monkeypatch.setattr(log, "read", lambda *ids: reads.append(ids) or read(*ids))
+    return reads
+
+
+def test_a_large_block_is_read_once_for_consumers_that_take_parts_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        sent = _many("bare", 3000)
+        assert (await desk.service.send_batch(batch_of(sent), CALL)).code == v2.OK
+        reads, given = count_reads(desk, monkeypatch), list[bytes]()
+        for _ in range(3):
+            given += (await desk.service.receive_batch(receive_request("g", "plain"), CALL)).bodies.values()
+        assert given == [message.body for message in sent]
+        assert len(reads) == 1
+
+    with_harness(step)
+
+
+def test_blocks_are_read_ahead_for_a_consumer_that_takes_one_message_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        for number in range(6):
+            await desk.core.topic("plain").publish([Stored(b"%d" % number + bytes(20_000)) for _ in range(10)])
+        reads, given = count_reads(desk, monkeypatch), list[bytes]()
+        for _ in range(6):
+            given += (await desk.service.receive_batch(receive_request("g", "plain", 10), CALL)).bodies.values()
+        assert [body[:1] for body in given] == [b"%d" % (row // 10) for row in range(60)]
+        assert len(reads) == 3
+
+    with_harness(step)

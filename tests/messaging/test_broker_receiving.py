@@ -16,7 +16,7 @@ from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import AckBatchRequest
+from millstream.messaging.protocol.batch_calls import AckBatchRequest, text_column
 from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
 
 
@@ -310,7 +310,7 @@ def test_a_handle_stays_valid_while_nobody_receives() -> None:
             desk.heard_of()
             desk.core.renew()
         assert desk.core.delivery("g", "plain").next_due() > desk.clock.now()
-        batch = AckBatchRequest("", "g", "plain", [two.system_properties.receipt_handle])
+        batch = AckBatchRequest("", "g", "plain", text_column([two.system_properties.receipt_handle]))
         assert (await desk.service.ack_batch(batch, CALL)).code == v2.OK
 
     with_harness(step)

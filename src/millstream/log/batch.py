@@ -85,6 +85,10 @@ class Batch:
         chosen = self.decode(None).take(pa.array(rows, pa.int64()))
         return _messages(chosen, [self.first_id + row for row in rows])
 
+    def extended(self) -> Batch:
+        """This batch with the messages behind it that are decoded along with it, since they lie in the same blocks."""
+        return Batch(self._group, IdRange(self.ids.first, self._group.ids.last), self._columns)
+
     def bodies(self) -> Iterator[tuple[int, bytes]]:
         """The id and the body of each message, for those who need no more: half the work of :class:`Message`."""
         return zip(self.ids, self.decode(["body"]).column(0).to_pylist(), strict=True)

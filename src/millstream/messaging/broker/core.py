@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pyarrow import RecordBatch
 
@@ -18,7 +18,7 @@ from millstream.messaging.broker.delivery.group_delivery import GroupDelivery
 from millstream.messaging.broker.delivery.id_ranges import IdRanges, merge_ranges, missing_ids, to_ranges
 from millstream.messaging.broker.delivery.topic_notifier import TopicNotifier
 from millstream.messaging.broker.limits import GroupSpec, Limits
-from millstream.messaging.broker.names import dead_letter_topic, read_consecutive_handles, write_handle
+from millstream.messaging.broker.names import dead_letter_topic, read_handle, read_handles, write_handle
 from millstream.messaging.broker.storage.journal import BrokerJournal
 from millstream.messaging.broker.storage.journal_events import (
     Finished,
@@ -31,6 +31,7 @@ from millstream.messaging.broker.storage.topic import Topic, TopicSpec, changes_
 from millstream.messaging.broker.storage.wire_codec import DEAD_ID, DEAD_TOPIC, QUEUE, TRACE, TYPE, message_id
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batch_calls import ByteColumn, text_column
 
 _EXPIRED = (
     "the receipt handle has expired, or its message is done: acknowledge sooner, or set a longer invisible duration"
@@ -197,12 +198,12 @@ class BrokerCore:
 
     def check_handle(self, group: str, topic: str, handle: str) -> int:
         """The message whose receipt *handle* is current. Raises INVALID_RECEIPT_HANDLE."""
-        held, refused = self.check_handles(group, topic, [handle])
+        held, refused = self.check_handles(group, topic, text_column([handle]))
         for code, text in refused.values():
             raise StatusError(code, text)
         return held[0][0]
 
-    def check_handles(self, group: str, topic: str, handles: list[str]) -> tuple[IdRanges, dict[int, tuple[int, str]]]:
+    def check_handles(self, group: str, topic: str, handles: ByteColumn) -> tuple[IdRanges, dict[int, tuple[int, str]]]:
         """The messages whose receipt handles are current; by its row the code and text of each that is not."""
         delivery, now = self.journal.state.deliveries.get((group, topic)), self.clock.now()
         if delivery is not None:
@@ -210,13 +211,12 @@ class BrokerCore:
         held: list[tuple[int, int]] = []
         refused: dict[int, tuple[int, str]] = {}
         row = 0
-        while row < len(handles):
-            try:
-                first, last, token = read_consecutive_handles(handles, row)
-            except StatusError as error:
-                refused[row] = error.code, str(error)
+        for run in _read_handles(handles):
+            if isinstance(run, StatusError):
+                refused[row] = run.code, str(run)
                 row += 1
                 continue
+            first, last, token = run
             current = () if delivery is None else delivery.held(first, last, token, now)
             held += current
             for number in missing_ids(first, last, current):
@@ -300,6 +300,20 @@ class BrokerCore:
     def _notify_ordered(self, group: str, topic: str) -> None:
         if self.journal.state.delivery(group, topic).fifo:
             self.notifier.notify(topic)
+
+
+def _read_handles(handles: ByteColumn) -> Iterator[tuple[int, int, int] | StatusError]:
+    """The first message, the last one and the token of each run of *handles*; what is wrong with one that is none."""
+    runs = read_handles(handles.data, handles.count) if len(handles.lengths) == 1 else None
+    if runs is not None:
+        yield from runs
+        return
+    for handle in handles.values():
+        try:
+            number, token = read_handle(handle.decode("utf-8", "replace"))
+            yield number, number, token
+        except StatusError as error:
+            yield error
 
 
 def _dead(message: Message, topic: str) -> Message:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from millstream.messaging.errors import StatusError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from millstream.messaging.protocol import v2
 
 DEAD_LETTERS = "%DLQ%"
+
+_LONG_RUN = 16  # handles; the average from which on they are read as runs
 
 
 def full_name(resource: v2.Resource, namespace: str = "") -> str:
@@ -42,12 +44,20 @@ def enum_name(enum: Any, number: int) -> str:
 
 def write_handle(number: int, token: int) -> str:
     """The receipt handle of message *number* lent under *token*."""
-    return f"1.{number:x}.{token:x}"
+    return f"1.{number:016x}.{token:x}"
 
 
-def write_handles(numbers: Sequence[int], token: int) -> list[str]:
-    """The receipt handles of the messages *numbers*, all lent under *token*; see :func:`write_handle`."""
-    return (f"1.%x.{token:x} " * len(numbers) % tuple(numbers)).split()  # half the time of one by one
+def write_handles(first: int, count: int, token: int) -> bytes:
+    """The receipt handles of *count* messages from *first* on, all lent under *token*, one after the other."""
+    import numpy as np
+
+    begin, end = b"1.", b".%x" % token
+    numbers = np.arange(first, first + count, dtype=np.uint64).astype(">u8")
+    table = np.empty((count, len(begin) + 16 + len(end)), np.uint8)
+    table[:, :2] = np.frombuffer(begin, np.uint8)
+    table[:, 2:18] = np.frombuffer(numbers.tobytes().hex().encode(), np.uint8).reshape(count, 16)
+    table[:, 18:] = np.frombuffer(end, np.uint8)
+    return table.tobytes()
 
 
 def read_handle(handle: str) -> tuple[int, int]:
@@ -65,19 +75,33 @@ def read_handle(handle: str) -> tuple[int, int]:
         ) from error
 
 
-def read_consecutive_handles(handles: list[str], row: int) -> tuple[int, int, int]:
-    """Read the handle in *row*, and those behind it as far as they are of the next messages under the same token.
+def read_handles(data: bytes, count: int) -> list[tuple[int, int, int]] | None:
+    """The *count* receipt handles of one length in *data*, as runs: the first message, the last one, and the token.
 
-    Returns the first and the last message, and the token. Instead of reading the others, it writes what they should be,
-    for twice as many messages each time, which takes a third of the time. Raises INVALID_RECEIPT_HANDLE.
+    None where they are few, or not mostly those of messages that follow one another under one token; to read them one
+    by one takes less time then.
     """
-    first, token = read_handle(handles[row])
-    last = first
-    while following := handles[row + last - first + 1 : row + 2 * (last - first + 1)]:
-        if following != write_handles(range(last + 1, last + 1 + len(following)), token):
-            break
-        last += len(following)
-    return first, last, token
+    if count < _LONG_RUN:
+        return None
+    import numpy as np
+
+    table = np.frombuffer(data, np.uint8).reshape(count, -1)
+    try:
+        numbers = np.frombuffer(bytes.fromhex(table[:, 2:18].tobytes().decode()), ">u8")
+        if len(numbers) != count:
+            return None
+        is_next = (numbers[1:] == numbers[:-1] + 1) & (table[1:, 18:] == table[:-1, 18:]).all(axis=1)
+        begins = [0, *(np.flatnonzero(~is_next) + 1).tolist()]
+        if len(begins) > count // _LONG_RUN:
+            return None
+        runs = []
+        for begin, end in itertools.pairwise([*begins, count]):
+            number, token = read_handle(table[begin].tobytes().decode())
+            runs.append((number, number + end - begin - 1, token))
+    except (ValueError, StatusError):
+        return None
+    is_whole = data == b"".join(write_handles(first, last - first + 1, token) for first, last, token in runs)
+    return runs if is_whole else None
 
 
 def write_recall(number: int, message_id: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import ClientError, ServerFailedError, code_error
@@ -13,7 +15,9 @@ from millstream.messaging.protocol.batch_calls import (
     ReceiveBatchResponse,
     SendBatchRequest,
     SendBatchResponse,
+    byte_column,
     checksum,
+    text_column,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,8 +35,8 @@ def to_batch(messages: Sequence[Message], ids: Sequence[str], stamp: MessageStam
         group=first.message_group,
         host=stamp.host,
         born=stamp.born,
-        ids=list(ids),
-        bodies=[message.body for message in messages],
+        ids=text_column(ids),
+        bodies=byte_column([message.body for message in messages]),
         tags=tags if any(tags) else [],
         keys=keys if any(keys) else [],
         properties=[dict(pairs) for pairs in properties] if any(properties) else [],
@@ -46,47 +50,61 @@ def read_stored(
     error = code_error(answer.code, answer.text, request_id)
     if error is not None and not answer.refused:
         return [error] * len(ids)
-    if len(answer.offsets) != len(ids):
-        text = f"the server returned {len(answer.offsets):,} results for {len(ids):,} messages"
+    offsets = consecutive_offsets(answer.offsets, len(ids))
+    if len(offsets) != len(ids):
+        text = f"the server returned {len(offsets):,} results for {len(ids):,} messages"
         return [ServerFailedError(text, request_id=request_id)] * len(ids)
-    queue_id, endpoints = queue.id, queue.endpoints
-    found: list[Receipt | ClientError] = [
-        Receipt(each, offset, queue_id, endpoints) for each, offset in zip(ids, answer.offsets, strict=True)
-    ]
+    queues, servers = itertools.repeat(queue.id), itertools.repeat(queue.endpoints)
+    found: list[Receipt | ClientError] = list(map(Receipt, ids, offsets, queues, servers))
     for row, (code, text) in answer.refused.items():
         found[row] = code_error(code, text, request_id) or found[row]
     return found
 
 
 def from_batch(batch: ReceiveBatchResponse, topic: str, endpoints: Endpoints) -> list[Received]:
-    """The messages of *batch*, which are of *topic* and came from *endpoints*."""
-    bodies, count = list(batch.bodies), len(batch.bodies)
-    corrupted = [checksum(bodies) != batch.crc] * count
+    """The messages of *batch*, which are of *topic* and came from *endpoints*. Raises :class:`ServerFailedError`."""
+    bodies, count = batch.bodies.values(), batch.bodies.count
+    corrupted = [checksum(batch.bodies) != batch.crc] * count
     for row in batch.zipped:
         unpacked = None if corrupted[row] else unpack(bodies[row])
         corrupted[row] = unpacked is None
         bodies[row] = bodies[row] if unpacked is None else unpacked
-    moments: dict[int, datetime] = {}  # messages that were stored together have one time
-    for time in {*batch.born, *batch.stored, *batch.due}:
-        moments[time] = _EPOCH + timedelta(microseconds=time)
-    none, empty = [""] * count, [()] * count
-    columns = (  # in the order of the members of a received message
-        [topic] * count,
+    columns: Sequence[Iterable[Any]] = (  # in the order of the members of a received message
+        itertools.repeat(topic),
         bodies,
-        batch.ids,
-        batch.handles,
-        batch.attempts,
-        batch.tags or none,
-        batch.keys or empty,
-        batch.properties or [{} for _ in bodies],
-        batch.groups or none,
-        [moments[time] for time in batch.born],
-        batch.hosts,
-        [moments[time] for time in batch.stored],
-        [moments[time] if time else None for time in batch.due or [0] * count],
-        batch.queues,
-        batch.offsets,
-        [endpoints] * count,
+        batch.ids.texts(),
+        batch.handles.texts(),
+        _spread(batch.attempts, 1),
+        _spread(batch.tags, ""),
+        _spread(batch.keys, ()),
+        batch.properties or [{} for _ in range(count)],
+        _spread(batch.groups, ""),
+        _spread(_moments(batch.born), None),
+        _spread(batch.hosts, ""),
+        _spread(_moments(batch.stored), None),
+        _spread([moment if moment > _EPOCH else None for moment in _moments(batch.due)], None),
+        _spread(batch.queues, 0),
+        consecutive_offsets(batch.offsets, count),
+        itertools.repeat(endpoints),
         corrupted,
     )
-    return [Received(*row) for row in zip(*columns, strict=True)]
+    found = list(map(Received, *columns))
+    if len(found) != count:
+        raise ServerFailedError(f"the server stated {count:,} messages but returned {len(found):,}")
+    return found
+
+
+def _spread(column: Sequence[Any], default: Any) -> Iterable[Any]:
+    """The entries of *column*; one that is for all, or the *default* in its absence, again and again."""
+    return column if len(column) > 1 else itertools.repeat(column[0] if column else default)
+
+
+def consecutive_offsets(offsets: Sequence[int], count: int) -> Sequence[int]:
+    """The offsets of *count* messages, of which *offsets* may have only the first."""
+    return range(offsets[0], offsets[0] + count) if len(offsets) == 1 else offsets
+
+
+def _moments(times: Sequence[int]) -> Sequence[datetime]:
+    """*times* (microseconds) as moments; messages that were stored together have one time."""
+    known = {time: _EPOCH + timedelta(microseconds=time) for time in set(times)}
+    return [known[time] for time in times]

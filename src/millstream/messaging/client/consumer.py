@@ -21,7 +21,7 @@ from millstream.messaging.client.message import Received, from_wire
 from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.subscription import Filter, read_filter
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, AckBatchRequest
+from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, AckBatchRequest, text_column
 
 
 class Consumer(Client):
@@ -116,7 +116,7 @@ class Consumer(Client):
 
     async def _ack_batch(self, messages: Sequence[Received]) -> Errors:
         first = messages[0]
-        handles = [message.receipt_handle for message in messages]
+        handles = text_column([message.receipt_handle for message in messages])
         batch = AckBatchRequest(self.options.namespace, self.group, first.topic, handles)
         transport = self.transport(self._server_of(first))
         try:

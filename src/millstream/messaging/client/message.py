@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import re
@@ -21,6 +22,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_UNPACKED = 64 << 20
 
 
+@functools.lru_cache(1024)
+def _is_topic(name: str) -> bool:
+    return _TOPIC.fullmatch(name) is not None
+
+
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to be sent.
 
@@ -38,7 +44,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     deliver_at: datetime | None = None
 
     def __post_init__(self) -> None:
-        if not _TOPIC.fullmatch(self.topic):
+        if not _is_topic(self.topic):
             raise BadRequestError(
                 f"invalid topic name {self.topic[:80]!r}: use 1 to 127 letters, digits, '_', '%' and '-'"
             )
@@ -75,7 +81,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     recall_handle: str = ""
 
 
-class Received(msgspec.Struct, frozen=True):
+class Received(msgspec.Struct, frozen=True, gc=False):
     """A message that was received. ``attempt`` counts its deliveries; ``is_corrupted`` where its digest is wrong."""
 
     topic: str

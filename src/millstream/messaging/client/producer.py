@@ -10,7 +10,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeGuard
 
 import msgspec
 
@@ -127,6 +127,8 @@ class Producer(Client):
         with tracing.span("send", topic=messages[0].topic, messages=len(messages)) as trace:
             traced = messages if trace is None else [_with_trace(each, trace) for each in messages]
             results = await self._send(traced, messages[0].kind)
+        if _are_receipts(results):
+            return results
         failed = [result for result in results if isinstance(result, ClientError)]
         if len(failed) == len(results):
             raise failed[0]
@@ -246,6 +248,8 @@ class Producer(Client):
                 found = await self._attempt(queue, [messages[row] for row in left], [ids[row] for row in left], kind)
                 for row, result in zip(left, found, strict=True):
                     results[row] = result
+            if _are_receipts(results):
+                break
             again = [row for row in left if isinstance(error := results[row], ClientError) and not is_definite(error)]
             if not again:
                 break
@@ -284,7 +288,7 @@ class Producer(Client):
                 self.batch_servers.discard(queue.endpoints)
             results = [error] * len(messages)
         if self.metrics is not None:
-            succeeded = all(isinstance(result, Receipt) for result in results)
+            succeeded = _are_receipts(results)
             self.metrics.sent(topic, self.clock.monotonic() - begin, succeeded=succeeded)
         return results
 
@@ -295,7 +299,7 @@ class Producer(Client):
         batch = to_batch(messages, ids, stamp)
         transport = self.transport(queue.endpoints)
         answer, request_id = await transport.batch(SEND, batch, self.options.request_timeout)
-        return read_stored(answer, batch.ids, queue, request_id)
+        return read_stored(answer, ids, queue, request_id)
 
     async def _send_each(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
         born, namespace = self.clock.now(), self.options.namespace
@@ -351,6 +355,11 @@ class Producer(Client):
             await self._end_transaction(message.topic, receipt, resolution, v2.SOURCE_SERVER_CHECK)
         except Exception:
             _log.exception("cannot report the result of transaction %s; the server asks again", message.message_id)
+
+
+def _are_receipts(results: Results) -> TypeGuard[list[Receipt]]:
+    """Whether no message failed."""
+    return set(map(type, results)) == {Receipt}
 
 
 def _batching(linger: float | timedelta, messages: int, size: int) -> Batching:

@@ -3,17 +3,19 @@ message as a separate frame or object, which costs either side up to 0.1 ms. A c
 one of ours, the broker says in its answer that it has these calls, and from then on messages are sent, received and
 acknowledged column by column. With other programs both use the plain protocol.
 
-Columns are lists with an entry for each message; one whose entries would all be empty may be left out. Times are
-microseconds since the epoch, UTC; statuses are the protocol's codes.
+Columns are lists with an entry for each message. One whose entries would all be empty may be left out, and in the
+answer to a receive one entry may stand for all. Times are microseconds since the epoch, UTC; statuses are the
+protocol's codes.
 """
 
 from __future__ import annotations
 
-import zlib
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
+from crc32c import crc32c
 
 from millstream.core.decoding import prepared
 from millstream.messaging.protocol import v2
@@ -22,9 +24,66 @@ BATCH_SERVICE: Final = "millstream.broker.v1.Batches"
 PLATFORM_PREFIX: Final = "millstream "
 """The prefix of the platform that our clients state, and of the broker's answer to them."""
 
-BATCH_OFFER: Final = PLATFORM_PREFIX + "batches-1"
+BATCH_OFFER: Final = PLATFORM_PREFIX + "batches-2"
 
 Result = TypeVar("Result")
+
+
+class ByteColumn(msgspec.Struct, frozen=True, array_like=True):
+    """Byte strings, one after the other in ``data``; ``lengths`` are theirs, or one length above 0 for all.
+
+    So the broker takes and gives messages without an object for each of them.
+    """
+
+    count: int
+    lengths: list[int]
+    data: bytes
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether ``data`` has as many strings as it should, each of its length; for columns of other processes."""
+        lengths = self.lengths
+        if len(lengths) == 1:
+            return lengths[0] * self.count == len(self.data) and (lengths[0] > 0 or self.count == 1)
+        return len(lengths) == self.count and min(lengths, default=0) >= 0 and sum(lengths) == len(self.data)
+
+    def values(self) -> list[bytes]:
+        """The byte strings."""
+        return self._cut(self.data)
+
+    def texts(self) -> list[str]:
+        """The byte strings as text. Raises :class:`UnicodeDecodeError`."""
+        if self.data.isascii():
+            return self._cut(self.data.decode("ascii"))
+        return [value.decode() for value in self.values()]
+
+    def _cut(self, data: Any) -> list[Any]:
+        if len(self.lengths) == 1:
+            step = self.lengths[0]
+            return [data[begin : begin + step] for begin in range(0, len(data), step)] if step else [data]
+        return [data[begin:end] for begin, end in itertools.pairwise(itertools.accumulate(self.lengths, initial=0))]
+
+
+EMPTY_COLUMN: Final = ByteColumn(0, [], b"")
+
+
+def byte_column(values: Sequence[bytes]) -> ByteColumn:
+    """*values* as a column."""
+    return ByteColumn(len(values), _lengths(values), b"".join(values))
+
+
+def text_column(texts: Sequence[str]) -> ByteColumn:
+    """*texts* as a column."""
+    joined = "".join(texts)
+    if not joined.isascii():
+        return byte_column([text.encode() for text in texts])
+    return ByteColumn(len(texts), _lengths(texts), joined.encode("ascii"))
+
+
+def _lengths(values: Sequence[bytes] | Sequence[str]) -> list[int]:
+    lengths = list(map(len, values))
+    is_even = bool(lengths) and lengths[0] > 0 and lengths.count(lengths[0]) == len(lengths)
+    return lengths[:1] if is_even else lengths
 
 
 class SendBatchRequest(msgspec.Struct, kw_only=True, frozen=True, array_like=True):
@@ -36,15 +95,18 @@ class SendBatchRequest(msgspec.Struct, kw_only=True, frozen=True, array_like=Tru
     group: str
     host: str
     born: int
-    ids: list[str]
-    bodies: list[bytes]
+    ids: ByteColumn
+    bodies: ByteColumn
     tags: list[str] = []
     keys: list[tuple[str, ...]] = []
     properties: list[dict[str, str]] = []
 
 
 class SendBatchResponse(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to a :class:`SendBatchRequest`: the offsets, and by row the code and text of each refused message."""
+    """The answer to a :class:`SendBatchRequest`: the offsets, and by row the code and text of each refused message.
+
+    One offset is that of the first message, and the others follow it.
+    """
 
     code: int
     text: str
@@ -55,18 +117,19 @@ class SendBatchResponse(msgspec.Struct, frozen=True, array_like=True):
 class ReceiveBatchResponse(msgspec.Struct, kw_only=True, frozen=True, array_like=True):
     """The answer to a receive: its status, when the messages were handed out (0: not told), and the messages.
 
-    ``crc`` is the CRC-32 of all bodies, one after the other. ``due`` is when a delayed message was to be delivered (0:
-    it was not delayed); ``zipped`` are the rows whose bodies are in gzip.
+    ``crc`` is the CRC-32C of all bodies, one after the other. One of the ``offsets`` is that of the first message, and
+    the others follow it. ``due`` is when a delayed message was to be delivered (0: it was not delayed); ``zipped`` are
+    the rows whose bodies are in gzip.
     """
 
     code: int
     text: str
     delivered: int = 0
     crc: int = 0
-    ids: list[str] = []
-    handles: list[str] = []
+    ids: ByteColumn = EMPTY_COLUMN
+    handles: ByteColumn = EMPTY_COLUMN
     attempts: list[int] = []
-    bodies: list[bytes] = []
+    bodies: ByteColumn = EMPTY_COLUMN
     queues: list[int] = []
     offsets: list[int] = []
     born: list[int] = []
@@ -86,7 +149,7 @@ class AckBatchRequest(msgspec.Struct, frozen=True, array_like=True):
     namespace: str
     group: str
     topic: str
-    handles: list[str]
+    handles: ByteColumn
 
 
 class AckBatchResponse(msgspec.Struct, frozen=True, array_like=True):
@@ -138,9 +201,10 @@ def write_answer(answer: Any) -> bytes:
     return _encoder.encode(answer)
 
 
-def checksum(bodies: Sequence[bytes]) -> int:
-    """The CRC-32 of *bodies*, one after the other."""
-    return zlib.crc32(b"".join(bodies))
+def checksum(bodies: ByteColumn) -> int:
+    """The CRC-32C of *bodies*, one after the other."""
+    found: int = crc32c(bodies.data)
+    return found
 
 
 def is_millstream_client(settings: v2.Settings) -> bool:

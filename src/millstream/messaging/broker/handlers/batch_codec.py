@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.core.message import HEADER_TYPE, MESSAGE_SCHEMA, Message
 from millstream.messaging.broker.handlers.receive import DeliveredMessage
-from millstream.messaging.broker.handlers.validation import MAX_BODY, check_ids, check_keys, check_message_group
+from millstream.messaging.broker.handlers.validation import (
+    MAX_BODY,
+    MAX_ID_CHARACTERS,
+    check_ids,
+    check_keys,
+    check_message_group,
+)
 from millstream.messaging.broker.storage.wire_codec import (
     DELIVER_AT,
     ENCODING,
@@ -26,7 +33,17 @@ from millstream.messaging.broker.storage.wire_codec import (
 )
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import ReceiveBatchResponse, SendBatchRequest, checksum
+from millstream.messaging.protocol.batch_calls import (
+    ByteColumn,
+    ReceiveBatchResponse,
+    SendBatchRequest,
+    byte_column,
+    checksum,
+    text_column,
+)
+
+Queues = npt.NDArray[np.int64]
+"""The queue of each message."""
 
 _SCHEMA: Final = pa.schema([MESSAGE_SCHEMA.field(name) for name in ("event_time", "source", "key", "headers", "body")])
 
@@ -36,43 +53,50 @@ def is_uniform(batch: SendBatchRequest) -> bool:
 
     Others go the way of single messages, which tells what is wrong with which.
     """
-    count = len(batch.ids)
-    columns = (batch.bodies, batch.tags, batch.keys)
+    count, lengths = batch.ids.count, batch.bodies.lengths
     if (
         not count
         or batch.born <= 0
-        or any(len(column) not in (0, count) for column in columns)
+        or not (batch.ids.is_valid and batch.bodies.is_valid and batch.bodies.count == count)
+        or any(len(column) not in (0, count) for column in (batch.tags, batch.keys))
         or any(batch.properties)
     ):
         return False
-    if len(batch.bodies) != count or not 0 < min(map(len, batch.bodies)) <= max(map(len, batch.bodies)) <= MAX_BODY:
+    if not 0 < min(lengths) <= max(lengths) <= MAX_BODY:
         return False
     if (batch.tags and not all(batch.tags)) or (batch.keys and {len(keys) for keys in batch.keys} != {1}):
         return False
     try:
-        check_ids(batch.ids)
+        _check_ids(batch.ids)
         if batch.group:
             check_message_group(batch.group)
         for keys in batch.keys:
             check_keys(keys, "")
         for tag in set(batch.tags):
             check_keys((), tag)
-    except StatusError:
+    except (StatusError, UnicodeDecodeError):
         return False
     return True
 
 
+def _check_ids(ids: ByteColumn) -> None:
+    """Raise where an id is no text, and as :func:`check_ids` does. What clients send are digits and letters."""
+    if not (ids.data.isalnum() and 0 < min(ids.lengths) <= max(ids.lengths) <= MAX_ID_CHARACTERS):
+        check_ids(ids.texts())
+
+
 def to_messages(batch: SendBatchRequest) -> list[v2.Message]:
     """The messages of *batch* as the protocol has them. Raises MESSAGE_CORRUPTED where its columns do not match."""
-    count = len(batch.ids)
-    if len(batch.bodies) != count:
+    ids, bodies = batch.ids, batch.bodies
+    if not (ids.is_valid and bodies.is_valid and ids.count == bodies.count):
         raise StatusError(
             v2.MESSAGE_CORRUPTED,
-            f"the request has {count:,} message ids but {len(batch.bodies):,} bodies: send one body for each message",
+            f"the request has {ids.count:,} message ids but {bodies.count:,} bodies, or not as many bytes as it states: "
+            "send one body for each message",
         )
     kind: Any = batch.kind
-    found = [v2.Message(body=body) for body in batch.bodies]
-    for message, name in zip(found, batch.ids, strict=True):
+    found = [v2.Message(body=body) for body in bodies.values()]
+    for message, name in zip(found, _texts_of(ids), strict=True):
         system = message.system_properties
         system.message_id, system.message_type, system.message_group = name, kind, batch.group
         system.born_host = batch.host
@@ -86,57 +110,78 @@ def to_messages(batch: SendBatchRequest) -> list[v2.Message]:
     return found
 
 
-def to_log_messages(batch: SendBatchRequest, names: Sequence[bytes], queues: Sequence[int] | None) -> list[Message]:
+def _texts_of(ids: ByteColumn) -> list[str]:
+    try:
+        return ids.texts()
+    except UnicodeDecodeError as error:
+        raise StatusError(v2.MESSAGE_CORRUPTED, f"a message id is not UTF-8: {error}") from error
+
+
+def to_log_messages(batch: SendBatchRequest, queues: Queues | None) -> list[Message]:
     """The same as :func:`to_columns`, an object a message: a few of them cost less than columns do."""
-    pairs = [[(header, value) for value in values] for header, values in _header_columns(batch, names, queues)]
-    rows = zip(batch.bodies, _first_keys(batch), zip(*pairs, strict=True), strict=True)
-    return [Message(body, key, batch.host, batch.born, None, headers) for body, key, headers in rows]
+    pairs = [[(ID, name)] for name in batch.ids.values()]
+    if queues is not None:
+        for headers, queue in zip(pairs, queues.tolist(), strict=True):
+            headers.append((QUEUE, b"%d" % queue))
+    for headers, tag in zip(pairs, batch.tags, strict=False):
+        headers.append((TAG, tag.encode()))
+    alike = _same_headers(batch)
+    rows = zip(batch.bodies.values(), _first_keys(batch), pairs, strict=True)
+    return [Message(body, key, batch.host, batch.born, None, (*headers, *alike)) for body, key, headers in rows]
 
 
-def to_columns(batch: SendBatchRequest, names: Sequence[bytes], queues: Sequence[int] | None) -> pa.RecordBatch:
+def to_columns(batch: SendBatchRequest, queues: Queues | None) -> pa.RecordBatch:
     """The uniform *batch* as it is appended to its topic; *queues* are those of its messages, None where there is one.
 
     Headers are in the order of :func:`~millstream.messaging.broker.storage.wire_codec.to_log`.
     """
-    count = len(names)
-    headers = _header_columns(batch, names, queues)
+    count = batch.ids.count
+    headers = [(ID, to_array(batch.ids))]
+    if queues is not None:
+        digits = pa.array([b"%d" % number for number in range(int(queues.max()) + 1)], pa.binary())
+        headers.append((QUEUE, digits.take(pa.array(queues))))
+    if batch.tags:
+        headers.append((TAG, pa.array([tag.encode() for tag in batch.tags], pa.binary())))
+    headers += [(name, pa.repeat(pa.scalar(value, pa.binary()), count)) for name, value in _same_headers(batch)]
     keys = pa.array(_first_keys(batch), pa.string()) if batch.keys else pa.repeat("", count)
     born = pa.array(np.full(count, batch.born), pa.int64())
-    columns = [born, pa.repeat(batch.host, count), keys, _headers(headers, count), pa.array(batch.bodies, pa.binary())]
+    columns = [born, pa.repeat(batch.host, count), keys, _headers(headers, count), to_array(batch.bodies)]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
+def to_array(column: ByteColumn) -> pa.Array:
+    """The valid *column* as an Arrow array, without copying."""
+    if len(column.lengths) == 1:
+        offsets = np.arange(column.count + 1, dtype=np.int32) * np.int32(column.lengths[0])
+    else:
+        offsets = np.zeros(column.count + 1, np.int32)
+        np.cumsum(column.lengths, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(pa.binary(), column.count, buffers)
+
+
 def _first_keys(batch: SendBatchRequest) -> list[str]:
-    return [each[0] for each in batch.keys] if batch.keys else [""] * len(batch.ids)
+    return [each[0] for each in batch.keys] if batch.keys else [""] * batch.ids.count
 
 
-def _header_columns(
-    batch: SendBatchRequest, names: Sequence[bytes], queues: Sequence[int] | None
-) -> list[tuple[str, Sequence[bytes]]]:
-    """The headers that each message of the uniform *batch* has: the name of each and its values."""
-    count = len(names)
-    headers: list[tuple[str, Sequence[bytes]]] = [(ID, names)]
-    if queues is not None:
-        digits = [b"%d" % number for number in range(max(queues) + 1)]
-        headers.append((QUEUE, [digits[number] for number in queues]))
-    if batch.tags:
-        headers.append((TAG, [tag.encode() for tag in batch.tags]))
-    if batch.group:
-        headers.append((GROUP, [batch.group.encode()] * count))
+def _same_headers(batch: SendBatchRequest) -> list[tuple[str, bytes]]:
+    """The last headers of each message of the uniform *batch*: those that have the same value in all of them."""
+    found = [(GROUP, batch.group.encode())] if batch.group else []
     if batch.kind != v2.NORMAL:
-        headers.append((TYPE, [v2.MessageType.Name(batch.kind).encode()] * count))
-    return headers
+        found.append((TYPE, v2.MessageType.Name(batch.kind).encode()))
+    return found
 
 
-def _headers(headers: Sequence[tuple[str, Sequence[bytes]]], count: int) -> pa.Array:
+def _headers(headers: Sequence[tuple[str, pa.Array]], count: int) -> pa.Array:
     """The column of *count* lists of the same *headers*, each a name and its values."""
     width = len(headers)
-    values: list[Any] = [None] * (width * count)
-    for place, (_, column) in enumerate(headers):
-        values[place::width] = column
+    values = headers[0][1]
+    if width > 1:  # one after the other for each message
+        rows = np.arange(width * count).reshape(width, count).T.ravel()
+        values = pa.concat_arrays([column for _, column in headers]).take(pa.array(rows))
     names = pa.array([name for name, _ in headers], pa.string()).take(pa.array(np.tile(np.arange(width), count)))
     fields = [HEADER_TYPE.field(0), HEADER_TYPE.field(1)]
-    pairs = pa.StructArray.from_arrays([names, pa.array(values, pa.binary())], fields=fields)
+    pairs = pa.StructArray.from_arrays([names, values], fields=fields)
     offsets = pa.array(np.arange(0, width * count + 1, width, dtype=np.int32))
     return pa.ListArray.from_arrays(offsets, pairs, type=MESSAGE_SCHEMA.field("headers").type)
 
@@ -145,15 +190,15 @@ def to_batch(given: Sequence[DeliveredMessage], delivered: int) -> ReceiveBatchR
     """Encode the messages that a receive has *given*, delivered at *delivered* (microseconds)."""
     messages = [each.message for each in given]
     known = [dict(message.headers) for message in messages]
-    bodies = [message.body for message in messages]
+    bodies = byte_column([message.body for message in messages])
     plain = all(name.startswith(PREFIX) for name in set().union(*known))
     return ReceiveBatchResponse(
         code=v2.OK,
         text="OK",
         delivered=delivered,
         crc=checksum(bodies),
-        ids=[message_id(message, headers) for message, headers in zip(messages, known, strict=True)],
-        handles=[each.handle for each in given],
+        ids=text_column([message_id(message, headers) for message, headers in zip(messages, known, strict=True)]),
+        handles=text_column([each.handle for each in given]),
         attempts=[each.attempt for each in given],
         bodies=bodies,
         queues=[int(headers.get(QUEUE, b"0")) for headers in known],

@@ -40,6 +40,7 @@ from millstream.messaging.protocol.batch_calls import (
     ReceiveBatchResponse,
     SendBatchRequest,
     SendBatchResponse,
+    text_column,
 )
 
 NOTHING_NEW = "no new message"
@@ -146,6 +147,8 @@ class BrokerService:
 
     async def ack_batch(self, batch: AckBatchRequest, call: CallContext) -> AckBatchResponse:
         group, topic = _name(batch.group, batch.namespace, call), _name(batch.topic, batch.namespace, call)
+        if not batch.handles.is_valid:
+            raise StatusError(v2.MESSAGE_CORRUPTED, "the request does not contain as many handles as it states")
         held, refused = self._core.check_handles(group, topic, batch.handles)
         if held:
             await self._core.finish(group, topic, held)
@@ -156,7 +159,8 @@ class BrokerService:
     async def ack_message(self, request: v2.AckMessageRequest, call: CallContext) -> v2.AckMessageResponse:
         group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
         response = v2.AckMessageResponse()
-        held, refused = self._core.check_handles(group, topic, [entry.receipt_handle for entry in request.entries])
+        handles = text_column([entry.receipt_handle for entry in request.entries])
+        held, refused = self._core.check_handles(group, topic, handles)
         for row, entry in enumerate(request.entries):
             result = response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
             _set_status(result.status, *refused.get(row, (v2.OK, "OK")))

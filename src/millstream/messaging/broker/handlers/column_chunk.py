@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.messaging.broker.names import write_handles
 from millstream.messaging.broker.storage.wire_codec import GROUP, ID, QUEUE, TAG, TYPE
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import ReceiveBatchResponse, checksum
+from millstream.messaging.protocol.batch_calls import ByteColumn, ReceiveBatchResponse, checksum
 
 _PLAIN: Final = frozenset((ID, QUEUE, TAG, GROUP, TYPE))
 """Headers that columns are made of here; messages with others, users' own among them, go singly."""
@@ -47,50 +48,89 @@ class ColumnChunk(msgspec.Struct, frozen=True):
 
 def to_columns(run: ColumnChunk, delivered: int) -> ReceiveBatchResponse | None:
     """*run* as it is handed out at *delivered* (microseconds); None where its messages are not alike and plain."""
-    found = _plain_headers(run.arrow.column("headers"), len(run))
-    if found is None:
+    arrow, count = run.arrow, len(run)
+    headers = _plain_headers(arrow.column("headers"), count)
+    if headers is None:
         return None
-    bodies = run.arrow.column("body").to_pylist()
-    names, keys, first = found, run.arrow.column("key").to_pylist(), run.first_id
-    queues = {text: int(text) for text in set(names.get(QUEUE, ()))}
+    bodies, first = _byte_column(arrow.column("body")), run.first_id
+    handles = write_handles(first, count, run.token)
     return ReceiveBatchResponse(
         code=v2.OK,
         text="OK",
         delivered=delivered,
         crc=checksum(bodies),
-        ids=names[ID],
-        handles=write_handles(range(first, first + len(run)), run.token),
-        attempts=[1] * len(run),
+        ids=_byte_column(headers[ID]),
+        handles=ByteColumn(count, [len(handles) // count], handles),
+        attempts=[1],
         bodies=bodies,
-        queues=[queues[text] for text in names[QUEUE]] if QUEUE in names else [0] * len(run),
-        offsets=list(range(first - 1, first - 1 + len(run))),
-        born=_times(run, "event_time"),
-        stored=_times(run, "received_at"),
-        hosts=run.arrow.column("source").to_pylist(),
-        tags=names.get(TAG, []),
-        keys=[(key,) if key else () for key in keys] if any(keys) else [],
-        groups=names.get(GROUP, []),
+        queues=_queues(headers[QUEUE]) if QUEUE in headers else [0],
+        offsets=[first - 1],
+        born=_times(arrow.column("event_time")),
+        stored=_times(arrow.column("received_at")),
+        hosts=_texts(arrow.column("source")),
+        tags=_texts(headers[TAG]) if TAG in headers else [],
+        keys=[(key,) if key else () for key in _texts(arrow.column("key"))],
+        groups=_texts(headers[GROUP]) if GROUP in headers else [],
     )
 
 
-def _times(run: ColumnChunk, name: str) -> list[int]:
-    times: list[int] = run.arrow.column(name).fill_null(0).to_pylist()
-    return times
-
-
-def _plain_headers(headers: Any, count: int) -> dict[str, list[str]] | None:
+def _plain_headers(headers: Any, count: int) -> dict[str, Any] | None:
     """The values of each header, where all *count* messages have the same plain ones in the same order, else None."""
     pairs = headers.flatten()
     width, rest = divmod(len(pairs), count)
-    if rest or not width or len(pc.unique(pc.list_value_length(headers))) > 1:
+    if rest or not width or (np.diff(_offsets(headers)) != width).any():
         return None
-    coded = pairs.field("name").dictionary_encode()
-    codes = np.asarray(coded.indices).reshape(count, width)
-    names = [coded.dictionary[int(code)].as_py() for code in codes[0]]
-    if ID not in names or len(set(names)) < width or not _PLAIN.issuperset(names) or (codes != codes[0]).any():
+    names = pairs.field("name")
+    row = names[:width].to_pylist()
+    if ID not in row or len(set(row)) < width or not _PLAIN.issuperset(row) or not _repeats(names, width):
         return None
     try:
-        values = pairs.field("value").cast(pa.string()).to_pylist()
+        values = pairs.field("value").cast(pa.string())
     except pa.ArrowInvalid:
         return None
-    return {name: values[place::width] for place, name in enumerate(names)}
+    return {name: values.take(pa.array(np.arange(place, len(pairs), width))) for place, name in enumerate(row)}
+
+
+def _repeats(array: Any, count: int) -> bool:
+    """Whether the first *count* values of *array*, text or binary, come again and again, and there is nothing else."""
+    offsets = _offsets(array)
+    lengths = np.diff(offsets).reshape(-1, count)
+    data = _data(array, offsets)
+    return bool((lengths == lengths[0]).all()) and data == data[: lengths[0].sum()] * len(lengths)
+
+
+def _byte_column(array: Any) -> ByteColumn:
+    offsets = _offsets(array)
+    lengths = np.diff(offsets)
+    is_even = lengths[0] > 0 and bool((lengths == lengths[0]).all())
+    return ByteColumn(len(array), lengths[:1].tolist() if is_even else lengths.tolist(), _data(array, offsets))
+
+
+def _texts(array: Any) -> list[str]:
+    """The values of *array*; one that is for all."""
+    found: list[str] = (array[:1] if _repeats(array, 1) else array).to_pylist()
+    return found
+
+
+def _times(array: Any) -> list[int]:
+    """The times in *array*; one that is for all."""
+    times = (array.fill_null(0) if array.null_count else array).to_numpy()
+    found: list[int] = (times[:1] if (times == times[0]).all() else times).tolist()
+    return found
+
+
+def _queues(digits: Any) -> list[int]:
+    """The numbers that the texts *digits* are."""
+    coded = digits.dictionary_encode()
+    found: list[int] = np.array([int(text) for text in coded.dictionary.to_pylist()])[coded.indices.to_numpy()].tolist()
+    return found
+
+
+def _data(array: Any, offsets: npt.NDArray[np.int32]) -> bytes:
+    """The values of *array*, which has these *offsets*, one after the other."""
+    return bytes(memoryview(array.buffers()[2] or b"")[offsets[0] : offsets[-1]])
+
+
+def _offsets(array: Any) -> npt.NDArray[np.int32]:
+    """The offsets of *array*, which is not empty: binary, text or lists."""
+    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]

@@ -73,24 +73,22 @@ class SendHandler:
     async def send_batch(self, name: str, batch: SendBatchRequest) -> SendBatchResponse:
         """Like :meth:`send`, of a batch of one of our clients."""
         check_topic_name(name)
-        topic, count = self._core.topic(name), len(batch.ids)
+        topic, count = self._core.topic(name), batch.ids.count
         is_ordered = batch.kind == v2.FIFO
         fits = batch.kind == topic.spec.kind and (batch.kind == v2.NORMAL or (is_ordered and batch.group))
         if not fits or not is_uniform(batch):
             return _stored(await self.send(name, to_messages(batch)))
-        queues = None
-        if topic.spec.queues > 1:
-            queues = [topic.assign_queue(batch.group) or 0] * count if batch.group else topic.assign_queues(count)
-        names = [each.encode() for each in batch.ids]
-        size = self._reserve_bytes(sum(map(len, batch.bodies)))
+        queues = topic.assign_queues(count, batch.group)
+        size = self._reserve_bytes(len(batch.bodies.data))
         try:
             if count < MIN_COLUMNS:
-                ids = await self._core.publish(name, to_log_messages(batch, names, queues))
+                ids = await self._core.publish(name, to_log_messages(batch, queues))
             else:
-                ids = await self._core.publish_columns(name, names, to_columns(batch, names, queues))
+                ids = await self._core.publish_columns(name, batch.ids.values(), to_columns(batch, queues))
         finally:
             self._bytes -= size
-        return SendBatchResponse(v2.OK, "OK", [number - 1 for number in ids])
+        offsets = [ids.start - 1] if isinstance(ids, range) else [number - 1 for number in ids]
+        return SendBatchResponse(v2.OK, "OK", offsets)
 
     def _reserve_bytes(self, size: int) -> int:
         """*size*, which counts as being stored from now on. Raises TOO_MANY_REQUESTS on top of too much by others."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from pyarrow import RecordBatch
 
 from millstream.core.message import from_arrow
-from millstream.log import Batch, Gap, Log, Message
+from millstream.log import Batch, Gap, Log, LogError, Message
 
 _KEPT = 16  # decoded runs of blocks, each of about a MiB
+_AHEAD = 4  # runs that are read at once for a consumer that takes messages one after the other
 
 
 class MessageCache:
@@ -33,10 +36,13 @@ class MessageCache:
         """The result of :meth:`read` as columns (``MESSAGE_SCHEMA``); None if it was trimmed."""
         batch = self._find(first_id)
         if batch is None:
-            batch = await asyncio.to_thread(self._load, first_id, last_id)
-            if isinstance(batch, Gap):
+            is_continued = self._find(first_id - 1) is not None
+            loaded = await asyncio.to_thread(self._load, first_id, last_id, _AHEAD if is_continued else 1)
+            if not loaded:
                 return None
-            self._keep(batch)
+            for each in reversed(loaded):
+                self._keep(each)
+            batch = loaded[0]
         start = first_id - batch.first_id
         return batch.arrow.slice(start, last_id - first_id + 1)
 
@@ -59,8 +65,14 @@ class MessageCache:
                 return batch
         return None
 
-    def _load(self, first_id: int, last_id: int) -> Batch:
-        return next(iter(self._log.read(first_id, max(last_id, first_id + 1023))))
+    def _load(self, first_id: int, last_id: int, count: int) -> list[Batch]:
+        """The next *count* runs of blocks from *first_id* on, whole, as their messages are decoded together; none where
+        it was trimmed."""
+        batches = iter(self._log.read(first_id, max(last_id, first_id + 1024 * count - 1)))
+        found = [next(batches)]
+        with contextlib.suppress(LogError):  # it is told to the call that asks for those messages
+            found += itertools.islice(batches, count - 1)
+        return [batch.extended() for batch in itertools.takewhile(lambda batch: not isinstance(batch, Gap), found)]
 
     def _keep(self, batch: Batch) -> None:
         self._batches[batch.first_id] = batch

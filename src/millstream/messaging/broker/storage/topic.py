@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from pyarrow import RecordBatch
 
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
@@ -125,11 +126,16 @@ class Topic:
             return None
         return group_queue(group, queues) if group else next(self._turns) % queues
 
-    def assign_queues(self, count: int) -> list[int]:
-        """The queues of the next *count* messages without a message group."""
+    def assign_queues(self, count: int, group: str) -> npt.NDArray[np.int64] | None:
+        """Like :meth:`assign_queue`, of the next *count* messages, which have the same message group or none."""
+        queues = self.spec.queues
+        if queues == 1:
+            return None
+        if group:
+            return np.full(count, group_queue(group, queues))
         begin = next(self._turns)
         self._turns = itertools.count(begin + count)
-        return [number % self.spec.queues for number in range(begin, begin + count)]
+        return np.arange(begin, begin + count) % queues
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[int]:
         """Append *messages* and return their ids once they are durable.
