@@ -14,17 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.batching.message_events import make_tick
-from millstream.core.clock import MICROSECONDS
+from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogError, LogSpec
 from millstream.log import Message as Stored
-from millstream.messaging.broker.handlers.batch_codec import to_array, to_columns, to_log_messages
-from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
+from millstream.messaging.broker.handlers.batch_codec import name_run, to_array, to_columns, to_log_messages
+from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex, NameRun
 from millstream.messaging.broker.storage.journal import JOURNAL
 from millstream.messaging.broker.storage.journal_events import Finished, read_event
 from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer
 from millstream.messaging.client.batch_codec import consecutive_offsets, from_batch, to_batch
 from millstream.messaging.client.endpoints import parse_endpoints
 from millstream.messaging.client.message import MessageStamp, from_wire, to_wire
+from millstream.messaging.client.message_ids import MessageIds
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import (
@@ -379,6 +380,76 @@ def test_as_many_names_are_remembered_as_promised_and_not_many_more() -> None:
     assert remembered.get(b"95") == 95
     assert remembered.get(b"96") is None
     assert remembered.contains_none([b"96", b"1"])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(NameRun, st.sampled_from([b"p", b"q", b""]), st.integers(0, 40), st.integers(1, 12)),
+            st.lists(
+                st.builds(lambda run: run.names()[0], st.builds(NameRun, st.just(b"p"), st.integers(0, 50), st.just(1)))
+            ),
+            st.integers(0, 60),
+        ),
+        max_size=12,
+    )
+)
+def test_runs_of_names_are_remembered_as_their_names_would_be(steps: list[Any]) -> None:
+    """A list of names, or a run, is added unless one of them is known; a number is the last that counts."""
+    remembered, expected, last = DeduplicationIndex(1000), dict[bytes, int](), 0
+    for step in steps:
+        if isinstance(step, int):
+            remembered.discard_after(step)
+            expected = {name: number for name, number in expected.items() if number <= step}
+            continue
+        names = step.names() if isinstance(step, NameRun) else list(dict.fromkeys(step))
+        is_new = remembered.contains_none(step if isinstance(step, NameRun) else names)
+        assert is_new == expected.keys().isdisjoint(names)
+        if is_new and isinstance(step, NameRun):
+            remembered.add_run(step, last + 1)
+        elif is_new:
+            remembered.add(names, range(last + 1, last + 1 + len(names)))
+        if is_new:
+            expected.update(zip(names, range(last + 1, last + 1 + len(names)), strict=True))
+            last += len(names)
+    assert len(remembered._young) == len(expected)
+    for name in [*expected, b"p0000000A", b"p0000000a", b"p-0000001", b"", b"p", b"00000001"]:
+        assert remembered.get(name) == expected.get(name)
+
+
+def test_ids_of_a_call_of_our_clients_are_one_run() -> None:
+    ids = MessageIds(VirtualClock()).take(100)
+    run = name_run(text_column(ids))
+    assert run is not None
+    assert [name.decode() for name in run.names()] == ids
+    for wrong in (
+        ids[:50] + ids[51:],
+        [*ids[1:], ids[0]],
+        [*ids[:99], "X" + ids[99][1:]],
+        [each.lower() for each in ids],
+    ):
+        assert name_run(text_column(wrong)) is None
+    for others in (["short"], ["not-a-hexadecimal"], ["0" * 30 + "FFFFFFFF", "0" * 30 + "00000000"]):
+        assert name_run(text_column(others)) is None
+
+
+def test_a_run_of_ids_that_is_sent_again_is_stored_once() -> None:
+    async def first(desk: BrokerHarness) -> None:
+        ids = MessageIds(desk.clock).take(300)
+
+        async def send(part: slice) -> list[int]:
+            batch = to_batch([Message("plain", name.encode()) for name in ids[part]], ids[part], stamp())
+            return offsets_of(await desk.service.send_batch(batch, CALL), len(ids[part]))
+
+        assert await send(slice(0, 100)) == list(range(100))
+        assert await send(slice(0, 100)) == list(range(100))
+        assert await send(slice(50, 200)) == list(range(50, 200))
+        assert await send(slice(90, 95)) == list(range(90, 95))
+        assert await send(slice(200, 205)) == list(range(200, 205))
+        assert await send(slice(199, 300)) == list(range(199, 300))
+        assert desk.core.topic("plain").last_id == 300
+
+    with_harness(first)
 
 
 def test_our_clients_use_batches_and_tell_what_failed(broker: BrokerProcess) -> None:

@@ -19,6 +19,7 @@ from millstream.messaging.broker.delivery.id_ranges import IdRanges, merge_range
 from millstream.messaging.broker.delivery.topic_notifier import TopicNotifier
 from millstream.messaging.broker.limits import GroupSpec, Limits
 from millstream.messaging.broker.names import dead_letter_topic, read_handle, read_handles, write_handle
+from millstream.messaging.broker.storage.deduplication_index import NameRun
 from millstream.messaging.broker.storage.journal import BrokerJournal
 from millstream.messaging.broker.storage.journal_events import (
     Finished,
@@ -172,7 +173,7 @@ class BrokerCore:
         self.notifier.notify(name)
         return ids
 
-    async def publish_columns(self, name: str, names: Sequence[bytes], batch: RecordBatch) -> Sequence[int]:
+    async def publish_columns(self, name: str, names: Sequence[bytes] | NameRun, batch: RecordBatch) -> Sequence[int]:
         """Like :meth:`publish`, of a record batch whose ids of the protocol are *names*."""
         with tracing.span("store", parent=_trace_of_first(batch), topic=name, messages=len(names)):
             ids = await self.topic(name).publish_columns(names, batch)

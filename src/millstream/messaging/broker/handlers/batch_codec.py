@@ -18,6 +18,7 @@ from millstream.messaging.broker.handlers.validation import (
     check_keys,
     check_message_group,
 )
+from millstream.messaging.broker.storage.deduplication_index import DIGITS, NameRun
 from millstream.messaging.broker.storage.wire_codec import (
     DELIVER_AT,
     ENCODING,
@@ -147,6 +148,22 @@ def to_columns(batch: SendBatchRequest, queues: Queues | None) -> pa.RecordBatch
     born = pa.array(np.full(count, batch.born), pa.int64())
     columns = [born, pa.repeat(batch.host, count), keys, _headers(headers, count), to_array(batch.bodies)]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def name_run(ids: ByteColumn) -> NameRun | None:
+    """The valid *ids* as a run of names if they are one, as the ids of a call of our clients are."""
+    if len(ids.lengths) != 1 or ids.lengths[0] < DIGITS:
+        return None
+    table = np.frombuffer(ids.data, np.uint8).reshape(ids.count, -1)
+    digits = table[:, -DIGITS:].tobytes()
+    try:
+        first = int(digits[:DIGITS], 16)
+    except ValueError:
+        return None
+    numbers = np.arange(first, first + ids.count).astype(">u4")  # beyond 2^32 they begin again, and are no run
+    is_counted = first + ids.count <= 1 << 32 and numbers.tobytes().hex().upper().encode() == digits
+    is_run = is_counted and (table[:, :-DIGITS] == table[0, :-DIGITS]).all()
+    return NameRun(ids.data[: ids.lengths[0] - DIGITS], first, ids.count) if is_run else None
 
 
 def to_array(column: ByteColumn) -> pa.Array:

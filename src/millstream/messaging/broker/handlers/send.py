@@ -9,7 +9,13 @@ import msgspec
 
 from millstream.log import Message
 from millstream.messaging.broker.core import BrokerCore
-from millstream.messaging.broker.handlers.batch_codec import is_uniform, to_columns, to_log_messages, to_messages
+from millstream.messaging.broker.handlers.batch_codec import (
+    is_uniform,
+    name_run,
+    to_columns,
+    to_log_messages,
+    to_messages,
+)
 from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
 from millstream.messaging.broker.handlers.validation import check_delivery_time, check_message, check_topic_name
 from millstream.messaging.broker.names import write_recall, write_transaction
@@ -84,7 +90,8 @@ class SendHandler:
             if count < MIN_COLUMNS:
                 ids = await self._core.publish(name, to_log_messages(batch, queues))
             else:
-                ids = await self._core.publish_columns(name, batch.ids.values(), to_columns(batch, queues))
+                names = name_run(batch.ids) or batch.ids.values()
+                ids = await self._core.publish_columns(name, names, to_columns(batch, queues))
         finally:
             self._bytes -= size
         offsets = [ids.start - 1] if isinstance(ids, range) else [number - 1 for number in ids]

@@ -16,7 +16,7 @@ from pyarrow import RecordBatch
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
 from millstream.messaging.async_batcher import AsyncBatcher, Patience
 from millstream.messaging.batch_accumulator import BatchingLimits
-from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex
+from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex, NameRun
 from millstream.messaging.broker.storage.message_cache import MessageCache
 from millstream.messaging.broker.storage.wire_codec import ID
 from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError
@@ -148,7 +148,9 @@ class Topic:
             return await self.publish_columns([_name(message) for message in messages], messages)
         return await self._batcher.submit(messages, count=len(messages))
 
-    async def publish_columns(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+    async def publish_columns(
+        self, names: Sequence[bytes] | NameRun, messages: Sequence[Message] | RecordBatch
+    ) -> Sequence[int]:
         """Like :meth:`publish`, of *messages* whose ids of the protocol are *names*; in one append."""
         writer = self._writer
         try:
@@ -172,7 +174,13 @@ class Topic:
         ends = list(itertools.accumulate(map(len, calls)))
         return [ids[end - len(call) : end] for call, end in zip(calls, ends, strict=True)]
 
-    def _append_new(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+    def _append_new(self, names: Sequence[bytes] | NameRun, messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+        if isinstance(names, NameRun):
+            if self._known.contains_none(names):
+                begin = self._append(messages)
+                self._known.add_run(names, begin)
+                return range(begin, begin + len(names))
+            names = names.names()
         if b"" not in names and len(set(names)) == len(names) and self._known.contains_none(names):
             begin = self._append(messages)
             ids: Sequence[int] = range(begin, begin + len(names))
