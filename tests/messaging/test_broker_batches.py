@@ -136,11 +136,14 @@ def test_a_batch_is_stored_and_given_as_its_messages_would_be(messages: list[Mes
 
 
 def _many(kind: str, count: int) -> list[Message]:
-    """*count* messages: with nothing, with a tag and a key each, or some of them with more than the others."""
+    """*count* messages: with nothing, with a tag and a key each, with tags and bodies of different lengths, or some of
+    them with more than the others."""
     if kind == "bare":
         return [Message("plain", b"%d" % number) for number in range(count)]
     if kind == "tagged":
         return [Message("plain", b"%d" % n, tag=f"ü{n % 3}", keys=(f"key-{n}",)) for n in range(count)]
+    if kind == "uneven":
+        return [Message("plain", b"x" * (1 + n % 9), tag="t" * (1 + n % 3)) for n in range(count)]
     more: list[dict[str, Any]] = [{}, {"properties": {"a": "b"}}, {"keys": ("k", "l")}, {"tag": "t"}]
     return [Message("plain", b"%d" % number, **more[number % len(more)]) for number in range(count)]
 
@@ -160,7 +163,7 @@ def test_a_tick_in_a_run_of_many_messages_is_not_given() -> None:
     with_harness(step)
 
 
-@pytest.mark.parametrize("kind", ["bare", "tagged", "mixed"])
+@pytest.mark.parametrize("kind", ["bare", "tagged", "uneven", "mixed"])
 def test_a_run_of_many_messages_is_given_as_they_would_be_singly_and_counts_as_they_do(kind: str) -> None:
     async def step(desk: BrokerHarness) -> None:
         sent = _many(kind, 300)

@@ -92,8 +92,8 @@ def to_messages(batch: SendBatchRequest) -> list[v2.Message]:
     if not (ids.is_valid and bodies.is_valid and ids.count == bodies.count):
         raise StatusError(
             v2.MESSAGE_CORRUPTED,
-            f"the request has {ids.count:,} message ids but {bodies.count:,} bodies, or not as many bytes as it states: "
-            "send one body for each message",
+            f"the request has {ids.count:,} message ids but {bodies.count:,} bodies, or fewer or more bytes than it "
+            "states: send one body for each message",
         )
     kind: Any = batch.kind
     found = [v2.Message(body=body) for body in bodies.values()]

@@ -6,15 +6,15 @@ so that there is one place that says what such messages look like.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.messaging.broker.names import write_handles
+from millstream.messaging.broker.storage.arrow_buffers import data_of, offsets_of
 from millstream.messaging.broker.storage.wire_codec import GROUP, ID, QUEUE, TAG, TYPE
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ByteColumn, ReceiveBatchResponse, checksum
@@ -43,7 +43,8 @@ class ColumnChunk(msgspec.Struct, frozen=True):
     @property
     def body_bytes(self) -> int:
         """The bytes of all bodies."""
-        return int(pc.sum(pc.binary_length(self.arrow.column("body"))).as_py() or 0)
+        offsets = offsets_of(self.arrow.column("body"))
+        return int(offsets[-1] - offsets[0])
 
 
 def to_columns(run: ColumnChunk, delivered: int) -> ReceiveBatchResponse | None:
@@ -59,51 +60,71 @@ def to_columns(run: ColumnChunk, delivered: int) -> ReceiveBatchResponse | None:
         text="OK",
         delivered=delivered,
         crc=checksum(bodies),
-        ids=_byte_column(headers[ID]),
+        ids=headers[ID],
         handles=ByteColumn(count, [len(handles) // count], handles),
         attempts=[1],
         bodies=bodies,
-        queues=_queues(headers[QUEUE]) if QUEUE in headers else [0],
+        queues=_numbers(headers[QUEUE]) if QUEUE in headers else [0],
         offsets=[first - 1],
         born=_times(arrow.column("event_time")),
         stored=_times(arrow.column("received_at")),
         hosts=_texts(arrow.column("source")),
-        tags=_texts(headers[TAG]) if TAG in headers else [],
+        tags=headers[TAG].texts() if TAG in headers else [],
         keys=[(key,) if key else () for key in _texts(arrow.column("key"))],
-        groups=_texts(headers[GROUP]) if GROUP in headers else [],
+        groups=headers[GROUP].texts() if GROUP in headers else [],
     )
 
 
-def _plain_headers(headers: Any, count: int) -> dict[str, Any] | None:
+def _plain_headers(headers: Any, count: int) -> dict[str, ByteColumn] | None:
     """The values of each header, where all *count* messages have the same plain ones in the same order, else None."""
-    pairs = headers.flatten()
-    width, rest = divmod(len(pairs), count)
-    if rest or not width or (np.diff(_offsets(headers)) != width).any():
+    begin, end = (int(offset) for offset in offsets_of(headers)[[0, -1]])
+    width, rest = divmod(end - begin, count)
+    if rest or not width or (np.diff(offsets_of(headers)) != width).any():
         return None
+    pairs = headers.values.slice(begin, end - begin)  # flatten() releases the interpreter
     names = pairs.field("name")
     row = names[:width].to_pylist()
     if ID not in row or len(set(row)) < width or not _PLAIN.issuperset(row) or not _repeats(names, width):
         return None
-    try:
-        values = pairs.field("value").cast(pa.string())
-    except pa.ArrowInvalid:
+    columns = _every(pairs.field("value"), width)
+    if not all(column.data.isascii() or _is_text(column) for column in columns):
         return None
-    return {name: values.take(pa.array(np.arange(place, len(pairs), width))) for place, name in enumerate(row)}
+    return dict(zip(row, columns, strict=True))
+
+
+def _every(array: Any, width: int) -> list[ByteColumn]:
+    """Columns of the first, the second … of each *width* values of *array*."""
+    offsets = offsets_of(array)
+    lengths = np.diff(offsets).reshape(-1, width)
+    count, ends = len(lengths), [0, *np.cumsum(lengths[0]).tolist()]
+    if (lengths == lengths[0]).all() and all(begin < end for begin, end in itertools.pairwise(ends)):
+        table = np.frombuffer(data_of(array), np.uint8).reshape(count, -1)
+        parts = [(end - begin, table[:, begin:end].tobytes()) for begin, end in itertools.pairwise(ends)]
+        return [ByteColumn(count, [length], data) for length, data in parts]
+    return [_byte_column(array.take(pa.array(np.arange(place, len(array), width)))) for place in range(width)]
+
+
+def _is_text(column: ByteColumn) -> bool:
+    try:
+        column.texts()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _repeats(array: Any, count: int) -> bool:
     """Whether the first *count* values of *array*, text or binary, come again and again, and there is nothing else."""
-    offsets = _offsets(array)
+    offsets = offsets_of(array)
     lengths = np.diff(offsets).reshape(-1, count)
-    data = _data(array, offsets)
+    data = data_of(array)
     return bool((lengths == lengths[0]).all()) and data == data[: lengths[0].sum()] * len(lengths)
 
 
 def _byte_column(array: Any) -> ByteColumn:
-    offsets = _offsets(array)
+    offsets = offsets_of(array)
     lengths = np.diff(offsets)
     is_even = lengths[0] > 0 and bool((lengths == lengths[0]).all())
-    return ByteColumn(len(array), lengths[:1].tolist() if is_even else lengths.tolist(), _data(array, offsets))
+    return ByteColumn(len(array), lengths[:1].tolist() if is_even else lengths.tolist(), data_of(array))
 
 
 def _texts(array: Any) -> list[str]:
@@ -119,18 +140,8 @@ def _times(array: Any) -> list[int]:
     return found
 
 
-def _queues(digits: Any) -> list[int]:
+def _numbers(digits: ByteColumn) -> list[int]:
     """The numbers that the texts *digits* are."""
-    coded = digits.dictionary_encode()
-    found: list[int] = np.array([int(text) for text in coded.dictionary.to_pylist()])[coded.indices.to_numpy()].tolist()
-    return found
-
-
-def _data(array: Any, offsets: npt.NDArray[np.int32]) -> bytes:
-    """The values of *array*, which has these *offsets*, one after the other."""
-    return bytes(memoryview(array.buffers()[2] or b"")[offsets[0] : offsets[-1]])
-
-
-def _offsets(array: Any) -> npt.NDArray[np.int32]:
-    """The offsets of *array*, which is not empty: binary, text or lists."""
-    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+    if digits.lengths == [1] and digits.data.isdigit():
+        return [digit - ord("0") for digit in digits.data]
+    return list(map(int, digits.values()))

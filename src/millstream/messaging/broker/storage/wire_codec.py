@@ -19,6 +19,7 @@ from pyarrow import RecordBatch
 
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.log import Message
+from millstream.messaging.broker.storage.arrow_buffers import data_of
 from millstream.messaging.protocol import v2
 
 PREFIX: Final = "mq:"
@@ -142,7 +143,8 @@ def is_tick(message: Message) -> bool:
 
 def have_ticks(messages: RecordBatch) -> bool:
     """Whether a tick is among *messages* (``MESSAGE_SCHEMA``)."""
-    return pc.index(messages.column("source"), TICK_SOURCE).as_py() >= 0  # type: ignore[no-any-return]
+    sources = messages.column("source")
+    return TICK_SOURCE.encode() in data_of(sources) and pc.index(sources, TICK_SOURCE).as_py() >= 0
 
 
 def message_id(message: Message, known: dict[str, bytes] | None = None) -> str:
