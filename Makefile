@@ -63,7 +63,7 @@ test-long-status: $(VENV)/.dev ## Show the last run, commit and result of each p
 
 screenshots: $(VENV)/.dev ## Write screenshots of all console pages to build/screenshots (1440 and 390 pixels wide, light and dark)
 	@mkdir -p build/screenshots
-	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_browser.py -k "every_page or whole_page"
+	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_every_page.py -k "every_page or whole_page"
 
 check: $(VENV)/.dev ## Run the linters, the type checker and the import contracts
 	$(BIN)/ruff check src tests benchmarks

@@ -145,3 +145,36 @@ def walk_steps(page: Page, served: Served, look: Callable[[str], None]) -> None:
     for name, go in _STEPS.items():
         go(page, served)
         look(name)
+
+
+FOCUS = """
+() => {
+  const each = document.activeElement, style = getComputedStyle(each), box = each.getBoundingClientRect();
+  return {
+    tag: each.tagName, text: (each.textContent || each.id || each.name || "").trim().slice(0, 60),
+    outline: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2, inMain: !!each.closest("main"),
+    inView: box.bottom > 0 && box.top < innerHeight && box.right > 0,
+    order: [...document.querySelectorAll("*")].indexOf(each),
+  };
+}
+"""
+"""What has the focus, and whether that can be seen."""
+
+
+def keyboard_faults(page: Page, most: int = 40) -> list[str]:
+    """What is wrong for people who go through *page* with the Tab key, at most *most* steps: a step that cannot be
+    seen, or steps that do not come in order.
+    """
+    page.evaluate("document.activeElement.blur()")
+    steps: list[dict[str, Any]] = []
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        step = page.evaluate(FOCUS)
+        if step["tag"] == "BODY" or (steps and step["order"] <= steps[0]["order"]):
+            break
+        steps.append(step)
+    faults = [f"cannot be seen: {step}" for step in steps if not (step["outline"] and step["inView"])]
+    orders = [step["order"] for step in steps]
+    if len(orders) <= 3 or orders != sorted(set(orders)):
+        faults.append(f"not in order: {steps}")
+    return faults

@@ -1,14 +1,17 @@
-"""Everybody can read the console and use it without a mouse: contrast (WCAG 2.1 AA), names, and the keyboard."""
+"""Everybody can read the console and use it without a mouse: contrast (WCAG 2.1 AA), and the keyboard.
+
+``test_every_page.py`` looks at the contrast and the names on each page.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from chromium import PAGES, expect, walk_steps
+from chromium import FOCUS, expect, keyboard_faults
 from world import Served
 
 if TYPE_CHECKING:
@@ -31,74 +34,6 @@ DRAWN = ("line", "line2", "series1", "series2", "series3", "series4", "good", "w
 """What is drawn on a card: lines of charts, edges, the mark of the focus."""
 
 TEXT_RATIO, DRAWN_RATIO = 4.5, 3.0
-
-CONTRASTS = """
-() => {
-  const canvas = document.createElement("canvas");
-  canvas.width = canvas.height = 1;
-  const context = canvas.getContext("2d", { willReadFrequently: true });
-  const rgba = (colour) => {
-    context.clearRect(0, 0, 1, 1);
-    context.fillStyle = colour;
-    context.fillRect(0, 0, 1, 1);
-    const [r, g, b, a] = context.getImageData(0, 0, 1, 1).data;
-    return [r, g, b, a / 255];
-  };
-  const over = (top, bottom) => [0, 1, 2].map((n) => top[n] * top[3] + bottom[n] * (1 - top[3])).concat(1);
-  const ground = (element) => {
-    const layers = [];
-    for (let each = element; each; each = each.parentElement) layers.push(rgba(getComputedStyle(each).backgroundColor));
-    return layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255, 1]);
-  };
-  const light = (colour) => {
-    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    const [r, g, b] = colour.slice(0, 3).map((v) => linear(v / 255));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const poor = [];
-  let seen = 0;
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const element = walker.currentNode.parentElement;
-    const style = getComputedStyle(element);
-    const box = element.getBoundingClientRect();
-    const unseen = element.closest(".hidden, .skip, script, style, details:not([open]) > :not(summary), svg, canvas");
-    if (!walker.currentNode.data.trim() || unseen || !box.width || style.visibility === "hidden") continue;
-    let opacity = 1;
-    for (let each = element; each; each = each.parentElement) opacity *= Number(getComputedStyle(each).opacity);
-    const below = ground(element);
-    const colour = rgba(style.color);
-    const lights = [light(over([...colour.slice(0, 3), colour[3] * opacity], below)), light(below)];
-    const ratio = (Math.max(...lights) + 0.05) / (Math.min(...lights) + 0.05);
-    const size = parseFloat(style.fontSize);
-    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
-    seen += 1;
-    const text = walker.currentNode.data.trim().slice(0, 40);
-    if (ratio < (large ? 3 : 4.5)) poor.push(`${ratio.toFixed(2)} ${element.tagName}.${element.className}: ${text}`);
-  }
-  return { seen, poor };
-}
-"""
-
-NAMELESS = """
-() => [...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea")].filter((each) => {
-  const label = each.labels && each.labels.length ? each.labels[0].textContent : "";
-  const name = [each.textContent, each.title, each.ariaLabel, label, each.alt].join("").trim();
-  return !name;
-}).map((each) => each.outerHTML.slice(0, 120))
-"""
-
-FOCUS = """
-() => {
-  const each = document.activeElement, style = getComputedStyle(each), box = each.getBoundingClientRect();
-  return {
-    tag: each.tagName, text: (each.textContent || each.id || each.name || "").trim().slice(0, 60),
-    outline: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2, inMain: !!each.closest("main"),
-    inView: box.bottom > 0 && box.top < innerHeight && box.right > 0,
-    order: [...document.querySelectorAll("*")].indexOf(each),
-  };
-}
-"""
 
 
 def themes() -> Mapping[str, Mapping[str, str]]:
@@ -147,42 +82,6 @@ def test_every_pair_of_colours_of_the_stylesheet_has_enough_contrast(theme: str)
     assert {pair: found for pair, found in drawn.items() if found < DRAWN_RATIO} == {}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_text_of_every_page_can_be_read_and_everything_to_act_on_has_a_name(
-    browser: Browser, served: Served, theme: str
-) -> None:
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
-    page = context.new_page()
-    poor, nameless = dict[str, list[str]](), dict[str, list[str]]()
-    for name, path in PAGES.items():
-        page.goto(served.url + path)
-        found = page.evaluate(CONTRASTS)
-        assert found["seen"] > 30, name
-        poor[name], nameless[name] = found["poor"], page.evaluate(NAMELESS)
-    context.close()
-    assert {name: texts for name, texts in poor.items() if texts} == {}
-    assert {name: elements for name, elements in nameless.items() if elements} == {}
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_same_holds_where_people_sign_in_confirm_and_are_refused(
-    browser: Browser, guarded: Served, theme: str
-) -> None:
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
-    page = context.new_page()
-    found = {}
-
-    def look(name: str) -> None:
-        texts = page.evaluate(CONTRASTS)
-        assert texts["seen"] > 10, name
-        found[name] = [*texts["poor"], *page.evaluate(NAMELESS)]
-        _walk(page, name)
-
-    walk_steps(page, guarded, look)
-    context.close()
-    assert {name: texts for name, texts in found.items() if texts} == {}
-
-
 def test_the_first_key_leads_past_the_menu_and_every_step_is_seen_and_in_order(
     browser: Browser, served: Served
 ) -> None:
@@ -195,9 +94,9 @@ def test_the_first_key_leads_past_the_menu_and_every_step_is_seen_and_in_order(
     page.keyboard.press("Tab")
     assert page.evaluate(FOCUS)["inMain"]
     page.goto(f"{served.url}/queues/duplication-high")
-    _walk(page, "queue", 45)
+    assert keyboard_faults(page, 45) == []
     page.goto(f"{served.url}/policies/local")
-    _walk(page, "policy", 45)
+    assert keyboard_faults(page, 45) == []
     page.close()
 
 
@@ -215,21 +114,6 @@ def test_a_queue_is_found_and_a_form_left_by_keyboard_alone(browser: Browser, se
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text("duplication-high")
     page.close()
-
-
-def _walk(page: Page, name: str, most: int = 40) -> None:
-    """Go through *page* with the Tab key until it begins again: every step is seen, and they come in order."""
-    page.evaluate("document.activeElement.blur()")
-    steps: list[dict[str, Any]] = []
-    for _ in range(most):
-        page.keyboard.press("Tab")
-        step = page.evaluate(FOCUS)
-        if step["tag"] == "BODY" or (steps and step["order"] <= steps[0]["order"]):
-            break
-        steps.append(step)
-    assert [step for step in steps if not (step["outline"] and step["inView"])] == [], name
-    orders = [step["order"] for step in steps]
-    assert len(orders) > 3 and orders == sorted(set(orders)), name
 
 
 def _tab_to(page: Page, text: str) -> None:

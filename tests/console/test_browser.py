@@ -1,42 +1,18 @@
-"""The console in a real browser (Debian's Chromium), on a furnished node: every page, and what people do on them.
-
-With ``MILLSTREAM_SCREENSHOTS=FOLDER`` every page is kept as a picture, light and dark.
-"""
+"""The console in a real browser (Debian's Chromium), on a furnished node: what people do on its pages."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from chromium import PAGES, Watched, expect, pages_of, walk_steps
+from chromium import Watched, expect
 from world import Served, did, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-
-@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.smoke), "dark"])
-def test_every_page_is_whole_without_a_complaint(browser: Browser, served: Served, theme: str) -> None:
-    pictures = os.environ.get("MILLSTREAM_SCREENSHOTS")
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
-    watching = Watched(context)
-    page = watching.page(served.url)
-    expect(page.locator("#live-state")).to_have_text("live")
-    for name, path in pages_of(served).items():
-        response = page.goto(served.url + path)
-        assert response is not None and response.status == 200, path
-        expect(page.locator("h1").first).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than the window"
-        assert page.evaluate(CUT_OFF) == [], path
-        if pictures:
-            Path(pictures).mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=f"{pictures}/{name}-{theme}.png", full_page=True)
-    context.close()
-    assert watching.complaints == [] and watching.hosts == {"127.0.0.1"}
 
 
 def test_a_link_into_a_page_leads_below_the_header(served: Served, watched: Watched) -> None:
@@ -49,109 +25,6 @@ def test_a_link_into_a_page_leads_below_the_header(served: Served, watched: Watc
     header, box = page.locator("header.top").bounding_box(), held.bounding_box()
     assert header and box and page.evaluate("scrollY") > 0
     assert box["y"] >= header["y"] + header["height"], (header, box)
-
-
-@pytest.mark.parametrize("theme", ["light", "dark", "phone-light", "phone-dark"])
-def test_what_comes_before_an_action_or_instead_of_it_is_a_whole_page(
-    browser: Browser, guarded: Served, theme: str
-) -> None:
-    pictures = os.environ.get("MILLSTREAM_SCREENSHOTS")
-    device, _, scheme = theme.rpartition("-")
-    size = {"width": 390, "height": 844} if device else {"width": 1440, "height": 900}
-    context = browser.new_context(viewport=size, color_scheme=scheme, is_mobile=bool(device))  # type: ignore[arg-type]
-    watching = Watched(context)
-    page = context.new_page()
-
-    def look(name: str) -> None:
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is wider than the window"
-        assert page.evaluate(CUT_OFF) == [], name
-        if pictures:
-            page.screenshot(path=f"{pictures}/{name}-{theme}.png", full_page=True)
-
-    walk_steps(page, guarded, look)
-    context.close()
-    refused = [text for text in watching.complaints if "the server responded with a status of" not in text]
-    assert refused == [] and watching.hosts == {"127.0.0.1"}
-
-
-CUT_OFF = """
-() => [...document.querySelectorAll("main .card")].filter((card) => card.querySelector("table"))
-  .filter((card) => card.scrollWidth > card.clientWidth + 1)
-  .map((card) => card.querySelector("h2, h3")?.textContent ?? "card")
-"""
-"""The cards whose tables are cut off at the right."""
-
-FIELDS_CUT_OFF = """
-() => {
-  const right = (box) => box.getBoundingClientRect().right;
-  return [...document.querySelectorAll("main .card :is(input, select, textarea)")]
-    .filter((field) => right(field) > right(field.closest(".card")) + 1).map((field) => field.name);
-}
-"""
-"""The fields of forms that end outside their card."""
-
-SWATCHES_ALONE = """
-() => [...document.querySelectorAll(".legend > span")]
-  .filter((each) => each.getBoundingClientRect().height > 30).map((each) => `${each.innerText} on two lines`)
-"""
-"""The entries of legends of which the colour and the words are on different lines."""
-
-MENU_IN_SIGHT = """
-() => {
-  const here = document.querySelector(".folded summary b")?.getBoundingClientRect();
-  return Boolean(here) && here.width > 0 && here.left >= 0 && here.right <= innerWidth;
-}
-"""
-"""Whether the entry of the menu for this page can be seen."""
-
-TABLES = """
-() => [...document.querySelectorAll("main table")].map((table) => {
-  const csv = ".export a[href*='format=csv']";
-  let near = table;
-  while (near && !near.querySelector(csv)) near = near.parentElement.closest("section, main");
-  const inside = near && near.tagName === "SECTION" ? [...near.querySelectorAll(".export a")] : [];
-  return { table: table.textContent.trim().slice(0, 60), links: inside.map((a) => a.pathname + a.search) };
-})
-"""
-"""Every table of a page, and where it is to be had otherwise."""
-
-
-def test_every_table_leads_to_itself_as_csv_and_as_json(browser: Browser, served: Served) -> None:
-    page = browser.new_page()
-    seen, without = dict[str, int](), list[str]()
-    for name, path in pages_of(served).items():
-        if path.startswith(("/find", "/messages")):  # the steps of a search are JSON alone
-            continue
-        page.goto(served.url + path)
-        for each in page.evaluate(TABLES):
-            if not each["links"]:
-                without.append(f"{name}: {each['table']}")
-            for link in each["links"]:
-                seen[link] = seen[link] if link in seen else served.ask("GET", link)[0]
-    page.close()
-    assert without == []
-    assert {link: status for link, status in seen.items() if status != 200} == {} and len(seen) > 50
-
-
-def test_every_page_can_be_read_on_a_telephone(browser: Browser, served: Served) -> None:
-    pictures = os.environ.get("MILLSTREAM_SCREENSHOTS")
-    context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
-    page = context.new_page()
-    wide = []
-    for name, path in pages_of(served).items():
-        page.goto(served.url + path)
-        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            wide.append(name)
-        wide += [f"{name}: {title}" for title in page.evaluate(CUT_OFF)]
-        if not page.evaluate(MENU_IN_SIGHT):
-            wide.append(f"{name}: the menu does not show where one is")
-        wide += [f"{name}: {field}" for field in page.evaluate(FIELDS_CUT_OFF)]
-        wide += [f"{name}: {words}" for words in page.evaluate(SWATCHES_ALONE)]
-        for theme in ("light", "dark") if pictures else ():
-            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-            page.screenshot(path=f"{pictures}/{name}-phone-{theme}.png", full_page=True)
-    context.close()
-    assert wide == []
 
 
 def test_the_issues_come_first_on_a_telephone_under_a_menu_of_one_row(browser: Browser, served: Served) -> None:
@@ -184,37 +57,6 @@ def test_the_menu_of_a_telephone_opens_without_a_script(browser: Browser, served
     link.click()
     expect(page.locator(".folded summary")).to_have_text("Menu · Dead letters")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    context.close()
-
-
-def test_tables_are_cards_on_a_telephone_without_a_script(browser: Browser, served: Served) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844}, java_script_enabled=False)
-    page, wide = context.new_page(), list[str]()
-    for name, path in pages_of(served).items():
-        page.goto(served.url + path)
-        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            wide.append(name)
-        wide += [f"{name}: {title}" for title in page.evaluate(CUT_OFF)]
-    page.goto(f"{served.url}/queues")
-    cell = page.locator("tbody tr", has_text="duplication-high").locator("td").nth(4)
-    label = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
-    context.close()
-    assert (wide, label) == ([], '"dead"')
-
-
-def test_pages_can_be_read_without_a_script(browser: Browser, served: Served) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(served.url)
-    expect(page.locator(".station")).to_have_count(5)
-    page.get_by_role("link", name="Queues", exact=True).first.click()
-    page.get_by_role("link", name="duplication-high").first.click()
-    expect(page.locator("h1")).to_have_text("duplication-high")
-    for path in PAGES.values():
-        page.goto(served.url + path)
-        expect(page.locator("h1")).to_be_visible()
-        assert len(page.locator("main").inner_text()) > 100, path
-        assert page.locator("main [hx-get]:empty, main .chart:empty").count() == 0, path
     context.close()
 
 
