@@ -77,6 +77,18 @@ def test_the_level_is_ours_and_libraries_are_heard_from_warnings_on(capsys: pyte
     assert [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()] == ["a", "c"]
 
 
+def test_warnings_of_libraries_about_a_stop_and_idle_connections_are_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    start_logging("json", "info")
+    grpc, urllib3 = logging.getLogger("grpc._cython.cygrpc"), logging.getLogger("urllib3.connectionpool")
+    grpc.warning("Aborting method [%s] due to server stop.", "/apache.rocketmq.v2.MessagingService/Telemetry")
+    urllib3.warning("Connection pool is full, discarding connection: %s. Connection pool size: %s", "127.0.0.1", 64)
+    urllib3.warning("Failed to parse headers")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["message"] == "Failed to parse headers"
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

@@ -20,13 +20,19 @@ from millstream.core.secrets import without_secrets
 
 _OURS = "millstream"
 
+_EXPECTED = (
+    ("grpc._cython.cygrpc", "Aborting method"),  # of each client that is connected when the broker stops or moves
+    ("urllib3.connectionpool", "Connection pool is full"),  # to a bucket: as many are kept as S3 clients have at most
+)
+"""Warnings of libraries that need no action, by logger and beginning."""
+
 
 def start_logging(form: str, level: str, *, debug: bool = False, secrets: Collection[str] = ()) -> None:
     """Write log lines of *level* and worse to standard error from now on, in the *form* ``console``, ``json`` or
     ``auto``, which depends on whether that is a terminal; *debug* shows tracebacks to people as well.
 
-    What libraries have to say is written from warnings on. *secrets* are hidden, and so are those in URLs and behind
-    names such as ``password``.
+    What libraries have to say is written from warnings on, except for what is expected. *secrets* are hidden, and so
+    are those in URLs and behind names such as ``password``.
     """
     stop_logging()
     as_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
@@ -97,10 +103,17 @@ class _Lines(logging.StreamHandler[Any]):
     def __init__(self, form: Callable[[logging.LogRecord], str]) -> None:
         super().__init__(sys.stderr)
         self._form = form
-        self.addFilter(lambda record: record.name.partition(".")[0] == _OURS or record.levelno >= logging.WARNING)
+        self.addFilter(_is_shown)
 
     def format(self, record: logging.LogRecord) -> str:
         return self._form(record)
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    if record.name.partition(".")[0] == _OURS:
+        return True
+    is_expected = any(record.name == name and str(record.msg).startswith(text) for name, text in _EXPECTED)
+    return record.levelno >= logging.WARNING and not is_expected
 
 
 def _written() -> list[_Lines]:
