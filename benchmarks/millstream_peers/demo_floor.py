@@ -179,10 +179,9 @@ def main(folder: Path, limit: int | None = None) -> None:
         files = threads.submit(floor.put, "primary", "python-stdlib", standard_library())
         for log, messages in arrivals_of(plan, None):
             floor.publish(log, messages())
-        session = spark.result()
+        session, _ = spark.result(), files.result()
         for log in plan.logs:
             floor.anchor(session, log)
-        files.result()
         for copy in COPIES:
             floor.duplicate(copy)
         assert not floor.sweep(session)
