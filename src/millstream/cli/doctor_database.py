@@ -14,6 +14,7 @@ from millstream.batching.local_state import is_newer
 from millstream.cli.doctor_machine import Check
 from millstream.core.documents import DatabaseDocuments, FileDocument
 from millstream.core.errors import MillstreamError
+from millstream.core.sql import NoDatabaseError
 from millstream.settings import Settings
 
 _MOST_NAMED = 10
@@ -29,6 +30,10 @@ def check_database(settings: Settings) -> Iterator[Check]:
         return
     try:
         engine = open_server(settings.node.database, patience=RetryPolicy(attempts=1), create=False)
+    except NoDatabaseError:
+        if left := left_over_states(settings):
+            yield _left_over(left, settings.folder, moved=False)
+        return
     except MillstreamError:
         return  # which other checks name
     try:
