@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -137,14 +138,41 @@ def test_p7_operations_are_anchored_once_wherever_the_driver_dies_between_commit
         assert (len(set(taken)), said[-1]["code"]) == (3 * people, "not_json")
 
 
-def take(node: Node, bodies: Sequence[bytes], *, skip_failed: bool = False) -> list[Any]:
-    """Take *bodies* in one trigger; what the log of outcomes has then."""
+def take(node: Node, bodies: Sequence[bytes], *, skip_failed: bool = False, per_trigger: int = 100) -> list[Any]:
+    """Take *bodies*; what the log of outcomes has then."""
     registry = node.registry.instance
     with node.logs.store.log(OUTCOMES).writer(PRODUCER) as writer:
         sink = OperationSink(registry.acceptance, writer, node.clock, "asked", skip_failed=skip_failed)
-        part = pa.RecordBatch.from_arrays([pa.array(range(1, len(bodies) + 1)), pa.array(bodies)], names=["id", "body"])
-        sink(Frame(pa.Table.from_batches(check_part([part], registry.versions))), 0)
+        for start in range(0, len(bodies), per_trigger):
+            some = bodies[start : start + per_trigger]
+            ids = pa.array(range(start + 1, start + len(some) + 1))
+            part = pa.RecordBatch.from_arrays([ids, pa.array(some)], names=["id", "body"])
+            sink(Frame(pa.Table.from_batches(check_part([part], registry.versions))), start)
+    return outcomes(node)
+
+
+def outcomes(node: Node) -> list[Any]:
     return [msgspec.json.decode(m.body) for batch in node.logs.store.log(OUTCOMES).read() for m in batch]
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, requests: Sequence[bytes]) -> None:
+    """Let the check of *requests*, or their way into the store, fail with *error*."""
+    check, accept = operations.check_request, OperationStore.accept
+
+    def failing_check(body: bytes, version: Any) -> Any:
+        if body in requests:
+            raise error
+        return check(body, version)
+
+    def failing_accept(store: OperationStore, submissions: Sequence[Any]) -> Any:
+        if any(one.request in requests for one in submissions):
+            raise error
+        return accept(store, submissions)
+
+    if where == "check":
+        monkeypatch.setattr(operations, "check_request", failing_check)
+    else:
+        monkeypatch.setattr(OperationStore, "accept", failing_accept)
 
 
 @pytest.mark.parametrize("where", ["check", "store"])
@@ -152,22 +180,7 @@ def test_an_operation_that_always_fails_is_named_and_can_be_skipped(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(3)]
-    check, accept = operations.check_request, OperationStore.accept
-
-    def failing_check(body: bytes, version: Any) -> Any:
-        if body == made[1]:
-            raise ValueError("odd one")
-        return check(body, version)
-
-    def failing_accept(store: OperationStore, submissions: Sequence[Any]) -> Any:
-        if any(one.request == made[1] for one in submissions):
-            raise ValueError("odd one")
-        return accept(store, submissions)
-
-    if where == "check":
-        monkeypatch.setattr(operations, "check_request", failing_check)
-    else:
-        monkeypatch.setattr(OperationStore, "accept", failing_accept)
+    fail_at(monkeypatch, where, ValueError("odd one"), made[1:2])
     with open_node(tmp_path, VirtualClock()) as node:
         with pytest.raises(PipelineError, match=r"message 2 of log 'asked'.*ValueError: odd one.*--skip-failed"):
             take(node, made)
@@ -176,13 +189,40 @@ def test_an_operation_that_always_fails_is_named_and_can_be_skipped(
     assert "ValueError: odd one" in said[1]["error"]
 
 
-def test_many_operations_that_fail_are_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise ValueError("nothing works")
-
-    monkeypatch.setattr(OperationStore, "accept", fail)
-    made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(9)]
+@pytest.mark.parametrize("where", ["check", "store"])
+@pytest.mark.parametrize("per_trigger", [1, 100])
+def test_many_operations_that_fail_are_not_skipped(
+    where: str, per_trigger: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(12)]
+    fail_at(monkeypatch, where, ValueError("nothing works"), made)
     with open_node(tmp_path, VirtualClock()) as node:
-        with pytest.raises(PipelineError, match=r"message 1 of log 'asked'.*others fail, too"):
-            take(node, made, skip_failed=True)
-        assert list(node.logs.store.log(OUTCOMES).read()) == []
+        with pytest.raises(PipelineError, match=r"message \d of log 'asked'.*others fail, too"):
+            take(node, [*made[:4], b"{", *made[4:]], skip_failed=True, per_trigger=per_trigger)
+        assert len(outcomes(node)) == (8 if per_trigger == 1 else 0)
+
+
+def test_operations_that_fail_between_accepted_ones_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(20)]
+    fail_at(monkeypatch, "check", ValueError("odd one"), made[::2])
+    with open_node(tmp_path, VirtualClock()) as node:
+        said = take(node, made, skip_failed=True)
+    assert [one.get("code") for one in said] == ["internal", None] * 10
+
+
+def test_an_operation_that_the_database_refuses_is_skipped_only_for_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(3)]
+    with open_node(tmp_path, VirtualClock()) as node:
+        with monkeypatch.context() as patched:
+            cause = Exception("cannot execute INSERT in a read-only transaction")
+            fail_at(patched, "store", sa.exc.InternalError("INSERT", {}, cause), made[1:2])
+            with pytest.raises(PipelineError, match=r"message 2 of log 'asked'.*read-only.*correct the cause"):
+                take(node, made, skip_failed=True)
+            assert outcomes(node) == []
+        fail_at(monkeypatch, "store", sa.exc.DataError("INSERT", {}, Exception("value too long")), made[1:2])
+        said = take(node, made, skip_failed=True)
+    assert [one.get("code") for one in said] == [None, "internal", None]

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -34,6 +35,7 @@ from millstream.anchoring.sidetree import RequestError
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
+from millstream.core.sql_failures import describe_sql_failure
 from millstream.log import LogSpec, Writer
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.output.job_folder import JobRecord, log_record
@@ -172,7 +174,8 @@ class OperationSink:
     """Hands what tasks have checked, messages of *log*, to *acceptance*, and writes the results with *writer*.
 
     An operation that fails unexpectedly is a :class:`PipelineError` that names its message, or with *skip_failed* one
-    of those that were refused.
+    of those that were refused. If the database fails, or as many as :data:`MOST_FAULTS` fail and none between them is
+    accepted, the cause is not one operation, and it is an error in either case.
     """
 
     def __init__(
@@ -181,6 +184,7 @@ class OperationSink:
         self._acceptance, self._writer, self._clock = acceptance, writer, clock
         self._log, self._skip_failed = log, skip_failed
         self.taken = self.refused = self.bytes = 0
+        self._failed_since_accepted = 0
 
     def __call__(self, frame: Any, _number: int) -> None:
         """Take one micro-batch of Spark; what was written down before is passed over."""
@@ -197,26 +201,32 @@ class OperationSink:
         """The outcomes of *rows*, as messages."""
         passed = [Submission(**{name: row[name] for name in _FIELDS}) for row in rows if row["code"] is None]
         results = self._submit(passed)
-        faults = sum(result.fault is not None for result in results)
+        has_untried = sum(result.fault is not None for result in results) >= MOST_FAULTS
         outcomes = iter(results)
         for row in rows:
             outcome = next(outcomes) if row["code"] is None else SubmissionResult(code=row["code"], error=row["error"])
-            if outcome.fault is not None:
-                outcome = SubmissionResult(code=_INTERNAL, error=_internal_error(outcome.fault))
-            if outcome.code == _INTERNAL and (not self._skip_failed or faults >= MOST_FAULTS):
-                raise self._failure(row["number"], outcome.error or "", faults)
+            fault = outcome.fault
+            if fault is not None:
+                outcome = SubmissionResult(code=_INTERNAL, error=_internal_error(fault))
+            if outcome.code == _INTERNAL:
+                self._failed_since_accepted += 1
+                is_general = has_untried or self._failed_since_accepted >= MOST_FAULTS or _is_of_database(fault)
+                if is_general or not self._skip_failed:
+                    raise self._failure(row["number"], outcome.error or "", is_general=is_general)
+            elif outcome.status is not None:
+                self._failed_since_accepted = 0
             self.taken += outcome.status is not None
             self.refused += outcome.status is None
             self.bytes += len(row["request"] or b"")
             yield outcome_message(row["number"], outcome)
 
-    def _failure(self, number: int, reason: str, faults: int) -> PipelineError:
-        """The error of the message *number*: a refusal in the log of outcomes would be the last word on it.
+    def _failure(self, number: int, reason: str, *, is_general: bool) -> PipelineError:
+        """The error of the message *number*, which is not refused: no later run would try it again.
 
-        Where many fail, not all of them were tried.
+        *is_general* says that other operations fail for the same cause, or would.
         """
         text = f"the operation in message {number} of log {self._log!r} cannot be decided: {reason}"
-        if faults >= MOST_FAULTS:
+        if is_general:
             return PipelineError(
                 f"{text}; others fail, too: correct the cause, and run the same command again, which continues there"
             )
@@ -234,8 +244,16 @@ class OperationSink:
         return []
 
 
+def _is_of_database(fault: Exception | None) -> bool:
+    """Whether *fault* is one of the database, as a server that only reads after a failover, and not of a value."""
+    return isinstance(fault, sa.exc.DBAPIError) and not isinstance(fault, sa.exc.DataError | sa.exc.IntegrityError)
+
+
 def _internal_error(fault: Exception) -> str:
-    return f"internal error ({type(fault).__name__}: {fault}); please report it with the traceback in the log"
+    if isinstance(fault, sa.exc.DBAPIError) and _is_of_database(fault):
+        return f"the database {describe_sql_failure(fault)}"
+    reason = " ".join(str(fault).split())
+    return f"internal error ({type(fault).__name__}: {reason}); please report it with the traceback in the log"
 
 
 def outcome_message(number: int, outcome: SubmissionResult) -> Message:
