@@ -138,6 +138,10 @@ class DatabaseWorkQueue(ClosesOnExit):
         self._check_open()
         return self._rows.dead(limit, after)
 
+    def find_dead(self, task_id: int) -> DeadTask | None:
+        self._check_open()
+        return self._rows.find_dead(task_id)
+
     def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
         self._check_open()
         revived = self._rows.revive(task_ids, per_second)

@@ -152,6 +152,10 @@ class LogWorkQueue(ClosesOnExit):
         with self._opened():
             return self._state.dead(limit=limit, after=after)
 
+    def find_dead(self, task_id: int) -> DeadTask | None:
+        with self._opened():
+            return self._state.find_dead(task_id)
+
     def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
         with self._opened():
             now = self._clock.now()
@@ -169,7 +173,8 @@ class LogWorkQueue(ClosesOnExit):
 
     def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
         with self._opened():
-            if self._state.dead_body(task_id) != seen:
+            found = self._state.find_dead(task_id)
+            if found is None or found.body != seen:
                 return False
             number = self._apply(Amended([task_id], body))
         self._confirm(number)

@@ -158,6 +158,10 @@ class WorkQueue(Protocol):
         """Up to *limit* dead tasks with ids above *after*, by id."""
         ...
 
+    def find_dead(self, task_id: int) -> DeadTask | None:
+        """The dead task of this id, without a search; None where it is not dead."""
+        ...
+
     def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
         """Make dead tasks ready again, with no attempts counted: those named, or all. Returns how many.
 

@@ -104,10 +104,10 @@ class QueueState:
         """The ids of the tasks that are leased."""
         return [task.id for task in self._tasks.values() if task.state == LEASED]
 
-    def dead_body(self, task_id: int) -> bytes | None:
-        """The body of a dead task; None where it is not dead."""
+    def find_dead(self, task_id: int) -> DeadTask | None:
+        """The dead task of this id; None where it is not dead."""
         task = self._dead.get(task_id)
-        return task.body if task is not None else None
+        return _dead_task(task) if task is not None else None
 
     def dead(self, *, limit: int | None = None, after: int = 0) -> list[DeadTask]:
         """The dead tasks with ids above *after*, by id: all of them, or up to *limit*."""
@@ -116,11 +116,7 @@ class QueueState:
             ids = sorted(self._dead)
             self._dead_ids = self.deaths, ids
         first = bisect_right(ids, after)
-        dead = [self._dead[task_id] for task_id in ids[first : None if limit is None else first + limit]]
-        return [
-            DeadTask(task_id=task.id, body=task.body, attempts=task.attempts, cause=task.cause, died_at=task.due)
-            for task in dead
-        ]
+        return [_dead_task(self._dead[task_id]) for task_id in ids[first : None if limit is None else first + limit]]
 
     def put(self, task_id: int, body: bytes, ready_at: int | None, now: int) -> None:
         """Add a task, ready at once, which is *now*, or at *ready_at* (microseconds)."""
@@ -212,6 +208,10 @@ class QueueState:
         elif task.state == DEAD:
             del self._dead[task.id]
             self.deaths += 1
+
+
+def _dead_task(task: Task) -> DeadTask:
+    return DeadTask(task_id=task.id, body=task.body, attempts=task.attempts, cause=task.cause, died_at=task.due)
 
 
 def _kept(task: Task) -> TaskSnapshot:

@@ -43,6 +43,7 @@ tasks = sa.Table(
     sa.Column("died_at", WHOLE_NUMBER),
     sa.Index("queue_tasks_due", "queue", "dead", "due", "position"),
 )
+_DEAD_COLUMNS = [tasks.c[name] for name in DeadTask.__struct_fields__]
 _CHUNK = 1_000
 UNNOTICED_TASKS = 5_000
 """Up to how many tasks are told of together to a broker that is back."""
@@ -270,10 +271,15 @@ class TaskRows:
 
     def dead(self, limit: int, after: int) -> Sequence[DeadTask]:
         """Up to *limit* dead tasks with ids above *after*, by id."""
-        columns = [tasks.c[name] for name in DeadTask.__struct_fields__]
-        query = sa.select(*columns).where(self._mine, tasks.c.dead, tasks.c.task_id > after)
+        query = sa.select(*_DEAD_COLUMNS).where(self._mine, tasks.c.dead, tasks.c.task_id > after)
         query = query.order_by(tasks.c.task_id).limit(limit)
         return self._database.query(lambda c: [DeadTask(**row) for row in c.execute(query).mappings()])
+
+    def find_dead(self, task_id: int) -> DeadTask | None:
+        """The dead task of this id, by the primary key; None where it is not dead."""
+        query = sa.select(*_DEAD_COLUMNS, tasks.c.dead).where(self._mine, tasks.c.task_id == task_id)
+        row = self._database.query(lambda c: c.execute(query).mappings().first())
+        return DeadTask(**{name: row[name] for name in DeadTask.__struct_fields__}) if row and row["dead"] else None
 
     def _still_held(
         self, connection: sa.Connection, leases: Sequence[Lease], now: int

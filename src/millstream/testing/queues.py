@@ -215,8 +215,9 @@ class WorkQueueConformance(abc.ABC):
         (dead,) = queue.dead()
         assert (dead.task_id, dead.body, dead.attempts) == (task_id, b"poison", 2)
         assert (dead.cause, dead.died_at) == ("ValueError: naïve\nline", died_at)
+        assert queue.find_dead(task_id) == dead
         assert queue.redrive() == 1
-        assert queue.dead() == []
+        assert queue.dead() == [] and queue.find_dead(task_id) is None
         lease = self.one(queue)
         assert (lease.task_id, lease.body, lease.attempts) == (task_id, b"poison", 1)
 
@@ -227,6 +228,7 @@ class WorkQueueConformance(abc.ABC):
         assert queue.discard([*ids, 10**9]) == 2
         assert queue.discard(ids) == 0
         assert queue.dead() == [] and queue.redrive() == 0
+        assert [queue.find_dead(task_id) for task_id in [*ids, 10**9]] == [None] * 4
         assert (queue.depth().ready, queue.depth().dead) == (1, 0)
         assert [lease.body for lease in queue.lease(9, visibility=60)] == [b"good"]
 

@@ -64,6 +64,9 @@ class AuditQueue:
     def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
         return self._queue.dead(limit=limit, after=after)
 
+    def find_dead(self, task_id: int) -> DeadTask | None:
+        return self._queue.find_dead(task_id)
+
     def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
         return self._queue.redrive(task_ids, per_second=per_second)
 

@@ -1,4 +1,4 @@
-"""Which findings are dead letters already, so that each has one of them however often its item is checked."""
+"""Which findings are dead letters already, so that a finding that is made again does not become another one."""
 
 from __future__ import annotations
 
@@ -6,40 +6,44 @@ import hashlib
 
 from millstream.queue.protocol import DeadTask, Lease, WorkQueue
 
-_READ = 1000
+_PAGE = 1000
 
 
 class DeadLetterIndex:
-    """The dead letters of *queue*, by what they say. Only what was added since is read again: there may be many.
+    """The dead letters of *queue*, by body and cause.
 
-    One that another process adds for an older task is not seen: then a finding has two. One that was redriven,
-    discarded or amended does not count.
+    They are read once, at the first question; from then on only those of this process are added, and a question costs
+    one look-up by id at most, however many there are. One that another process adds later is not known here: then a
+    finding can have two. One that was redriven, discarded or amended does not count.
     """
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
-        self._ids: dict[bytes, int] = {}
-        self._last = 0
+        self._ids: dict[bytes, int] | None = None
 
     def has(self, lease: Lease, cause: str) -> bool:
-        """Whether there is a dead letter with the body of *lease* and with *cause* now."""
-        while tasks := self._queue.dead(limit=_READ, after=self._last):
-            for task in tasks:
-                self._ids[_key(task, task.cause)] = task.task_id
-            self._last = tasks[-1].task_id
-        key = _key(lease, cause)
-        known = self._ids.get(key)
-        if known is None:
+        """Whether a dead letter with the body of *lease* and with *cause* is known, and still is one."""
+        ids, key = self._known(), _key(lease, cause)
+        if key not in ids:
             return False
-        found = self._queue.dead(limit=1, after=known - 1)
-        if found and found[0].task_id == known and _key(found[0], found[0].cause) == key:
+        dead = self._queue.find_dead(ids[key])
+        if dead is not None and _key(dead, dead.cause) == key:
             return True
-        del self._ids[key]
+        del ids[key]
         return False
 
     def add(self, lease: Lease, cause: str) -> None:
         """The task of *lease* has become a dead letter with *cause*."""
-        self._ids[_key(lease, cause)] = lease.task_id
+        self._known()[_key(lease, cause)] = lease.task_id
+
+    def _known(self) -> dict[bytes, int]:
+        if self._ids is None:
+            ids, last = dict[bytes, int](), 0
+            while tasks := self._queue.dead(limit=_PAGE, after=last):
+                ids |= {_key(task, task.cause): task.task_id for task in tasks}
+                last = tasks[-1].task_id
+            self._ids = ids
+        return self._ids
 
 
 def _key(task: Lease | DeadTask, cause: str) -> bytes:
