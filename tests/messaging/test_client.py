@@ -27,6 +27,7 @@ from millstream.messaging.client import (
     StartupError,
     TransportError,
 )
+from millstream.messaging.protocol.batch_calls import ACK, RECEIVE
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.waiting import until_async
 
@@ -203,5 +204,46 @@ def test_a_server_that_offers_no_batches_is_read_frame_by_frame(at: str) -> None
             assert await source.receive(1) == []
             with pytest.raises(BadRequestError, match="the invisible duration must be"):
                 await source.receive(1, invisible=0)
+
+    run(test)
+
+
+def test_a_server_that_offers_another_version_of_batches_is_read_frame_by_frame(at: str) -> None:
+    async def test() -> None:
+        async with consumer(at, "g", "frames") as source:
+            (server,) = source.batch_servers
+            settings = source._settings()
+            settings.user_agent.platform = "millstream batches-1"
+            source._keep_settings(server, settings)
+            assert not source.batch_servers
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "read", "problem"),
+    [
+        ("/millstream.broker.v1.Batches/Receive", RECEIVE.read_answer, "unimplemented"),
+        (RECEIVE.path, ACK.read_answer, "the answer cannot be read"),
+    ],
+)
+def test_a_client_reads_frame_by_frame_after_a_call_in_another_format(
+    broker: BrokerProcess, path: str, read: Any, problem: str
+) -> None:
+    topic = f"another-format-{problem.count(' ')}"
+    broker.create_topic(topic)
+
+    async def test() -> None:
+        at = str(broker.place)
+        async with Producer(at, [topic], options=QUICK) as producer, consumer(at, "g", topic) as source:
+            await producer.send_many([Message(topic, b"0"), Message(topic, b"1")])
+            (server,) = source.batch_servers
+            transport = source.transport(server)
+            transport._batches["Receive"] = transport._channel.unary_unary(path, RECEIVE.write_request, read)
+            with pytest.raises(TransportError, match=problem):
+                await source.receive(1, invisible=60)
+            assert not source.batch_servers
+            received = bodies(await source.receive(2, invisible=60))
+            assert received == ([b"0", b"1"] if problem == "unimplemented" else [b"1"])
 
     run(test)

@@ -176,11 +176,15 @@ class Transport:
 
     async def _answer(self, name: str, call: Awaitable[Any], headers: Headers) -> Any:
         try:
-            return await call
+            answer = await call
         except self._failure as error:
             raise self._translated(name, error, headers) from error
         except asyncio.CancelledError as error:
             self._raise_given_up(name, error)
+        if answer is None:  # gRPC's sign that the answer could not be decoded
+            text = f"{name} at {self._target}: the answer cannot be read: check the version of the server"
+            raise TransportError(text, request_id=headers[-1][1], reason="INTERNAL")
+        return answer
 
     def _raise_given_up(self, name: str, error: asyncio.CancelledError) -> NoReturn:
         """A call ends as cancelled also where its connection was closed; that is not a cancellation of the caller."""

@@ -20,11 +20,15 @@ from crc32c import crc32c
 from millstream.core.decoding import prepared
 from millstream.messaging.protocol import v2
 
-BATCH_SERVICE: Final = "millstream.broker.v1.Batches"
+_VERSION: Final = 2
+"""Changes with the format of any request or answer. Then a server of another version has no such calls, instead of
+answering them in a format that the client cannot read, with messages that are already leased."""
+
+BATCH_SERVICE: Final = f"millstream.broker.v{_VERSION}.Batches"
 PLATFORM_PREFIX: Final = "millstream "
 """The prefix of the platform that our clients state, and of the broker's answer to them."""
 
-BATCH_OFFER: Final = PLATFORM_PREFIX + "batches-2"
+BATCH_OFFER: Final = f"{PLATFORM_PREFIX}batches-{_VERSION}"
 
 Result = TypeVar("Result")
 
