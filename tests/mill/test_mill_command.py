@@ -195,6 +195,14 @@ def test_a_policy_is_shown_and_linted(data: Path, mill: Run) -> None:
     assert (code, warned["code"], warned["position"]) == (1, "unknown-store", {"line": 1, "column": 22})
 
 
+def test_a_policy_is_shown_and_linted_without_the_database_of_the_node(
+    data: Path, mill: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_NODE__DATABASE", "postgresql://ada@127.0.0.1:9/node?sslmod=unknown")
+    assert mill("policy", "show")[0] == 0
+    assert mill("policy", "lint") == (0, [])
+
+
 def test_what_is_saved_is_warned_of_at_once_beside_the_policies_of_others(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

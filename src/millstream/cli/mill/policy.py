@@ -56,7 +56,7 @@ def lint(settings: Settings, as_json: bool) -> int:
     """Print probable mistakes in the policies. Exit code 1 if there are any."""
     found = 0
     with Node.open(settings, reads=True) as node:
-        for account, findings in lint_policies(node.policies.current, list(node.stores.providers)).items():
+        for account, findings in lint_policies(node.policies.current, list(settings.store_urls)).items():
             for warned in findings:
                 found += 1
                 if as_json:
@@ -97,7 +97,7 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
 def _warn(node: Node, account: str) -> None:
     """Print probable mistakes in the saved policy of *account*."""
     try:
-        findings = lint_policies(node.policies.current, list(node.stores.providers))[account]
+        findings = lint_policies(node.policies.current, list(node.settings.store_urls))[account]
     except PolicyError as error:
         click.echo(
             f"the policy is saved, but no policy is in force, because that of another account is invalid: {error}",
