@@ -294,6 +294,12 @@ def test_an_option_of_a_url_that_its_driver_does_not_have_is_refused_at_once(url
     assert (clock.monotonic(), "grain" in str(caught.value)) == (0.0, False)
 
 
+def test_a_password_that_the_driver_cannot_send_is_refused_and_no_part_of_it_shown() -> None:
+    with pytest.raises(SqlInputError, match=r"'books' on 127.0.0.1: its driver cannot send a character of") as caught:
+        open_server("mysql://ada:gr\u20acin@127.0.0.1:9/books", VirtualClock())
+    assert "u20ac" not in ascii(str(caught.value)) and caught.value.__suppress_context__
+
+
 BOOKS = sa.Table(
     "books_in_a_row",
     sa.MetaData(),

@@ -134,6 +134,11 @@ def _find_database(
             find(place)
         except sa.exc.DBAPIError as error:
             raise _translated(kind, place, error) from error
+        except UnicodeError:  # its text has the character; PyMySQL sends passwords as Latin-1
+            raise SqlInputError(
+                f"invalid URL of database {place.database!r} on {place.host}: its driver cannot send a character of "
+                "the host, the user name or the password: use ASCII characters only"
+            ) from None
         except (TypeError, ValueError) as error:  # what PyMySQL raises for an option that it does not have
             raise _invalid_option(place, str(error).removeprefix("Connection.__init__() got an ")) from error
 
