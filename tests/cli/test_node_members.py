@@ -43,6 +43,7 @@ from millstream.settings import RelayRole, Settings, StoreSettings
 from millstream.settings.node_settings import NodeSettings
 from millstream.settings.serving import ServeSettings
 from millstream.stores.audit.holders import Holders, HolderState
+from millstream.testing.waiting import until
 from support.statement_counts import statements_of
 
 ROLES = {"batching a": "a", "batching b": "b", "producers": "producers", "upkeep": "upkeep"}
@@ -136,6 +137,25 @@ def test_others_have_the_roles_of_a_process_that_is_stopped_before_it_ends(host:
     settle(two)
     assert two.roles == ROLES.keys() and not one.roles
     assert [one.state(host.clock.now()) for one in two.table.alive()] == ["draining", "alive"]
+
+
+def test_roles_of_a_process_that_is_stopped_end_though_the_database_does_not_answer(host: Host) -> None:
+    one = host.process("one")
+    settle(one)
+
+    def fail(*_: object) -> None:
+        raise sa.exc.OperationalError("SELECT 1", None, OSError("connection refused"))
+
+    with one.scheduler:
+        sa.event.listen(host.engine, "before_cursor_execute", fail)
+        one.scheduler.stop()
+        until(lambda: not one.roles, "the end of the roles", seconds=5)
+    assert all(role.ended for role in one.all.values())
+    sa.event.remove(host.engine, "before_cursor_execute", fail)
+    two = host.process("two")
+    host.clock.advance(16.0)
+    settle(two)
+    assert two.roles == ROLES.keys()
 
 
 def test_a_step_that_changes_nothing_reads_the_tables_once(host: Host) -> None:

@@ -122,7 +122,12 @@ class RoleScheduler:
             self._unrecorded.add(name)
 
     def _end(self, names: list[str], *, release: bool = True) -> None:
-        """End the roles *names*, all at once, and then give their leases back."""
+        """End the roles *names*, all at once, and then give their leases back.
+
+        If a lease cannot be given back, all leases that are left expire: they are not renewed. Raises its error once
+        all roles have ended.
+        """
+        failure: Exception | None = None
         for name in names:
             self._running[name][1].stop()
         for name in names:
@@ -130,9 +135,15 @@ class RoleScheduler:
             role.end()
             del self._running[name]
             self._membership.give_up(name)
-            if release:
-                self._membership.leases.release(lease, unowned_since=lambda now: now)
-                _log.info("gave up the role %s", name)
+            if release and failure is None:
+                try:
+                    self._membership.leases.release(lease, unowned_since=lambda now: now)
+                except Exception as error:
+                    failure = error
+                else:
+                    _log.info("gave up the role %s", name)
+        if failure is not None:
+            raise failure
 
     def _stop_all(self) -> None:
         for role in self.running.values():
@@ -176,10 +187,12 @@ class RoleScheduler:
     def _hand_over(self) -> None:
         """Let other members have the roles now: this process may do other work for long before it ends."""
         try:
-            self._membership.drain()
-            self._end(list(self._running), release=not self._membership.is_lost)
+            try:
+                self._membership.drain()
+            finally:  # if the database does not answer, the roles end all the same, and their leases expire
+                self._end(list(self._running), release=not self._membership.is_lost)
         except Exception as error:  # the end of the block tries again
-            _log.warning("could not give up the roles of this process yet: %s", error)
+            _log.warning("could not give up the roles of this process in order: %s", error)
 
 
 def may_pass(error: Exception) -> bool:
