@@ -453,7 +453,6 @@ def test_members_are_listed_and_drained_by_commands(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     one = host.process("one")
-    one.membership.listens("console", "127.0.0.1:8460")
     settle(one)
     monkeypatch.setattr(millstream.node.members.node_members.NodeMembers, "is_shared", True)
     monkeypatch.setattr(millstream.node.members.node_members.NodeMembers, "table", one.table)
@@ -466,11 +465,15 @@ def test_members_are_listed_and_drained_by_commands(
 
     member = one.membership.id
     assert ask("ls") == f"{member}  alive, last seen 0 s ago  1  batching a, batching b, producers, upkeep\n"
+    for has_console in (False, True):
+        if has_console:
+            one.membership.listens("console", "127.0.0.1:8460")
+            settle(one)
+        assert run(["status", "--data", str(tmp_path / "node")]) in (0, 1)
+        shown = capsys.readouterr().out
+        assert f"member {member}  alive, last seen 0 s ago" in shown
+        assert ("not monitored" in shown) != has_console, "the console of the member sends alarms, in another folder"
     assert "console    127.0.0.1:8460" in ask("info", member)
-    assert run(["status", "--data", str(tmp_path / "node")]) in (0, 1)
-    shown = capsys.readouterr().out
-    assert f"member {member}  alive, last seen 0 s ago" in shown
-    assert "not monitored" not in shown, "the member sends alarms, though no process serves this folder"
     assert json.loads(ask("ls", "--json"))["state"] == "alive"
     assert ask("drain", member) == f"{member} gives its roles up, and takes none\n"
     settle(one)

@@ -231,13 +231,15 @@ def _require_no_members(settings: Settings) -> None:
 
 
 def member_lines(opened: Node) -> tuple[Sequence[str], bool]:
-    """A line for each member that serves the node *opened*, and whether one of them monitors it; neither if its tables
-    are in a file."""
+    """A line for each member that serves the node *opened*, and whether one of them has a console, which monitors the
+    node; neither if its tables are in a file."""
     if not opened.databases.members.is_shared:
         return (), False
     table = opened.databases.members.table
     now, members = table.time(), table.alive()
-    is_monitored = any(one.state(now) in ("alive", "draining") for one in members)
+    is_monitored = any(
+        "console" in one.details.addresses and one.state(now) in ("alive", "draining") for one in members
+    )
     return [f"member {_line(member, now)}" for member in members], is_monitored
 
 

@@ -146,7 +146,7 @@ def _protected_spaces(node: Node, verdict: Verdict, now: int) -> list[SpaceStatu
 
 
 def verdict_lines(verdict: Verdict, *, is_monitored: bool) -> Iterator[str]:
-    """*verdict* for people; *is_monitored* is whether a process serves the node, and sends alarms."""
+    """*verdict* for people; *is_monitored* is whether a process with a console serves the node, and sends alarms."""
     for one in verdict.unknown:
         yield f"UNKNOWN  {one.what}"
         yield f"  what to do: {one.todo}"
@@ -157,8 +157,8 @@ def verdict_lines(verdict: Verdict, *, is_monitored: bool) -> Iterator[str]:
         yield f"  what to do: {issue.todo}"
     if not is_monitored:
         yield (
-            "not monitored: no process serves this node, so no alarms are sent except by a running "
-            "`millstream mill work`; see `millstream serve`"
+            "not monitored: no console of this node is running, so alarms are sent only by running workers "
+            "(`serve.workers` or `millstream mill work`); see `millstream serve`"
         )
     if verdict.ok:
         yield "no problem is known"
