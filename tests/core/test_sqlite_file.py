@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from millstream.core.sqlite_file import DatabaseFileError, explain_errors, open_database, require_database
+from millstream.core.sqlite_file import DatabaseFileError, explain_errors, explained, open_database, require_database
 
 
 def _make(path: Path, table: str = "mill_items") -> None:
@@ -71,6 +71,16 @@ def test_errors_of_the_file_say_what_to_do(tmp_path: Path, name: str, query: str
     with pytest.raises(DatabaseFileError, match=said), engine.begin() as connection:
         connection.exec_driver_sql(statement)
     engine.dispose()
+
+
+def test_a_file_that_cannot_grow_is_said_to_be_one_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE node_t (a)")
+        connection.execute("PRAGMA max_page_count=2")
+        said = r"node\.db cannot be written \(.* full\): free some space"
+        with pytest.raises(DatabaseFileError, match=said), explained(path):
+            connection.execute("INSERT INTO node_t VALUES (zeroblob(100000))")
 
 
 def test_the_connection_that_was_used_last_is_used_next(tmp_path: Path) -> None:

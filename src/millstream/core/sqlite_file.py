@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -24,6 +24,13 @@ _REASONS = {
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "give this user the right to read and write the file and its folder"),
     sqlite3.SQLITE_READONLY: ("cannot be written", "give this user the right to write the file and its folder"),
     sqlite3.SQLITE_PERM: ("cannot be opened", "give this user the right to read and write the file and its folder"),
+}
+_DISK_REASONS = {
+    sqlite3.SQLITE_FULL: ("cannot be written", "free some space on its disk"),
+    sqlite3.SQLITE_IOERR: (
+        "cannot be read or written",
+        "free some space if its disk is full, or check the disk for errors",
+    ),
 }
 
 
@@ -81,11 +88,7 @@ def explained(path: Path, if_damaged: str = _DAMAGED) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        explanation = _explain(path, error, if_damaged)
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            explanation = DatabaseFileError(
-                f"{path} cannot be read ({error}): free some space if its disk is full, or check the disk for errors"
-            )
+        explanation = _explain(path, error, if_damaged, _REASONS | _DISK_REASONS)
         if explanation is None:
             raise
         raise explanation from error
@@ -104,8 +107,10 @@ def explain_errors(engine: sa.Engine, path: Path, *, if_damaged: str = _DAMAGED)
     sa.event.listen(engine, "handle_error", explain)
 
 
-def _explain(path: Path, error: BaseException, if_damaged: str) -> DatabaseFileError | None:
-    found = _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+def _explain(
+    path: Path, error: BaseException, if_damaged: str, reasons: Mapping[int, tuple[str, str]] = _REASONS
+) -> DatabaseFileError | None:
+    found = reasons.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
     return None if found is None else DatabaseFileError(f"{path} {found[0]} ({error}): {found[1] or if_damaged}")
 
 
