@@ -203,6 +203,14 @@ def test_a_policy_is_shown_and_linted_without_the_database_of_the_node(
     assert mill("policy", "lint") == (0, [])
 
 
+def test_a_mistyped_store_is_named_with_those_that_are_configured(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["mill", "report", "oen", "s"], ["restore", "s", "--test", "--from", "oen"]):
+        assert run([*command, "--data", str(data)]) == 3
+        assert "unknown store 'oen'; the configured stores are one, three, two" in capsys.readouterr().err
+
+
 def test_what_is_saved_is_warned_of_at_once_beside_the_policies_of_others(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

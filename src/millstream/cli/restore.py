@@ -17,7 +17,7 @@ from millstream.cli.parameter_types import Timestamp
 from millstream.cli.progress import drawn
 from millstream.cli.restore_target import open_target
 from millstream.core.amounts import size_text
-from millstream.mill.errors import UnknownSpaceError, UnknownStoreError
+from millstream.mill.errors import UnknownSpaceError
 from millstream.mill.restore.listing import ItemListing, RestorableItem
 from millstream.mill.restore.past import PastListing
 from millstream.mill.restore.restorer import RestoredItem, RestoreOutcome, Restorer, sample
@@ -138,9 +138,8 @@ def restore(
 
 
 def _require_known(node: Node, space: str, store: str | None) -> None:
-    if store is not None and store not in node.stores.providers:
-        known = ", ".join(sorted(node.stores.providers))
-        raise UnknownStoreError(f"unknown store {store!r}; the configured stores are {known}")
+    if store is not None:
+        node.stores.providers.require(store)
     spaces = {name for _, name in (*node.stores.manifest.spaces(), *node.mill.audit.log.spaces())}
     if space not in spaces:
         raise UnknownSpaceError(

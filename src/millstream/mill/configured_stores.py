@@ -63,14 +63,17 @@ class ConfiguredStores(Mapping[str, Store]):
         self.clock = clock
 
     def __getitem__(self, store: str) -> Store:
-        try:
-            found = self._stores[store]
-        except KeyError:
-            known = ", ".join(sorted(self._stores)) or "none"
-            raise UnknownStoreError(f"unknown store {store!r}; the configured stores are {known}", store) from None
+        self.require(store)
+        found = self._stores[store]
         if self._mount_check is not None:
             self._mount_check.require(store, found, lambda: self.call(found.spaces))
         return found
+
+    def require(self, store: str) -> None:
+        """Raise :class:`UnknownStoreError` if *store* is not configured."""
+        if store not in self._stores:
+            known = ", ".join(sorted(self._stores)) or "none"
+            raise UnknownStoreError(f"unknown store {store!r}; the configured stores are {known}", store)
 
     def items(self) -> ItemsView[str, Store]:
         return self._stores.items()

@@ -8,7 +8,7 @@ import click
 
 from millstream.core.shown_commands import arguments
 from millstream.mill.configured_stores import is_system
-from millstream.mill.errors import PolicyError, UnknownSpaceError, UnknownStoreError
+from millstream.mill.errors import PolicyError, UnknownSpaceError
 from millstream.node import Node
 from millstream.stores import StoreError
 
@@ -29,10 +29,8 @@ def chosen_spaces(
     spaces are left out. With *asked* a space that the policies copy to a store counts as one, whether it is there or
     not.
     """
-    if store is not None and store not in node.stores.providers:
-        raise UnknownStoreError(
-            f"unknown store {store!r}; the configured stores are {', '.join(sorted(node.stores.providers))}"
-        )
+    if store is not None:
+        node.stores.providers.require(store)
     recorded = set(node.stores.manifest.spaces())
     present = {*node.stores.providers, *(name for name, _ in recorded)}  # of retired stores there is only history
     known = recorded | {place for place in known if place[0] in present}
