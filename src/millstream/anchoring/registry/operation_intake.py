@@ -27,6 +27,9 @@ from millstream.core.sql import current_patience, waiting_with
 MOST_FAULTS = 8
 """Operations of a commit that fail unexpectedly before the rest is taken for undecidable, too."""
 
+INTERNAL = "internal"
+"""The code of the result of a request that could not be decided because of an unexpected exception."""
+
 COUNT_SECONDS = 1.0
 """Maximum age in seconds of the count of open operations that back-pressure uses."""
 
@@ -60,7 +63,7 @@ class SubmissionResult(msgspec.Struct, frozen=True):
     @classmethod
     def undecided(cls, fault: Exception) -> SubmissionResult:
         """The result of a request that the unexpected *fault* prevented."""
-        return cls(code="internal", error="internal error of the registry: see the log of its process", fault=fault)
+        return cls(code=INTERNAL, error="internal error of the registry: see the log of its process", fault=fault)
 
     def result(self) -> OperationStatus:
         """The status. Raises :class:`~millstream.anchoring.sidetree.RequestError` for what was refused, and the

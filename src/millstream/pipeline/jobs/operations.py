@@ -29,7 +29,7 @@ from millstream.anchoring.registry import (
     SubmissionResult,
     TooManyOpenError,
 )
-from millstream.anchoring.registry.operation_intake import MOST_FAULTS, check_request
+from millstream.anchoring.registry.operation_intake import INTERNAL, MOST_FAULTS, check_request
 from millstream.anchoring.registry.states import Submission
 from millstream.anchoring.sidetree import RequestError
 from millstream.core.canonical import canonical_json
@@ -63,9 +63,6 @@ GROUP = 5_000
 """The most operations that the registry takes in one transaction."""
 
 _FIELDS = Submission.__struct_fields__
-
-_INTERNAL = "internal"
-"""The code of an operation that fails unexpectedly."""
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +164,7 @@ def _checked(body: bytes, version: ProtocolVersion) -> dict[str, Any]:
         return {"code": error.code, "error": str(error)}
     except Exception as error:  # the driver says which message it is
         _log.exception("an operation cannot be checked")
-        return {"code": _INTERNAL, "error": _internal_error(error)}
+        return {"code": INTERNAL, "error": _internal_error(error)}
 
 
 class OperationSink:
@@ -207,8 +204,8 @@ class OperationSink:
             outcome = next(outcomes) if row["code"] is None else SubmissionResult(code=row["code"], error=row["error"])
             fault = outcome.fault
             if fault is not None:
-                outcome = SubmissionResult(code=_INTERNAL, error=_internal_error(fault))
-            if outcome.code == _INTERNAL:
+                outcome = SubmissionResult(code=INTERNAL, error=_internal_error(fault))
+            if outcome.code == INTERNAL:
                 self._failed_since_accepted += 1
                 is_general = has_untried or self._failed_since_accepted >= MOST_FAULTS or _is_of_database(fault)
                 if is_general or not self._skip_failed:
