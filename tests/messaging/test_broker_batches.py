@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+from datetime import UTC
 from typing import Any
 
 import msgspec
@@ -237,6 +238,34 @@ def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
         ):
             assert (await desk.service.send_batch(msgspec.structs.replace(good, **change), CALL)).code == code
         assert desk.core.topic("plain").last_id == before == len(wrong)
+
+    with_harness(step)
+
+
+@pytest.mark.parametrize("born", [3 * 10**17, 2**63, -(2**63)])
+@pytest.mark.parametrize("count", [2, 100])
+def test_a_batch_born_in_no_year_of_the_protocol_is_refused_alone(born: int, count: int) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        wrong = msgspec.structs.replace(batch_of(_many("bare", count)), born=born)
+        answer, other = await asyncio.gather(desk.service.send_batch(wrong, CALL), desk.send("plain", b"other"))
+        assert answer.code == v2.BAD_REQUEST
+        assert {code for code, _ in answer.refused.values()} == {v2.BAD_REQUEST}
+        assert other.status.code == v2.OK
+        assert desk.core.topic("plain").last_id == 1
+
+    with_harness(step)
+
+
+def test_a_time_that_no_datetime_has_is_received_as_the_nearest_one_that_has() -> None:
+    times = [3 * 10**17, -(10**17), BORN]
+
+    async def step(desk: BrokerHarness) -> None:
+        await desk.core.topic("plain").publish([Stored(b"x", event_time=time) for time in times])
+        batch = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
+        in_batch = [message.born_at for message in from_batch(batch, "plain", HERE)]
+        singly = [from_wire(frame, HERE).born_at for frame in await desk.receive("h", "plain")]
+        assert in_batch == singly
+        assert [(moment.year, moment.tzinfo) for moment in in_batch] == [(9999, UTC), (1, UTC), (2023, UTC)]
 
     with_harness(step)
 

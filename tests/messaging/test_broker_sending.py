@@ -9,7 +9,7 @@ import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogSpec, Message, open_store
-from millstream.messaging.broker.handlers.validation import check_properties
+from millstream.messaging.broker.handlers.validation import MAX_BORN, MIN_BORN, check_properties
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -50,6 +50,36 @@ def test_every_message_that_cannot_be_is_refused_with_its_status() -> None:
             assert response.status.code == code, (topic, system, response.status)
             assert response.entries[0].status.code == code
         assert desk.core.topic("plain").last_id == desk.core.topic("ordered").last_id == 0
+
+    with_harness(step)
+
+
+@pytest.mark.parametrize("seconds", [2**63 - 1, -(2**63), MAX_BORN // MICROSECONDS + 1, MIN_BORN // MICROSECONDS - 1])
+def test_a_message_born_in_no_year_of_the_protocol_is_refused_alone(seconds: int) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        request = v2.SendMessageRequest()
+        for number in range(2):
+            message = request.messages.add(body=b"%d" % number)
+            message.topic.name, message.system_properties.message_id = "plain", f"m-{number}"
+        request.messages[1].system_properties.born_timestamp.seconds = seconds
+        answer, other = await asyncio.gather(desk.service.send_message(request, CALL), desk.send("plain", b"other"))
+        assert [entry.status.code for entry in answer.entries] == [v2.OK, v2.BAD_REQUEST]
+        assert other.status.code == v2.OK
+        assert sorted(bodies(await desk.receive("g", "plain"))) == [b"0", b"other"]
+
+    with_harness(step)
+
+
+@pytest.mark.parametrize("time", [MIN_BORN, -1, 1, MAX_BORN])
+def test_a_message_born_in_any_other_year_keeps_its_time(time: int) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        request = v2.SendMessageRequest(messages=[v2.Message(body=b"x")])
+        (message,) = request.messages
+        message.topic.name, message.system_properties.message_id = "plain", "m"
+        message.system_properties.born_timestamp.FromMicroseconds(time)
+        assert (await desk.service.send_message(request, CALL)).status.code == v2.OK
+        (received,) = await desk.receive("g", "plain")
+        assert received.system_properties.born_timestamp.ToMicroseconds() == time
 
     with_harness(step)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import ClientError, ServerFailedError, code_error
-from millstream.messaging.client.message import Message, MessageStamp, Receipt, Received, unpack
+from millstream.messaging.client.message import Message, MessageStamp, Receipt, Received, to_datetime, unpack
 from millstream.messaging.client.route import Queue
 from millstream.messaging.protocol.batch_calls import (
     ReceiveBatchResponse,
@@ -19,8 +19,6 @@ from millstream.messaging.protocol.batch_calls import (
     checksum,
     text_column,
 )
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_batch(messages: Sequence[Message], ids: Sequence[str], stamp: MessageStamp) -> SendBatchRequest:
@@ -82,7 +80,7 @@ def from_batch(batch: ReceiveBatchResponse, topic: str, endpoints: Endpoints) ->
         _spread(_moments(batch.born), None),
         _spread(batch.hosts, ""),
         _spread(_moments(batch.stored), None),
-        _spread([moment if moment > _EPOCH else None for moment in _moments(batch.due)], None),
+        _spread([to_datetime(due) if due > 0 else None for due in batch.due], None),
         _spread(batch.queues, 0),
         consecutive_offsets(batch.offsets, count),
         itertools.repeat(endpoints),
@@ -106,5 +104,5 @@ def consecutive_offsets(offsets: Sequence[int], count: int) -> Sequence[int]:
 
 def _moments(times: Sequence[int]) -> Sequence[datetime]:
     """*times* (microseconds) as moments; messages that were stored together have one time."""
-    known = {time: _EPOCH + timedelta(microseconds=time) for time in set(times)}
+    known = {time: to_datetime(time) for time in set(times)}
     return [known[time] for time in times]

@@ -189,8 +189,13 @@ def unpack(body: bytes) -> bytes | None:
         return None
 
 
-def _moment(stamp: Any) -> datetime:
+def to_datetime(time: int) -> datetime:
+    """*time* (microseconds) in UTC; one that no :class:`datetime` can have is the first or the last that one can."""
     try:
-        return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
-    except OverflowError:  # no year that Python knows
-        return datetime.max.replace(tzinfo=UTC) if stamp.seconds > 0 else datetime.min.replace(tzinfo=UTC)
+        return _EPOCH + timedelta(microseconds=time)
+    except OverflowError:
+        return (datetime.max if time > 0 else datetime.min).replace(tzinfo=UTC)
+
+
+def _moment(stamp: Any) -> datetime:
+    return to_datetime(stamp.seconds * 1_000_000 + stamp.nanos // 1000)

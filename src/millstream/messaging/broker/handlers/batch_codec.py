@@ -13,6 +13,7 @@ from millstream.core.message import HEADER_TYPE, MESSAGE_SCHEMA, Message
 from millstream.messaging.broker.handlers.receive import DeliveredMessage
 from millstream.messaging.broker.handlers.validation import (
     MAX_BODY,
+    MAX_BORN,
     MAX_ID_CHARACTERS,
     check_ids,
     check_keys,
@@ -31,6 +32,7 @@ from millstream.messaging.broker.storage.wire_codec import (
     TYPE,
     message_id,
     properties,
+    set_time,
 )
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -57,7 +59,7 @@ def is_uniform(batch: SendBatchRequest) -> bool:
     count, lengths = batch.ids.count, batch.bodies.lengths
     if (
         not count
-        or batch.born <= 0
+        or not 0 < batch.born <= MAX_BORN
         or not (batch.ids.is_valid and batch.bodies.is_valid and batch.bodies.count == count)
         or any(len(column) not in (0, count) for column in (batch.tags, batch.keys))
         or any(batch.properties)
@@ -101,7 +103,7 @@ def to_messages(batch: SendBatchRequest) -> list[v2.Message]:
         system = message.system_properties
         system.message_id, system.message_type, system.message_group = name, kind, batch.group
         system.born_host = batch.host
-        system.born_timestamp.FromMicroseconds(batch.born)
+        set_time(system.born_timestamp, batch.born)
     for message, tag in zip(found, batch.tags, strict=False):
         message.system_properties.tag = tag
     for message, keys in zip(found, batch.keys, strict=False):

@@ -11,7 +11,7 @@ from millstream.core.amounts import format_duration
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.names import enum_name
 from millstream.messaging.broker.storage.topic import TopicSpec
-from millstream.messaging.broker.storage.wire_codec import PREFIX
+from millstream.messaging.broker.storage.wire_codec import PREFIX, born_at
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 
@@ -20,6 +20,9 @@ MAX_PROPERTIES: Final = 128
 MAX_PROPERTY_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 63
 MAX_ID_CHARACTERS: Final = 255
+MIN_BORN: Final = -62_135_596_800_000_000
+MAX_BORN: Final = 253_402_300_799_999_999
+"""The first and the last microsecond that a timestamp of the protocol can have: years 1 to 9999."""
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,120}")
@@ -83,6 +86,7 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
     if message.user_properties:
         check_properties(message.user_properties)
     check_ids((system.message_id,))
+    check_born(born_at(system))
     group, tag, keys = system.message_group, system.tag, system.keys
     if group:
         check_message_group(group)
@@ -199,6 +203,16 @@ def check_ids(message_ids: Sequence[str]) -> None:
             v2.ILLEGAL_MESSAGE_ID,
             f"the message id {longest[:80]!r}… has {len(longest):,} characters; the limit is {MAX_ID_CHARACTERS}: "
             "shorten the id",
+        )
+
+
+def check_born(time: int) -> None:
+    """Raise BAD_REQUEST unless a message can be born at *time* (microseconds; 0: it does not say)."""
+    if not MIN_BORN <= time <= MAX_BORN:
+        raise StatusError(
+            v2.BAD_REQUEST,
+            f"the born timestamp of the message, {time / 1e6:,.0f} seconds since 1970, is not in the years 1 to 9999: "
+            "send seconds, not milliseconds, and check the clock of the client",
         )
 
 

@@ -74,9 +74,15 @@ def to_log(message: v2.Message, kind: int, queue: int | None) -> Message:
         headers += [(KEY, key.encode()) for key in keys[1:]]
     if pairs:
         headers += [(name, value.encode()) for name, value in pairs.items()]
+    return Message(
+        message.body, keys[0] if keys else "", system.born_host, born_at(system) or None, None, tuple(headers)
+    )
+
+
+def born_at(system: v2.SystemProperties) -> int:
+    """When a message was born, in microseconds; 0 where it does not say."""
     born = system.born_timestamp
-    time = born.seconds * 1_000_000 + born.nanos // 1000 or None
-    return Message(message.body, keys[0] if keys else "", system.born_host, time, None, tuple(headers))
+    return born.seconds * 1_000_000 + born.nanos // 1000
 
 
 def to_wire(message: Message, frame: DeliveryInfo) -> v2.Message:
@@ -94,8 +100,8 @@ def to_wire(message: Message, frame: DeliveryInfo) -> v2.Message:
     digest.type = v2.MD5
     digest.checksum = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper()
     system.born_host = message.source
-    _set_time(system.born_timestamp, message.event_time or 0)
-    _set_time(system.store_timestamp, message.received_at or 0)
+    set_time(system.born_timestamp, message.event_time or 0)
+    set_time(system.store_timestamp, message.received_at or 0)
     system.queue_offset = max(message.id - 1, 0)
     system.queue_id = int(known.get(QUEUE, b"0"))
     if message.key:
@@ -159,7 +165,7 @@ def _set_optional(system: v2.SystemProperties, known: dict[str, bytes]) -> None:
     if GROUP in known:
         system.message_group = known[GROUP].decode()
     if DELIVER_AT in known:
-        _set_time(system.delivery_timestamp, int(known[DELIVER_AT]))
+        set_time(system.delivery_timestamp, int(known[DELIVER_AT]))
     if TRACE in known:
         system.trace_context = known[TRACE].decode()
     if DEAD_TOPIC in known:
@@ -171,10 +177,10 @@ def _set_delivery(system: v2.SystemProperties, frame: DeliveryInfo) -> None:
     if frame.handle:
         system.receipt_handle = frame.handle
         system.delivery_attempt = frame.attempt
-        _set_time(system.invisible_duration, frame.invisible)
+        set_time(system.invisible_duration, frame.invisible)
 
 
-def _set_time(target: Any, microseconds: int) -> None:
+def set_time(target: Any, microseconds: int) -> None:
     """Set a timestamp or a duration of the protocol; its own methods take ten times as long."""
     target.seconds, rest = divmod(microseconds, 1_000_000)
     target.nanos = rest * 1000
