@@ -17,6 +17,10 @@ from serving_nodes import Serving, open_node
 
 from millstream.cli.main import run
 from millstream.core.writers_lock import SCHEMA_VERSION
+from millstream.mill.reports.archive import reports_of
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.member_reports import take_over
+from millstream.mill.reports.table import ReportTable
 from millstream.node import Node
 from millstream.node.members.members_status import MemberDetails
 from millstream.node.members.membership import Membership
@@ -30,6 +34,8 @@ lease = "3s"
 [queue]
 broker = "amqp://127.0.0.1:1"
 """
+
+SETTING_OF_STORES = '[stores.primary]\nurl = "file://{data}/primary"\n'
 
 
 @pytest.mark.served
@@ -91,24 +97,52 @@ def test_a_process_that_waits_for_older_members_can_be_stopped(tmp_path: Path, p
 def test_reports_that_an_early_release_wrote_to_the_folder_of_a_member_are_not_missing(
     tmp_path: Path, postgresql: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stores = '[stores.primary]\nurl = "file://{data}/primary"\n'
-    settings, here = tmp_path / "millstream.toml", ["--data", str(tmp_path)]
-    settings.write_text(stores)
-    (tmp_path / "letter").write_text("a letter")
-    assert run(["store", "put", "primary", "letters", str(tmp_path / "letter"), "--create", *here]) == 0
-    for _ in range(2):
-        run(["mill", "check", *here])
+    here = _checked_node(tmp_path, SETTING_OF_STORES)
     with new_database(postgresql, "node") as database:
-        settings.write_text(f'{stores}[node]\ndatabase = "{database}"\n')
+        (tmp_path / "millstream.toml").write_text(f'{SETTING_OF_STORES}[node]\ndatabase = "{database}"\n')
+        with open_node(tmp_path) as node:
+            node.databases.prepare()
+        capsys.readouterr()
+        assert run(["mill", "report", "--verify", *here]) == 1, "a command that reads writes nothing"
+        assert "are not in the database yet: start `millstream serve`" in capsys.readouterr().err
+        with open_node(tmp_path) as node:
+            node.mill.prepare()
+            (_, last) = reports_of(node.mill.reports.archive, "primary", "letters")
+        with open_node(tmp_path) as node:
+            archive = node.mill.reports.archive
+            assert isinstance(archive, ReportTable) and "ledger" not in vars(node.mill.reports), "nothing is new"
+            other = ReportFolder(tmp_path / "other")
+            node.mill.reports.anchor(other.save(last))
+            assert take_over(tmp_path / "other", archive, lambda _: True) == 1
         capsys.readouterr()
         assert run(["mill", "report", "--verify", *here]) == 0
-        assert "missing" not in capsys.readouterr().out
-        with open_node(tmp_path) as node:
-            assert len(list(node.mill.reports.archive.stored("primary", "letters"))) == 2
-            with node.databases.own.begin() as connection:  # as if another member had begun the chain
-                connection.execute(sa.text("DELETE FROM mill_reports"))
+        printed = capsys.readouterr()
+        assert last.sha256 in printed.out and "1 report of other chains" in printed.out and not printed.err
+
+
+@pytest.mark.served
+def test_reports_whose_rows_were_removed_from_a_database_on_a_server_are_missing(
+    tmp_path: Path, postgresql: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with new_database(postgresql, "node") as database:
+        here = _checked_node(tmp_path, f'{SETTING_OF_STORES}[node]\ndatabase = "{database}"\n')
         assert run(["mill", "report", "--verify", *here]) == 0
-        assert "2 reports of other chains" in capsys.readouterr().out
+        with open_node(tmp_path) as node, node.databases.own.begin() as connection:
+            connection.execute(sa.text("DELETE FROM mill_reports WHERE number = 2"))
+        capsys.readouterr()
+        assert run(["mill", "report", "--verify", *here]) == 1
+        assert "1 report in the ledger is missing" in capsys.readouterr().out
+
+
+def _checked_node(folder: Path, settings: str) -> list[str]:
+    """A node with *settings* in *folder* and two reports on a space; the options that name it."""
+    here = ["--data", str(folder)]
+    (folder / "millstream.toml").write_text(settings)
+    (folder / "letter").write_text("a letter")
+    assert run(["store", "put", "primary", "letters", str(folder / "letter"), "--create", *here]) == 0
+    for _ in range(2):
+        run(["mill", "check", *here])
+    return here
 
 
 def soon(condition: Callable[[], Found], what: str) -> Found:

@@ -14,9 +14,9 @@ from millstream.core.cid import cid_of
 from millstream.mill.errors import ReportError
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.reports import table
-from millstream.mill.reports.archive import copy_reports, last_reports, reports_of, verify_chain
+from millstream.mill.reports.archive import ReportArchive, copy_reports, last_reports, reports_of, verify_chain
 from millstream.mill.reports.folder import ReportFolder
-from millstream.mill.reports.member_reports import take_over
+from millstream.mill.reports.member_reports import has_new_reports, take_over
 from millstream.mill.reports.report import IntegrityReport, SpaceTally, build_report, encode_report
 from millstream.mill.reports.table import ReportTable
 
@@ -32,6 +32,14 @@ def report(number: int, space: str = "photos") -> IntegrityReport:
     tally = SpaceTally()
     tally.count(CheckVerdict.SUCCESS, "B0 same", number=number, size=10 * number)
     return build_report(tally, "second", space, started_at=number, ended_at=number + 1)
+
+
+def chain(archive: ReportArchive) -> list[str]:
+    return [one.sha256 for one in reports_of(archive, "second", "photos")]
+
+
+def unchained(archive: ReportArchive) -> set[bytes]:
+    return {one.data for one in archive.unchained()}
 
 
 def test_reports_are_chained_and_their_files_are_named_by_their_content(
@@ -107,6 +115,11 @@ def test_reports_are_moved_to_a_database_and_back(engine: sa.Engine, tmp_path: P
         assert sorted(path.name for path in found.glob("*.tsv")) == [f"00000{number}.tsv" for number in (1, 3, 4)]
         assert (found / "000004.tsv").read_text() == "4\n" and (found / "000004.html").exists()
         assert verify_chain(folder, "second", "photos") == verify_chain(archive, "second", "photos")
+    archive.add_unchained(foreign := encode_report(report(8)))
+    target = ReportTable(sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}"), MemoryCas)
+    assert copy_reports(archive, back) == copy_reports(archive, back) == copy_reports(back, target) == 6
+    assert unchained(archive) == unchained(back) == unchained(target) == {foreign}
+    assert back.spaces() == target.spaces() == archive.spaces()
     other = ReportFolder(tmp_path / "other")
     other.save(report(7))
     with pytest.raises(ReportError, match="are different reports of the same number"):
@@ -117,25 +130,63 @@ def test_reports_in_folders_of_members_are_taken_over_once_as_a_chain_or_beside_
     engine: sa.Engine, tmp_path: Path
 ) -> None:
     blobs, members = MemoryCas(), [tmp_path / "one", tmp_path / "other"]
-    table, unanchored = ReportTable(engine, lambda: blobs), list[bytes]()
+    table, unanchored = ReportTable(engine, lambda: blobs), list[str]()
     saved = [
         [ReportFolder(root).save(report(10 * n + number), [f"{number}\n"]) for number in (1, 2)]
         for n, root in enumerate(members)
     ]
 
     def take(root: Path) -> int:
-        return take_over(root, table, lambda one: one.data not in unanchored)
+        return take_over(root, table, lambda cid: cid not in unanchored)
 
-    unanchored.append(encode_report(saved[1][1]))
+    unanchored.append(cid_of(encode_report(saved[1][1])))
     assert [take(root) for root in members] == [2, 1]
-    chain = [one.sha256 for one in reports_of(table, "second", "photos")]
-    assert chain == [one.sha256 for one in saved[0]], "the chain of the first member"
+    assert chain(table) == [one.sha256 for one in saved[0]], "the chain of the first member"
     assert b"".join(table.lines("second", "photos") or ()) == b"2\n"
-    found = [table.has_unchained(cid_of(encode_report(one))) for one in saved[1]]
-    assert found == [True, False], "the ledger does not have the other one"
+    assert unchained(table) == {encode_report(saved[1][0])}, "the ledger does not have the other one"
     table.save(report(31))
     late = ReportFolder(members[0]).save(report(32))
     assert [take(root) for root in members] == [1, 0], "the program of the early release had gone on"
-    assert table.has_unchained(cid_of(encode_report(late)))
+    assert encode_report(late) in unchained(table)
     assert verify_chain(table, "second", "photos") is not None
     assert [one.started_at for one in reports_of(table, "second", "photos")] == [1, 2, 31]
+
+
+def test_an_interrupted_take_over_resumes_and_reports_stay_one_chain(engine: sa.Engine, tmp_path: Path) -> None:
+    blobs, folder = MemoryCas(), ReportFolder(tmp_path)
+    table = ReportTable(engine, lambda: blobs)
+    saved = [folder.save(report(number)) for number in range(1, 6)]
+    looked_up = list[str]()
+
+    def is_anchored(cid: str) -> bool:
+        looked_up.append(cid)
+        return True
+
+    with engine.begin() as connection:
+        refusal = "BEFORE INSERT ON mill_reports WHEN NEW.number = 4 BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        connection.execute(sa.text(f"CREATE TRIGGER refusal {refusal}"))
+    with pytest.raises(sa.exc.IntegrityError, match="refused"):
+        take_over(tmp_path, table, is_anchored)
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TRIGGER refusal"))
+    assert chain(table) == [one.sha256 for one in saved[:3]]
+    assert has_new_reports(tmp_path) and take_over(tmp_path, table, is_anchored) == 2
+    assert chain(table) == [one.sha256 for one in saved] and not unchained(table)
+    assert take_over(tmp_path, table, is_anchored) == 0 and len(looked_up) == 6, "no ledger is read"
+    (tmp_path / "taken-over.json").write_bytes(b'{"second": {"pho')
+    assert has_new_reports(tmp_path) and take_over(tmp_path, table, is_anchored) == 0
+    assert not has_new_reports(tmp_path) and not unchained(table) and len(looked_up) == 6
+
+
+def test_a_report_that_is_not_in_the_ledger_yet_is_taken_over_later(engine: sa.Engine, tmp_path: Path) -> None:
+    blobs, folder = MemoryCas(), ReportFolder(tmp_path)
+    table = ReportTable(engine, lambda: blobs)
+    saved = [folder.save(report(number)) for number in (1, 2, 3)]
+    anchored = {cid_of(encode_report(one)) for one in saved[:2]}
+    assert take_over(tmp_path, table, anchored.__contains__) == 2 and has_new_reports(tmp_path)
+    anchored.add(cid_of(encode_report(saved[2])))
+    assert take_over(tmp_path, table, anchored.__contains__) == 1 and not has_new_reports(tmp_path)
+    saved += [folder.save(report(number)) for number in (4, 5)]
+    anchored.add(cid_of(encode_report(saved[4])))  # the process of the one before was killed
+    assert [take_over(tmp_path, table, anchored.__contains__) for _ in range(2)] == [1, 0]
+    assert chain(table) == [one.sha256 for one in saved[:3]] and unchained(table) == {encode_report(saved[4])}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
 from millstream.mill.reports.archive import ReportArchive
 from millstream.mill.reports.folder import ReportFolder
-from millstream.mill.reports.member_reports import take_over
+from millstream.mill.reports.member_reports import has_new_reports, take_over
 from millstream.mill.reports.report import IntegrityReport, encode_report
 from millstream.mill.reports.table import ReportTable
 from millstream.node.anchoring import open_cas
@@ -73,15 +73,27 @@ class ReportsPart:
         content-addressed storage."""
         settings = self._context.settings
         archive = open_reports(settings, self._databases.own if settings.node.database else None)
-        if isinstance(archive, ReportTable) and (folder := settings.folder / FOLDER).is_dir():
-            self._take_over(folder, archive)
+        if isinstance(archive, ReportTable) and not self._context.reads:
+            self._take_over(settings.folder / FOLDER, archive)
         return archive
+
+    @property
+    def folder_to_take_over(self) -> Path | None:
+        """The folder with reports of an early release that are not in the database on a server yet, because this node
+        was opened to read only; None where there are none."""
+        settings = self._context.settings
+        folder = settings.folder / FOLDER
+        return folder if settings.node.database and has_new_reports(folder) else None
 
     def _take_over(self, folder: Path, table: ReportTable) -> None:
         """Let *table* have the reports that an early release wrote to *folder*; tried again at the next start."""
+
+        @functools.cache  # the ledger is read only where there is something new
+        def anchored() -> frozenset[str]:
+            return frozenset(entry.anchor_string for entry in self.ledger.entries())
+
         try:
-            anchored = {entry.anchor_string for entry in self.ledger.entries()}
-            count = take_over(folder, table, lambda one: anchor_string(1, cid_of(one.data)) in anchored)
+            count = take_over(folder, table, lambda cid: anchor_string(1, cid) in anchored())
         except (MillstreamError, OSError) as error:
             _log.warning("the reports in %s cannot be taken over into the database: %s", folder, error)
         else:
@@ -106,7 +118,7 @@ class ReportsPart:
             anchor=self.anchor,
             kinds={name: urlsplit(store.url).scheme for name, store in self._stores.providers.items()},
             comparison=self.comparison,
-            adopted=partial(adopted_share, AdoptionCatalog(self._databases.own)),
+            adopted=functools.partial(adopted_share, AdoptionCatalog(self._databases.own)),
         )
 
     @locked_cached_property

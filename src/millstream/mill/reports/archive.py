@@ -66,9 +66,13 @@ class ReportArchive(Protocol):
         """Keep what :meth:`stored` of another archive gave, under its number."""
         ...
 
-    def has_unchained(self, cid: str, /) -> bool:
-        """Whether the report *cid* is kept outside the chains, because another process of the node had a chain of its
-        own (:mod:`~millstream.mill.reports.member_reports`)."""
+    def unchained(self) -> Iterator[StoredReport]:
+        """The reports that were put outside the chains, each with the number 0, because another process of the node had
+        a chain of its own (:mod:`~millstream.mill.reports.member_reports`)."""
+        ...
+
+    def add_unchained(self, data: bytes) -> None:
+        """Keep the report *data* outside the chains, and record that it is outside."""
         ...
 
 
@@ -103,7 +107,7 @@ def verify_chain(archive: ReportArchive, store: str, space: str) -> str | None:
 
 
 def copy_reports(source: ReportArchive, target: ReportArchive) -> int:
-    """Put the reports of *source* that *target* lacks into it; how many those in *source* are.
+    """Put the reports of *source* that *target* lacks into it, also those outside chains; how many *source* has.
 
     Raises :class:`ReportError` where *target* has another report under a number.
     """
@@ -120,6 +124,9 @@ def copy_reports(source: ReportArchive, target: ReportArchive) -> int:
                     "`millstream mill report --verify` on both nodes shows which one is in the ledger; copy into a "
                     "target without reports of this space"
                 )
+    for one in source.unchained():
+        count += 1
+        target.add_unchained(one.data)
     return count
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from millstream.core.cid import cid_of
 from millstream.core.durable import file_lock, replacing, write_durably
 from millstream.mill.reports.archive import ReportHead, StoredReport, decode_report
 from millstream.mill.reports.page import page
@@ -18,6 +19,8 @@ from millstream.mill.reports.report import IntegrityReport, encode_report
 
 _NAME = re.compile(r"([0-9]{6}|[1-9][0-9]{6,})\.json")
 """The file of a report: its number with six digits or more."""
+_UNCHAINED = ".unchained"
+"""The folder of reports outside the chains, each named by its CID. No folder of a store begins with a dot."""
 _PIECE = 1 << 20
 
 
@@ -74,8 +77,18 @@ class ReportFolder:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, report, lines)
 
-    def has_unchained(self, _cid: str, /) -> bool:
-        return False
+    def unchained(self) -> Iterator[StoredReport]:
+        paths = sorted((self._root / _UNCHAINED).glob("*.json"))
+        return (StoredReport(0, path.read_bytes(), str(path)) for path in paths)
+
+    def add_unchained(self, data: bytes) -> None:
+        path = self._root / _UNCHAINED / f"{cid_of(data)}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, data)
+
+    def last_number(self, store: str, space: str) -> int:
+        """The number of the last report of a space; 0 where there is none."""
+        return max(map(_number, self._paths(store, space)), default=0)
 
     def folder(self, store: str, space: str) -> Path:
         """The folder of the reports of a space, which may not exist yet."""

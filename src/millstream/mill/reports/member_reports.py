@@ -10,37 +10,65 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.core.cid import cid_of
+from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
-from millstream.mill.reports.archive import StoredReport
+from millstream.mill.reports.archive import StoredReport, decode_report
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.table import ReportTable
 
 _TAKEN = "taken-over.json"
-"""The file with the number of the last report of each store and space that was taken over."""
+"""The file with the number of the last report of each store and space that need not be read again."""
 
 
-def take_over(root: Path, table: ReportTable, is_anchored: Callable[[StoredReport], bool]) -> int:
-    """Put the reports of the folder *root* that *is_anchored* and *table* lacks into *table*; returns their number.
+def has_new_reports(root: Path) -> bool:
+    """Whether the folder *root* has reports that :func:`take_over` would read."""
+    folder, taken = ReportFolder(root), _read_taken(root)
+    return any(folder.last_number(*place) > taken.get(place[0], {}).get(place[1], 0) for place in folder.spaces())
 
-    They continue as the chain of their space if it has no report yet; otherwise they are kept outside the chains. The
-    folder stays as it is, and what was taken over is not read again. Raises the errors of both archives.
+
+def take_over(root: Path, table: ReportTable, is_anchored: Callable[[str], bool]) -> int:
+    """Put those reports of the folder *root* into *table* that it lacks, if their CID *is_anchored*; how many they are.
+
+    Those that continue the chain of their space in *table* become a part of it, the others are kept outside the chains.
+    The folder stays as it is. Reports before the first one that is not anchored are not read again; an interrupted call
+    is resumed by the next one. Raises the errors of both archives.
     """
-    folder, marker = ReportFolder(root), root / _TAKEN
-    taken = dict[str, dict[str, int]](msgspec.json.decode(marker.read_bytes())) if marker.exists() else {}
-    count = 0
+    folder, taken, count = ReportFolder(root), _read_taken(root), 0
     for store, space in folder.spaces():
         done = taken.get(store, {}).get(space, 0)
-        fresh = [one for one in folder.stored(store, space) if one.number > done]
-        if not fresh:
+        if folder.last_number(store, space) <= done:
             continue
-        kept = {one.number: one.data for one in table.stored(store, space)}
-        missing = [one for one in fresh if kept.get(one.number) != one.data and is_anchored(one)]
-        continues = not kept and missing == fresh and not done
-        for one in missing:
-            count += 1
-            if not (continues and table.insert(store, space, one, folder.lines(store, space, one.number))):
-                continues = False  # another member was first
-                table.add_unchained(one.data)
-        taken.setdefault(store, {})[space] = fresh[-1].number
-        write_durably(marker, msgspec.json.encode(taken))
+        known, last, is_waiting = table.cids(store, space), table.last(store, space), False
+        for one in folder.stored(store, space):
+            if one.number <= done:
+                continue
+            if (cid := cid_of(one.data)) not in known:
+                if not is_anchored(cid):
+                    is_waiting = True  # its process may be about to anchor it
+                    continue
+                count += 1
+                lines = folder.lines(store, space, one.number)
+                if _continues(last, one) and table.insert(store, space, one, lines):
+                    last = one
+                else:
+                    table.add_unchained(one.data)
+            if not is_waiting:
+                taken.setdefault(store, {})[space] = one.number
+        if taken.get(store, {}).get(space, 0) != done:
+            write_durably(root / _TAKEN, msgspec.json.encode(taken))
     return count
+
+
+def _continues(last: StoredReport | None, one: StoredReport) -> bool:
+    """Whether *one* is chained to *last*, the last report of a chain (None: it has none), and has the next number."""
+    end = (0, None) if last is None else (last.number, decode_report(last).sha256)
+    return (one.number - 1, decode_report(one).previous) == end
+
+
+def _read_taken(root: Path) -> dict[str, dict[str, int]]:
+    """By store and space; nothing if the file is absent or damaged: then all reports are read again."""
+    try:
+        return msgspec.json.decode((root / _TAKEN).read_bytes(), type=prepared(dict[str, dict[str, int]]))
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}

@@ -13,6 +13,7 @@ from millstream.core.cached import locked_cached_property
 from millstream.core.column_types import LONG_BYTES, NAME, exact_text
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import make_tables_once, writing
+from millstream.core.sql_rows import insert_new
 from millstream.mill.errors import ReportError
 from millstream.mill.merge_join import groups
 from millstream.mill.reports.archive import ReportHead, StoredReport, decode_report
@@ -32,6 +33,15 @@ _reports = sa.Table(
 )
 """The reports: the CID of the canonical JSON, which the ledger of reports names too, and those of the parts of the
 table, one a line."""
+
+_unchained = sa.Table(
+    "mill_unchained_reports",
+    metadata,
+    sa.Column("cid", exact_text(100), primary_key=True),
+    sqlite_with_rowid=False,
+)
+"""The reports outside the chains. Reports of the chains have their files in the same storage: a file there does not say
+that its report is not one of a chain whose row was removed."""
 
 _PART = 8 << 20
 """Bytes of a part of a table of lines."""
@@ -54,10 +64,6 @@ class Blobs(Protocol):
         """The bytes of *cid*, checked against it; at most *limit* of them."""
         ...
 
-    def has(self, cid: str) -> bool:
-        """Whether a file of that name is there."""
-        ...
-
 
 class ReportTable:
     """A :class:`~millstream.mill.reports.archive.ReportArchive`: rows in the database of *engine*, content in what
@@ -75,16 +81,23 @@ class ReportTable:
     def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> IntegrityReport:
         parts = None if tsv is None else self._put_lines(line.encode() for line in tsv)
         while True:  # until no other process has added one meanwhile
-            last = self._last(report.store, report.space)
-            previous = None if last is None else decode_report(self._read(*last)).sha256
+            last = self.last(report.store, report.space)
+            previous = None if last is None else decode_report(last).sha256
             chained = msgspec.structs.replace(report, previous=previous)
-            row = {"store": report.store, "space": report.space, "number": 1 if last is None else last[2] + 1}
+            row = {"store": report.store, "space": report.space, "number": 1 if last is None else last.number + 1}
             if self._insert({**row, "cid": self._blobs.put(encode_report(chained)), "lines": parts}):
                 return chained
 
     def latest(self, store: str, space: str) -> IntegrityReport | None:
-        last = self._last(store, space)
-        return None if last is None else decode_report(self._read(*last))
+        last = self.last(store, space)
+        return None if last is None else decode_report(last)
+
+    def last(self, store: str, space: str) -> StoredReport | None:
+        """The last report of a space as it is kept; None where there is none."""
+        query = sa.select(_reports.c.number, _reports.c.cid).where(_of(store, space))
+        with self._engine.connect() as connection:
+            row = connection.execute(query.order_by(_reports.c.number.desc()).limit(1)).first()
+        return None if row is None else self._read(store, space, row.number, row.cid)
 
     def spaces(self) -> Sequence[tuple[str, str]]:
         query = sa.select(_reports.c.store, _reports.c.space).distinct()
@@ -130,35 +143,35 @@ class ReportTable:
             raise ReportError(f"there is a report {report.number} on {space} in {store} already: it stays as it is")
 
     def insert(self, store: str, space: str, report: StoredReport, lines: Iterable[bytes] | None) -> bool:
-        """:meth:`add`; False where its number is taken."""
+        """:meth:`add`; False where another report has its number."""
         parts = None if lines is None else self._put_lines(lines)
         row = {"store": store, "space": space, "number": report.number}
         return self._insert({**row, "cid": self._blobs.put(report.data), "lines": parts})
 
-    def has_unchained(self, cid: str, /) -> bool:
-        if not self._blobs.has(cid):
-            return False
-        decode_report(self._read_file(cid, f"report {cid}", 0))
-        return True
+    def unchained(self) -> Iterator[StoredReport]:
+        with self._engine.connect() as connection:
+            cids = connection.scalars(sa.select(_unchained.c.cid).order_by(_unchained.c.cid)).all()
+        return (self._read_file(cid, f"report {cid}", 0) for cid in cids)
 
     def add_unchained(self, data: bytes) -> None:
-        """Keep the report *data* outside the chains."""
-        self._blobs.put(data)
+        cid = self._blobs.put(data)
+        with writing(self._engine) as connection:
+            connection.execute(insert_new(connection, _unchained), {"cid": cid})
+
+    def cids(self, store: str, space: str) -> frozenset[str]:
+        """The CIDs of the reports of a space, and of all reports outside the chains."""
+        chained = sa.select(_reports.c.cid).where(_of(store, space))
+        with self._engine.connect() as connection:
+            return frozenset(connection.scalars(chained)).union(connection.scalars(sa.select(_unchained.c.cid)))
 
     def _insert(self, row: dict[str, object]) -> bool:
-        """Insert *row*; False where its number is taken."""
+        """Insert *row*, unless it is there; False where another report has its number."""
         same = sa.and_(*(_reports.c[name] == row[name] for name in ("store", "space", "number")))
         with writing(self._engine) as connection:
-            if connection.scalar(sa.select(_reports.c.number).where(same)) is not None:
-                return False
+            if (cid := connection.scalar(sa.select(_reports.c.cid).where(same))) is not None:
+                return bool(cid == row["cid"])
             connection.execute(sa.insert(_reports).values(row))
         return True
-
-    def _last(self, store: str, space: str) -> tuple[str, str, int, str] | None:
-        query = sa.select(_reports.c.number, _reports.c.cid).where(_of(store, space))
-        with self._engine.connect() as connection:
-            row = connection.execute(query.order_by(_reports.c.number.desc()).limit(1)).first()
-        return None if row is None else (store, space, row.number, row.cid)
 
     def _decode(self, store: str, space: str, number: int, cid: str) -> IntegrityReport:
         return decode_report(self._read(store, space, number, cid))
