@@ -25,7 +25,9 @@ from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.manifest import Manifest
 from millstream.mill.manifest_table import AddedItems
 from millstream.node import moving
+from millstream.node.databases import has_database
 from millstream.node.moving import MoveError, UnfinishedMoveError, move_tables, require_finished
+from millstream.settings.loading import load_settings
 from millstream.stores.audit.outbox import AuditOutbox
 from support.server_databases import new_database
 
@@ -218,6 +220,7 @@ def test_the_command_moves_a_node_to_a_server_and_back(
         settings.write_text(f'[node]\ndatabase = "{url}"\n{stores}')
         shutil.move(folder / "node.db", tmp_path / "kept.db")
         assert "rows moved and verified" in capsys.readouterr().out
+        assert has_database(load_settings({"data": str(folder)}, environment={})[0])
         assert report_lines()[0] == 1
         shutil.move(folder / "reports", tmp_path / "reports")
         assert check() == expected

@@ -54,11 +54,16 @@ def has_database(settings: Settings, *, patience: RetryPolicy = _ONCE) -> bool:
     except NoDatabaseError:
         return False
     try:
-        return is_made(engine)
+        return _has_node(engine)
     except sa.exc.DBAPIError as error:
         raise SqlBusyError(f"the node's database {describe_sql_failure(error)}") from error
     finally:
         engine.dispose()
+
+
+def _has_node(engine: sa.Engine) -> bool:
+    """Whether the database of *engine*, on a server, has the tables of a node, also those of a move."""
+    return is_made(engine) or was_moved(engine)
 
 
 @contextlib.contextmanager
@@ -126,12 +131,12 @@ class DatabasesPart:
         """The node's own database on a server, whose tables may still have an earlier version."""
         url = self._context.settings.node.database
         engine = self._connect(url)
-        if self._context.reads and not is_made(engine):
+        require_finished(engine)
+        if self._context.reads and not _has_node(engine):
             raise NoDatabaseError(
                 f"the database {mask_password(url)} has no tables of a node: correct node.database in the settings; "
                 "the tables of a new node are made when `millstream serve` starts for the first time"
             )
-        require_finished(engine)
         require_known_schema(engine)
         return engine
 
