@@ -19,6 +19,8 @@ from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogError, LogSpec
 from millstream.log import Message as Stored
 from millstream.messaging.broker.handlers.batch_codec import name_run, to_array, to_columns, to_log_messages
+from millstream.messaging.broker.handlers.validation import MAX_BATCH
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex, NameRun
 from millstream.messaging.broker.storage.journal import JOURNAL
 from millstream.messaging.broker.storage.journal_events import Finished, read_event
@@ -538,6 +540,53 @@ def test_a_column_that_contradicts_itself_is_refused(count: int, lengths: list[i
             await desk.service.ack_batch(AckBatchRequest("", "g", "plain", wrong), CALL)
 
     with_harness(step)
+
+
+@pytest.mark.parametrize(
+    "column", [{"tags": ["a"]}, {"keys": [("a",)] * 3}, {"properties": [{"a": "b"}]}, {"tags": ["a"], "kind": v2.FIFO}]
+)
+def test_a_batch_whose_columns_have_different_lengths_is_refused(column: dict[str, Any]) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        batch = msgspec.structs.replace(batch_of(_many("bare", 2)), **column)
+        with pytest.raises(StatusError, match="entries in the column") as refused:
+            await desk.service.send_batch(batch, CALL)
+        assert refused.value.code == v2.MESSAGE_CORRUPTED
+        assert desk.core.topic("plain").last_id == 0
+
+    with_harness(step)
+
+
+def test_a_batch_of_too_many_messages_is_refused_before_there_is_an_object_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = MAX_BATCH + 1
+    many = ByteColumn(count, [1], bytes(count))
+    monkeypatch.setattr(ByteColumn, "_cut", lambda *_: pytest.fail("an object for each message"))
+
+    async def step(desk: BrokerHarness) -> None:
+        batch = msgspec.structs.replace(batch_of(_many("bare", 1)), ids=many, bodies=many)
+        for call in (
+            desk.service.send_batch(batch, CALL),
+            desk.service.ack_batch(AckBatchRequest("", "g", "plain", many), CALL),
+        ):
+            with pytest.raises(StatusError, match="the limit is 1,048,576") as refused:
+                await call
+            assert refused.value.code == v2.PAYLOAD_TOO_LARGE
+
+    with_harness(step)
+
+
+@pytest.mark.parametrize("kind", ["bare", "mixed"])
+def test_small_messages_that_are_being_stored_count_with_more_than_their_bodies(kind: str) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        ids = MessageIds(desk.clock)
+        calls = [desk.service.send_batch(to_batch(_many(kind, 100), ids.take(100), stamp()), CALL) for _ in range(2)]
+        stored, refused = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(stored, SendBatchResponse)
+        assert isinstance(refused, StatusError)
+        assert refused.code == v2.TOO_MANY_REQUESTS
+
+    with_harness(step, limits=Limits(longest_poll=0, max_pending_bytes=1500))
 
 
 def test_a_message_id_that_is_no_text_is_refused() -> None:

@@ -15,6 +15,7 @@ from millstream.messaging.broker.handlers.validation import (
     MAX_BODY,
     MAX_BORN,
     MAX_ID_CHARACTERS,
+    check_count,
     check_ids,
     check_keys,
     check_message_group,
@@ -51,19 +52,34 @@ Queues = npt.NDArray[np.int64]
 _SCHEMA: Final = pa.schema([MESSAGE_SCHEMA.field(name) for name in ("event_time", "source", "key", "headers", "body")])
 
 
+def check_columns(batch: SendBatchRequest) -> None:
+    """Raise MESSAGE_CORRUPTED where the columns of *batch* do not match, and as :func:`check_count` does."""
+    ids, bodies = batch.ids, batch.bodies
+    if not (ids.is_valid and bodies.is_valid and ids.count == bodies.count):
+        raise StatusError(
+            v2.MESSAGE_CORRUPTED,
+            f"the request has {ids.count:,} message ids but {bodies.count:,} bodies, or fewer or more bytes than it "
+            "states: send one body for each message",
+        )
+    columns: dict[str, Sequence[Any]] = {"tags": batch.tags, "keys": batch.keys, "properties": batch.properties}
+    for name, column in columns.items():
+        if len(column) not in (0, ids.count):
+            raise StatusError(
+                v2.MESSAGE_CORRUPTED,
+                f"the request has {len(column):,} entries in the column {name}, but {ids.count:,} messages: send one "
+                "entry for each message, or none",
+            )
+    check_count(ids.count)
+
+
 def is_uniform(batch: SendBatchRequest) -> bool:
     """Whether all messages of *batch* have the same kinds of headers, and nothing is wrong with any of them.
 
-    Others go the way of single messages, which tells what is wrong with which.
+    Its columns were checked (:func:`check_columns`). Others go the way of single messages, which tells what is wrong
+    with which.
     """
     count, lengths = batch.ids.count, batch.bodies.lengths
-    if (
-        not count
-        or not 0 < batch.born <= MAX_BORN
-        or not (batch.ids.is_valid and batch.bodies.is_valid and batch.bodies.count == count)
-        or any(len(column) not in (0, count) for column in (batch.tags, batch.keys))
-        or any(batch.properties)
-    ):
+    if not count or not 0 < batch.born <= MAX_BORN or any(batch.properties):
         return False
     if not 0 < min(lengths) <= max(lengths) <= MAX_BODY:
         return False
@@ -89,17 +105,13 @@ def _check_ids(ids: ByteColumn) -> None:
 
 
 def to_messages(batch: SendBatchRequest) -> list[v2.Message]:
-    """The messages of *batch* as the protocol has them. Raises MESSAGE_CORRUPTED where its columns do not match."""
-    ids, bodies = batch.ids, batch.bodies
-    if not (ids.is_valid and bodies.is_valid and ids.count == bodies.count):
-        raise StatusError(
-            v2.MESSAGE_CORRUPTED,
-            f"the request has {ids.count:,} message ids but {bodies.count:,} bodies, or fewer or more bytes than it "
-            "states: send one body for each message",
-        )
+    """The messages of *batch*, whose columns were checked, as the protocol has them.
+
+    Raises MESSAGE_CORRUPTED where an id is no text.
+    """
     kind: Any = batch.kind
-    found = [v2.Message(body=body) for body in bodies.values()]
-    for message, name in zip(found, _texts_of(ids), strict=True):
+    found = [v2.Message(body=body) for body in batch.bodies.values()]
+    for message, name in zip(found, _texts_of(batch.ids), strict=True):
         system = message.system_properties
         system.message_id, system.message_type, system.message_group = name, kind, batch.group
         system.born_host = batch.host

@@ -25,6 +25,7 @@ from millstream.messaging.broker.handlers.send import SendHandler, combined_stat
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler, long_poll
 from millstream.messaging.broker.handlers.validation import (
     check_client_type,
+    check_count,
     check_group_name,
     check_invisible,
     check_topic_name,
@@ -149,6 +150,7 @@ class BrokerService:
         group, topic = _name(batch.group, batch.namespace, call), _name(batch.topic, batch.namespace, call)
         if not batch.handles.is_valid:
             raise StatusError(v2.MESSAGE_CORRUPTED, "the request does not contain as many handles as it states")
+        check_count(batch.handles.count)
         held, refused = self._core.check_handles(group, topic, batch.handles)
         if held:
             await self._core.finish(group, topic, held)

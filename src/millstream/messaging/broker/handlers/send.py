@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.log import Message
+from millstream.log.encoding.columns import MESSAGE_BYTES
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.batch_codec import (
+    check_columns,
     is_uniform,
     name_run,
     to_columns,
@@ -46,7 +48,7 @@ class SendHandler:
     def __init__(self, core: BrokerCore, delayed_messages: DelayedMessageScheduler) -> None:
         self._core = core
         self._delayed_messages = delayed_messages
-        self._bytes = 0  # of bodies that are being stored
+        self._bytes = 0  # of messages that are being stored
 
     async def send(self, name: str, messages: Sequence[v2.Message]) -> list[SendResult]:
         """Store *messages* in the topic *name*: a receipt for each, in order. What was refused is not stored.
@@ -55,7 +57,7 @@ class SendHandler:
         """
         check_topic_name(name)
         topic = self._core.topic(name)
-        size = self._reserve_bytes(sum([len(message.body) for message in messages]))
+        size = self._reserve_bytes(sum([len(message.body) for message in messages]), len(messages))
         try:
             return await self._send(topic, messages)
         finally:
@@ -79,26 +81,35 @@ class SendHandler:
     async def send_batch(self, name: str, batch: SendBatchRequest) -> SendBatchResponse:
         """Like :meth:`send`, of a batch of one of our clients."""
         check_topic_name(name)
-        topic, count = self._core.topic(name), batch.ids.count
+        topic = self._core.topic(name)
+        check_columns(batch)
+        size = self._reserve_bytes(len(batch.bodies.data), batch.ids.count)
+        try:
+            return await self._send_batch(topic, batch)
+        finally:
+            self._bytes -= size
+
+    async def _send_batch(self, topic: Topic, batch: SendBatchRequest) -> SendBatchResponse:
+        name, count = topic.spec.name, batch.ids.count
         is_ordered = batch.kind == v2.FIFO
         fits = batch.kind == topic.spec.kind and (batch.kind == v2.NORMAL or (is_ordered and batch.group))
         if not fits or not is_uniform(batch):
-            return _stored(await self.send(name, to_messages(batch)))
+            return _stored(await self._send(topic, to_messages(batch)))
         queues = topic.assign_queues(count, batch.group)
-        size = self._reserve_bytes(len(batch.bodies.data))
-        try:
-            if count < MIN_COLUMNS:
-                ids = await self._core.publish(name, to_log_messages(batch, queues))
-            else:
-                names = name_run(batch.ids) or batch.ids.values()
-                ids = await self._core.publish_columns(name, names, to_columns(batch, queues))
-        finally:
-            self._bytes -= size
+        if count < MIN_COLUMNS:
+            ids = await self._core.publish(name, to_log_messages(batch, queues))
+        else:
+            names = name_run(batch.ids) or batch.ids.values()
+            ids = await self._core.publish_columns(name, names, to_columns(batch, queues))
         offsets = [ids.start - 1] if isinstance(ids, range) else [number - 1 for number in ids]
         return SendBatchResponse(v2.OK, "OK", offsets)
 
-    def _reserve_bytes(self, size: int) -> int:
-        """*size*, which counts as being stored from now on. Raises TOO_MANY_REQUESTS on top of too much by others."""
+    def _reserve_bytes(self, size: int, count: int) -> int:
+        """The bytes of *count* messages with bodies of *size* bytes, which count as being stored from now on.
+
+        Raises TOO_MANY_REQUESTS on top of too much by others.
+        """
+        size += MESSAGE_BYTES * count
         if self._bytes and self._bytes + size > self._core.limits.max_pending_bytes:
             raise StatusError(v2.TOO_MANY_REQUESTS, "too many messages are in flight: send the message again later")
         self._bytes += size

@@ -20,6 +20,7 @@ MAX_PROPERTIES: Final = 128
 MAX_PROPERTY_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 63
 MAX_ID_CHARACTERS: Final = 255
+MAX_BATCH: Final = 1 << 20
 MIN_BORN: Final = -62_135_596_800_000_000
 MAX_BORN: Final = 253_402_300_799_999_999
 """The first and the last microsecond that a timestamp of the protocol can have: years 1 to 9999."""
@@ -191,6 +192,15 @@ def _name_problem(name: str) -> str | None:
     if not name.strip() or _CONTROL.search(name):
         return "a name must not be blank or contain control characters"
     return None
+
+
+def check_count(count: int) -> None:
+    """Raise PAYLOAD_TOO_LARGE unless one batch call may have *count* messages."""
+    if count > MAX_BATCH:
+        raise StatusError(
+            v2.PAYLOAD_TOO_LARGE,
+            f"the call has {count:,} messages; the limit is {MAX_BATCH:,}: divide them among several calls",
+        )
 
 
 def check_ids(message_ids: Sequence[str]) -> None:
