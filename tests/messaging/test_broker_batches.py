@@ -620,6 +620,23 @@ def test_a_large_block_is_read_once_for_consumers_that_take_parts_of_it(monkeypa
     with_harness(step)
 
 
+def test_few_blocks_of_large_messages_are_read_ahead_and_kept() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        cache, kept = desk.core.topic("plain").message_cache, list[int]()
+        for number in range(8):
+            await desk.core.topic("plain").publish([Stored(b"%d" % number + bytes(3 << 20))])
+        for number in range(1, 9):
+            (message,) = await cache.read(number, number)
+            assert message.body[:1] == b"%d" % (number - 1)
+            kept.append(len(cache._batches))
+        assert kept == [1, 3, 3, 5, 5, 5, 5, 5]
+        (message,) = await cache.read(1, 1)
+        assert (message.id, len(cache._batches)) == (1, 5)
+        assert cache._bytes == sum(batch.raw_bytes for batch in cache._batches.values()) <= 16 << 20
+
+    with_harness(step)
+
+
 def test_blocks_are_read_ahead_for_a_consumer_that_takes_one_message_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -22,6 +22,7 @@ class BlockGroup:
     def __init__(self, log: str, blocks: Sequence[Block]) -> None:
         self.log = log
         self.ids = IdRange(blocks[0].header.first_id, blocks[-1].header.last_id)
+        self.raw_bytes = sum(block.header.raw_bytes for block in blocks)
         self._blocks = blocks
         self._decoded: dict[tuple[str, ...] | None, pa.RecordBatch] = {}
 
@@ -61,6 +62,11 @@ class Batch:
     @property
     def last_id(self) -> int:
         return self.ids.last
+
+    @property
+    def raw_bytes(self) -> int:
+        """The bytes of all messages that are decoded along with these, before they were compressed."""
+        return self._group.raw_bytes
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -53,6 +53,10 @@ class Gap(Batch):
         part = IdRange(max(self.first_id, ids.first), min(self.last_id, ids.last))
         return Gap(self._log, part, self.reason, columns, error=self._error)
 
+    @property
+    def raw_bytes(self) -> int:
+        return 0
+
     def __len__(self) -> int:
         return 0
 

@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from millstream.log.encoding.columns import offsets_of
 from millstream.messaging.broker.names import write_handles
-from millstream.messaging.broker.storage.arrow_buffers import data_of, offsets_of
+from millstream.messaging.broker.storage.arrow_buffers import data_of
 from millstream.messaging.broker.storage.wire_codec import GROUP, ID, QUEUE, TAG, TYPE
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ByteColumn, ReceiveBatchResponse, checksum

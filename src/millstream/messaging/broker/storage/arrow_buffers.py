@@ -5,15 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-
-def offsets_of(array: Any) -> npt.NDArray[np.int32]:
-    """The *n* + 1 offsets of *array*, *n* values of binary, text or lists, into its values."""
-    if not len(array):
-        return np.zeros(1, np.int32)
-    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+from millstream.log.encoding.columns import offsets_of
 
 
 def data_of(array: Any) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -13,8 +12,10 @@ from pyarrow import RecordBatch
 from millstream.core.message import from_arrow
 from millstream.log import Batch, Gap, Log, LogError, Message
 
-_KEPT = 16  # decoded runs of blocks, each of about a MiB
-_AHEAD = 4  # runs that are read at once for a consumer that takes messages one after the other
+# Runs of blocks, and their bytes: a run has up to a MiB, or is one block, which is larger if its messages are. In
+# memory, the compressed blocks come on top.
+_KEPT, _KEPT_BYTES = 16, 16 << 20  # decoded runs; the one that was read last is always kept
+_AHEAD, _AHEAD_BYTES = 4, 4 << 20  # read at once for a consumer that takes one message after the other
 
 
 class MessageCache:
@@ -23,6 +24,7 @@ class MessageCache:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._batches: OrderedDict[int, Batch] = OrderedDict()
+        self._bytes = 0
 
     async def read(self, first_id: int, last_id: int) -> Sequence[Message]:
         """Messages from *first_id* on, as many of those up to *last_id* as come at once; none where it was trimmed.
@@ -66,16 +68,23 @@ class MessageCache:
         return None
 
     def _load(self, first_id: int, last_id: int, count: int) -> list[Batch]:
-        """The next *count* runs of blocks from *first_id* on, whole, as their messages are decoded together; none where
-        it was trimmed."""
+        """The next *count* runs of blocks from *first_id* on, or about :data:`_AHEAD_BYTES` of them; none where it was
+        trimmed. They are whole, as their messages are decoded together."""
         batches = iter(self._log.read(first_id, max(last_id, first_id + 1024 * count - 1)))
-        found = [next(batches)]
-        with contextlib.suppress(LogError):  # it is told to the call that asks for those messages
-            found += itertools.islice(batches, count - 1)
-        return [batch.extended() for batch in itertools.takewhile(lambda batch: not isinstance(batch, Gap), found)]
+        first = next(batches)
+        if isinstance(first, Gap):
+            return []
+        found, size = [first.extended()], first.raw_bytes
+        with contextlib.suppress(LogError, StopIteration):  # an error is told to the call that asks for those messages
+            while len(found) < count and size < _AHEAD_BYTES and not isinstance(batch := next(batches), Gap):
+                found.append(batch.extended())
+                size += batch.raw_bytes
+        return found
 
     def _keep(self, batch: Batch) -> None:
+        former = self._batches.pop(batch.first_id, None)
         self._batches[batch.first_id] = batch
-        self._batches.move_to_end(batch.first_id)
-        while len(self._batches) > _KEPT:
-            self._batches.popitem(last=False)
+        self._bytes += batch.raw_bytes - (0 if former is None else former.raw_bytes)
+        while len(self._batches) > 1 and (len(self._batches) > _KEPT or self._bytes > _KEPT_BYTES):
+            _, oldest = self._batches.popitem(last=False)
+            self._bytes -= oldest.raw_bytes
