@@ -103,3 +103,17 @@ def test_different_settings_are_a_warning_while_members_are_restarted_one_by_one
     assert found(end + 1, *old, restarted) == found(end + 1, old[0], later, restarted) == ("bad", 100)
     assert found(end + 1, *old, restarted, lease=SETTINGS_CHANGE) == ("warn", 100)
     assert found(end + 1, *old, later) == ("warn", 300)
+
+
+def test_members_that_are_lost_and_join_again_differ_since_they_joined_first() -> None:
+    def member(name: str, since: int, stores: str, ended: int | None = None) -> Member:
+        details = MemberDetails(host="h", pid=1, version="1", process=f"process {name[0]}", settings={"stores": stores})
+        return Member(
+            id=name, since=since, seen=0, until=10**12, ended=ended, draining=False, details=details, lost=True
+        )
+
+    old, lost, again = member("a", 5, "x"), member("b1", 100, "y", ended=200), member("b2", 250, "y")
+    at = 100 + SETTINGS_CHANGE + 1
+    for members, began in (((old, lost, again), ("bad", 100)), ((old, again), ("warn", 250))):
+        (issue,) = settings_issues(MembersStatus(at=at, lease=1, members=members, unowned=()))
+        assert (issue.severity, issue.since) == began

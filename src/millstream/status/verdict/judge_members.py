@@ -72,8 +72,13 @@ def _versions(status: MembersStatus) -> Iterator[Issue]:
 def settings_issues(status: MembersStatus) -> Iterator[Issue]:
     """Parts of the settings that differ between members; only those of one version have comparable checksums.
 
-    That is a warning at first: members are restarted one after the other.
+    That is a warning at first: members are restarted one after the other. A process that was lost and joined again has
+    had its settings since it joined first.
     """
+    since: dict[str, int] = {}
+    for member in status.members:
+        process = member.details.process or member.id
+        since[process] = min(member.since, since.get(process, member.since))
     by_part: dict[tuple[str, str], dict[str, list[Member]]] = {}
     for member in status.serving:
         for part, checksum in member.details.settings.items():
@@ -83,7 +88,8 @@ def settings_issues(status: MembersStatus) -> Iterator[Issue]:
         if len(groups) > 1:
             names = " differs from ".join(", ".join(member.id for member in members) for members in groups.values())
             texts.append(f"{part} ({names})")
-            began.append(sorted(min(member.since for member in members) for members in groups.values())[1])
+            firsts = (min(since[one.details.process or one.id] for one in members) for members in groups.values())
+            began.append(sorted(firsts)[1])
     if texts:
         text = f"members have different settings: {'; '.join(texts)}"
         is_change = status.at - min(began) <= max(SETTINGS_CHANGE, _UNOWNED_LEASES * status.lease)
