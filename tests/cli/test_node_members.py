@@ -30,6 +30,7 @@ from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.core.sql import writing
 from millstream.ingest.errors import SessionTakenError
 from millstream.log.errors import FencedError
+from millstream.mill.settings import MillSettings
 from millstream.node import Node
 from millstream.node.context import NodeContext
 from millstream.node.members.assignment import assign
@@ -252,26 +253,42 @@ def test_a_member_of_this_machine_whose_process_has_ended_is_not_waited_for(host
     assert two.roles == set(ROLES)
 
 
-def test_the_stores_of_other_members_are_known_while_these_serve(tmp_path: Path) -> None:
+def test_a_task_can_be_done_by_a_member_that_has_all_its_stores_and_works_on_its_queue(tmp_path: Path) -> None:
     clock, engine = VirtualClock(), sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
 
-    def members(*stores: str) -> NodeMembers:
+    def members(*stores: str, workers: tuple[str, ...] = ("repair", "own")) -> NodeMembers:
         settings = Settings(
             data=str(tmp_path),
             node=NodeSettings(database="postgresql://db.example/node"),
             stores={name: StoreSettings(url=f"file:///{name}") for name in stores},
+            serve=ServeSettings(workers=workers),
+            mill=MillSettings(pools={"own": ("duplication-low",)}),
         )
         resources, metrics = contextlib.ExitStack(), MetricsCollector()
         context = NodeContext(settings=settings, folder=tmp_path, clock=clock, resources=resources, metrics=metrics)
         return NodeMembers(context, lambda: engine, lambda: None)
 
-    one, two = members("a"), members("a", "b")
-    assert not one.has_store("a")
-    for each in (one, two):
-        each.membership({}, {}).join()
-    assert [one.has_store(name) for name in "abc"] == [True, True, False]
-    clock.advance(20)
-    assert not one.has_store("b")
+    one, two, idle = members("a"), members("b", "c"), members("a", "b", "c", workers=())
+    assert not one.other_workers().can_do("repair", {"a"})
+    joined = [each.membership({}, {}) for each in (one, two, idle)]
+    for each in joined:
+        each.join()
+
+    def can_do(queue: str, *stores: str) -> bool:
+        return one.other_workers().can_do(queue, set(stores))
+
+    assert [can_do("repair", *stores) for stores in ("b", "bc", "ab", "d")] == [True, True, False, False]
+    assert [can_do(queue, "b") for queue in ("bit-error", "duplication-low", "audit")] == [True, True, False]
+    workers = one.other_workers()
+    with statements_of(engine) as statements:
+        assert all(workers.can_do("repair", {"b"}) for _ in range(100))
+        once = len(statements)
+        clock.advance(4)
+        assert workers.can_do("repair", {"b"}) and len(statements) == once, "one answer serves for some seconds"
+    two.table.drain(joined[1].id, draining=True)
+    assert workers.can_do("repair", {"b"}) and not can_do("repair", "b")
+    clock.advance(5)
+    assert not workers.can_do("repair", {"b"})
     engine.dispose()
 
 

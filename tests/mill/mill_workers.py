@@ -9,6 +9,7 @@ from millstream.mill.task_processor import ProcessorRegistry, TaskResult
 from millstream.mill.tasks import BitCheck, QueueName, encode_task
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
 from millstream.mill.workers.result_sink import ResultSink
+from millstream.mill.workers.task_settler import OthersCanDo, nobody_can
 
 DEADLINE = 30
 
@@ -34,7 +35,7 @@ def manager(
     processor: Any,
     *queues: str,
     kind: type[Any] = BitCheck,
-    has_elsewhere: Callable[[str], bool] = lambda _: False,
+    others_can_do: OthersCanDo = nobody_can,
     **more: Any,
 ) -> WorkerManager:
     names = queues or ("low",)
@@ -42,7 +43,7 @@ def manager(
     every = {name.value: world.queue(name.value) for name in QueueName}
     registry, sink = ProcessorRegistry({kind: processor}), ResultSink(world.manifest, every)
     return WorkerManager(
-        [world.queue(name) for name in names], registry, sink, world.clock, settings, has_elsewhere=has_elsewhere
+        [world.queue(name) for name in names], registry, sink, world.clock, settings, others_can_do=others_can_do
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any, BinaryIO
 
 import pytest
@@ -16,6 +17,8 @@ from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError, Duplicate, decode_task, encode_task
 from millstream.mill.workers.manager import MOST_LEASES
 from millstream.mill.workers.task_settler import FAILURES
+from millstream.node.members.members_status import Member, MemberDetails, MembersStatus
+from millstream.node.members.other_workers import LEFT_SECONDS, OtherWorkers
 from millstream.stores import (
     ContentIdTooLongError,
     ContentTooLargeError,
@@ -133,15 +136,54 @@ def test_a_finding_that_is_a_dead_letter_does_not_become_another_one(world: Any)
 
 def test_a_task_that_needs_a_store_of_another_member_is_left_to_it_and_is_not_tried(world: Any) -> None:
     def look(name: str, attempt: int) -> TaskResult | None:
-        assert attempt == 1
-        if len(processor.done) <= 2 * MOST_LEASES:
+        if attempt == 1 and len(processor.done) <= 2 * MOST_LEASES:
             raise UnknownStoreError(f"unknown store {name!r}", name)
+        workers.stop()
         return None
+
+    asked: list[tuple[str, AbstractSet[str]]] = []
+
+    def others_can_do(queue: str, stores: AbstractSet[str]) -> bool:
+        asked.append((queue, stores))
+        return True
+
+    world.queue("low").put([encode_task(Duplicate("1", "2", "s", "elsewhere"))])
+    processor = Scripted(look)
+    workers = manager(world, processor, kind=Duplicate, others_can_do=others_can_do, transient_first=0.0)
+    tally = workers.run()
+    assert (tally.done, tally.waiting, tally.failed, tally.dead) == (1, 2 * MOST_LEASES, 0, 0)
+    assert asked == [("low", {"1", "2", "elsewhere"})] * 2 * MOST_LEASES, "all stores that the task names"
+
+
+def test_a_task_is_tried_where_members_lack_its_store_for_longer_than_a_change_of_settings(world: Any) -> None:
+    laps = 12
+
+    def look(name: str, attempt: int) -> TaskResult | None:
+        world.clock.advance(LEFT_SECONDS / laps)
+        if attempt == FAILURES or len(processor.done) > 2 * laps:
+            workers.stop()
+        raise UnknownStoreError(f"unknown store {name!r}", name)
+
+    details = MemberDetails(host="other", pid=1, version="1", stores=["1", "elsewhere"], queues=["low"])
+    other = Member(id="b", since=0, seen=0, until=10, ended=None, draining=False, details=details)
+    status = MembersStatus(at=1, lease=1, members=[other], unowned=())
+    world.queue("low").put([task("elsewhere")])
+    processor, others_can_do = Scripted(look), OtherWorkers(lambda: status, world.clock).can_do
+    workers = manager(world, processor, others_can_do=others_can_do, transient_first=0.0, visibility=600.0)
+    tally = workers.run()
+    assert (tally.waiting, tally.failed, tally.dead) == (laps, FAILURES - 1, 1)
+    assert world.queue("low").dead()[0].cause == "UnknownStoreError: unknown store 'elsewhere'"
+
+
+def test_commands_that_drain_a_queue_do_not_wait_for_other_members(world: Any) -> None:
+    def look(name: str, _attempt: int) -> TaskResult | None:
+        assert len(processor.done) <= FAILURES
+        raise UnknownStoreError(f"unknown store {name!r}", name)
 
     world.queue("low").put([task("elsewhere")])
     processor = Scripted(look)
-    tally = manager(world, processor, has_elsewhere=lambda store: store == "elsewhere").run_until_drained()
-    assert (tally.done, tally.waiting, tally.failed, tally.dead) == (1, 2 * MOST_LEASES, 0, 0)
+    tally = manager(world, processor, others_can_do=lambda _queue, _stores: True).run_until_drained()
+    assert (tally.waiting, tally.failed, tally.dead) == (0, FAILURES - 1, 1)
 
 
 def test_a_task_that_needs_a_store_that_nobody_has_is_dead_with_the_reason(world: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -124,6 +125,11 @@ _decoder: msgspec.json.Decoder[Task] = msgspec.json.Decoder(prepared(Task))
 def encode_task(task: Task) -> bytes:
     """The body of *task* on a queue."""
     return _encoder.encode(task)
+
+
+def stores_of(task: Task) -> AbstractSet[str]:
+    """The stores that *task* names; it may need others, too, such as a repair."""
+    return {getattr(task, field) for field in ("source", "destination", "store") if hasattr(task, field)}
 
 
 def decode_task(body: bytes) -> Task:

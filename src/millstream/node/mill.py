@@ -108,7 +108,7 @@ class MillPart:
             worker_settings(self._context.settings),
             on_progress=on_progress,
             metrics=self._context.metrics,
-            has_elsewhere=self._databases.members.has_store,
+            others_can_do=self._databases.members.other_workers().can_do,
         )
 
     def direct(self) -> DirectDuplicator:

@@ -28,7 +28,7 @@ from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import decode_task
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.mill.workers.task_leaser import TaskLeaser
-from millstream.mill.workers.task_settler import LeasedTask, TaskSettler, WorkTally
+from millstream.mill.workers.task_settler import LeasedTask, OthersCanDo, TaskSettler, WorkTally, nobody_can
 from millstream.queue.protocol import WorkQueue
 
 __all__ = ["MOST_LEASES", "RESERVE", "PoisonError", "WorkTally", "WorkerManager", "WorkerSettings"]
@@ -67,9 +67,9 @@ class WorkerSettings(msgspec.Struct, frozen=True):
 class WorkerManager:
     """Works on *queues* (the first comes first) with the processors of *registry*, and writes results to *sink*.
 
-    *on_progress* is called with the tally after every group that was settled. *has_elsewhere* says whether another
-    process that works on the queues has a store: tasks that need one which *registry* lacks are left to it. Not to be
-    run twice at the same time.
+    *on_progress* is called with the tally after every group that was settled. *others_can_do* says whether another
+    process works on a queue and has all stores of a set: :meth:`run` leaves tasks to it that need a store which
+    *registry* lacks. Not to be run twice at the same time.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class WorkerManager:
         *,
         metrics: Metrics | None = None,
         on_progress: Callable[[WorkTally], None] | None = None,
-        has_elsewhere: Callable[[str], bool] = lambda _: False,
+        others_can_do: OthersCanDo = nobody_can,
     ) -> None:
         self._queues = list(queues)
         self._registry = registry
@@ -93,7 +93,7 @@ class WorkerManager:
         self._stopping = self._woken = False
         self._jobs: list[LeasedTask] = []
         self._leaser = TaskLeaser(queues, registry, clock, visibility=settings.visibility, fairness=settings.fairness)
-        self._settler = TaskSettler(sink, metrics or NoMetrics(), settings.transient_first, has_elsewhere)
+        self._settler = TaskSettler(sink, metrics or NoMetrics(), settings.transient_first, others_can_do)
 
     @property
     def tally(self) -> WorkTally:
@@ -114,7 +114,10 @@ class WorkerManager:
             self._changed.notify_all()
 
     def run_until_drained(self) -> WorkTally:
-        """Work until no task is ready, leased or delayed on any queue; dead ones stay where they are."""
+        """Work until no task is ready, leased or delayed on any queue; dead ones stay where they are.
+
+        No task is left to other processes: there may be none that does it soon.
+        """
         return self._run(self._await_delayed)
 
     def run(self) -> WorkTally:
@@ -124,6 +127,7 @@ class WorkerManager:
         work continues.
         """
         pause = self._settings.transient_first
+        self._settler.leaves_tasks = True
         while not self._stopping:
             try:
                 return self._run(self._pause)

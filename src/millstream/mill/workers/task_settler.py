@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TypeAlias
 
 import msgspec
 
@@ -11,6 +13,7 @@ from millstream.core.errors import MillstreamError
 from millstream.core.metric_collection.hook import Metrics
 from millstream.mill.errors import UnknownStoreError, UnresolvedError
 from millstream.mill.task_processor import TaskResult
+from millstream.mill.tasks import decode_task, stores_of
 from millstream.mill.workers.dead_letter_index import DeadLetterIndex
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.queue import queue_name
@@ -21,6 +24,15 @@ FAILURES = 3
 
 PENALTY_FACTOR = 6.0
 """How much longer a task waits after its second failure for a transient reason than after its first."""
+
+
+OthersCanDo: TypeAlias = Callable[[str, AbstractSet[str]], bool]
+"""Whether another process works on the queue of this name and has all these stores."""
+
+
+def nobody_can(_queue: str, _stores: AbstractSet[str]) -> bool:
+    """There are no other processes."""
+    return False
 
 
 class WorkTally(msgspec.Struct):
@@ -64,8 +76,9 @@ class TaskSettler:
 
     A task that failed goes to the back of its queue, and after :data:`FAILURES` attempts to the dead letters, for a
     permanent reason at once; for a transient one it waits *transient_first* seconds before the second attempt. A
-    finding that is a dead letter already does not become another one: each check of its item finds it again. A task
-    that needs a store which this process does not have is left to others if one *has_elsewhere* the store.
+    finding that is a dead letter already does not become another one: each check of its item finds it again. If it
+    :attr:`leaves_tasks`, one that needs a store which this process does not have is left to others where
+    *others_can_do* it.
     """
 
     def __init__(
@@ -73,12 +86,13 @@ class TaskSettler:
         sink: ResultSink,
         metrics: Metrics,
         transient_first: float,
-        has_elsewhere: Callable[[str], bool] = lambda _: False,
+        others_can_do: OthersCanDo = nobody_can,
     ) -> None:
         self._sink = sink
         self._metrics = metrics
         self._transient_first = transient_first
-        self._has_elsewhere = has_elsewhere
+        self._others_can_do = others_can_do
+        self.leaves_tasks = False
         self._findings: dict[WorkQueue, DeadLetterIndex] = {}
         self.tally = WorkTally()
 
@@ -113,7 +127,7 @@ class TaskSettler:
         self._metrics.count("mill_tasks_done_total", len(leases), queue=queue_name(queue.name))
 
     def _fail(self, job: LeasedTask, error: BaseException) -> None:
-        if isinstance(error, UnknownStoreError) and self._has_elsewhere(error.store):
+        if isinstance(error, UnknownStoreError) and self._is_left(job, error.store):
             self.give_back(job, self._transient_first, counted=False)
             return
         self._metrics.count("mill_tasks_failed_total", queue=queue_name(job.queue.name))
@@ -126,6 +140,12 @@ class TaskSettler:
                 self.tally.failed += 1
         except LeaseLostError:
             self.tally.lost += 1
+
+    def _is_left(self, job: LeasedTask, missing: str) -> bool:
+        if not self.leaves_tasks:
+            return False
+        stores = stores_of(decode_task(job.lease.body)) | {missing}
+        return self._others_can_do(queue_name(job.queue.name), stores)
 
     def _set_aside(self, job: LeasedTask, error: BaseException) -> None:
         cause = f"{type(error).__name__}: {error}"

@@ -21,8 +21,8 @@ class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
     (:class:`~millstream.stores.audit.holders.Holders`). ``roles`` maps the roles that it offers to their groups: roles
     of one group have the same owner. ``addresses`` are those where it listens, by what listens there. ``schema`` is the
     version of the node's tables that it knows; one that ``waits`` has no roles until members that know only earlier
-    ones have ended. ``settings`` has a checksum of each part of the settings that all members share, and ``stores`` the
-    names of its stores.
+    ones have ended. ``settings`` has a checksum of each part of the settings that all members share, ``stores`` has
+    the names of its stores, and ``queues`` those of the queues on which its workers work.
     """
 
     host: str
@@ -35,6 +35,7 @@ class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Mapping[str, str] = msgspec.field(default_factory=dict)
     settings: Mapping[str, str] = msgspec.field(default_factory=dict)
     stores: Sequence[str] = ()
+    queues: Sequence[str] = ()
 
 
 class MemberState(enum.StrEnum):

@@ -13,10 +13,12 @@ from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.core.writers_lock import SCHEMA_VERSION
+from millstream.mill.workers.pools import queues_of
 from millstream.node.context import NodeContext
 from millstream.node.members.member_table import MemberTable
 from millstream.node.members.members_status import MemberDetails, MembersStatus
 from millstream.node.members.membership import Membership
+from millstream.node.members.other_workers import OtherWorkers
 from millstream.node.members.shared_settings import shared_settings
 from millstream.node.members.upgrade import await_upgrade
 from millstream.stores.audit.holders import Holders
@@ -62,7 +64,7 @@ class NodeMembers:
     def membership(self, roles: Mapping[str, str], addresses: Mapping[str, str]) -> Membership:
         """This process as a member that offers *roles* (with their groups) and listens at *addresses* (by what listens
         there); it has not joined yet."""
-        process = Holders().new()
+        process, settings = Holders().new(), self._context.settings
         return Membership(
             self.table,
             MemberDetails(
@@ -73,18 +75,17 @@ class NodeMembers:
                 schema=SCHEMA_VERSION,
                 roles=roles,
                 addresses=addresses,
-                settings=shared_settings(self._context.settings),
-                stores=sorted(self._context.settings.store_urls),
+                settings=shared_settings(settings),
+                stores=sorted(settings.store_urls),
+                queues=sorted(
+                    {queue for pool in settings.serve.workers for queue in queues_of(pool, settings.mill.pools)}
+                ),
             ),
         )
 
-    def has_store(self, store: str) -> bool:
-        """Whether a member that serves the node now has *store* in its settings.
-
-        Raises :class:`~millstream.core.sql.SqlBusyError`.
-        """
-        status = self.status()
-        return status is not None and any(store in member.details.stores for member in status.serving)
+    def other_workers(self) -> OtherWorkers:
+        """The workers of the other members, for one thread that asks about tasks."""
+        return OtherWorkers(self.status, self._context.clock)
 
     def await_upgrade(self, stopped: Callable[[], bool]) -> None:
         """Open the tables of a node that :attr:`is_shared`; where older members need them as they are, wait for their
