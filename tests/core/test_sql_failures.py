@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from millstream.core.clock import SystemClock
 from millstream.core.database_server import open_server
 from millstream.core.retry import RetryPolicy
-from millstream.core.sql import SqlBusyError
+from millstream.core.sql import SqlBusyError, SqlDatabase, waiting_with
 from millstream.core.sql_failures import describe_sql_failure
+from millstream.testing import services
 from support.server_databases import new_database
 
 ROW = sa.Table("rows_of_a_test", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("n", sa.Text))
@@ -79,3 +81,43 @@ def test_a_server_that_is_not_there_is_away(scheme: str) -> None:
         probe.bind(("127.0.0.1", 0))
         with pytest.raises(SqlBusyError, match=r"did not answer \(.*refused.*\): start its server"):
             open_server(f"{scheme}://a:b@127.0.0.1:{probe.getsockname()[1]}/c", patience=RetryPolicy(attempts=1))
+
+
+@pytest.mark.served
+def test_a_server_that_takes_no_writes_is_reached_over_a_new_connection(postgresql: str) -> None:
+    with new_database(postgresql, "failures") as url:
+        name, other, engine = sa.make_url(url).database, open_server(postgresql + "postgres"), open_server(url)
+        with engine.begin() as connection:
+            ROW.create(connection)
+        switch = "ALTER DATABASE {} SET default_transaction_read_only = {}"  # a connection keeps what it began with
+        with other.begin() as connection:
+            connection.exec_driver_sql(switch.format(name, "on"))
+        engine.dispose()
+        database = SqlDatabase(engine, SystemClock(), ROW.metadata)
+        refused = pytest.raises(SqlBusyError, match=r"takes no writes \(.*read-only transaction\): correct its URL")
+        with refused, waiting_with(RetryPolicy(attempts=1)):
+            database.write(lambda connection, _: connection.execute(sa.insert(ROW).values(id=1)))
+        with other.begin() as connection:
+            connection.exec_driver_sql(switch.format(name, "off"))
+        with waiting_with(RetryPolicy(attempts=1)):
+            database.write(lambda connection, _: connection.execute(sa.insert(ROW).values(id=1)))
+        for each in (engine, other):
+            each.dispose()
+
+
+@pytest.mark.served
+def test_mariadb_that_takes_no_writes_is_not_called_away() -> None:
+    with services.private("mariadb") as server:
+        admin = open_server(server.url + "failures")
+        with admin.begin() as connection:
+            ROW.create(connection)
+            for statement in ("CREATE USER ada IDENTIFIED BY 'a'", "GRANT ALL ON failures.* TO ada"):
+                connection.exec_driver_sql(statement)
+            connection.exec_driver_sql("SET GLOBAL read_only = 1")
+        account = sa.make_url(server.url + "failures").set(username="ada", password="a")
+        engine = open_server(account.render_as_string(hide_password=False), create=False)
+        with engine.connect() as connection, failing() as said:
+            connection.execute(sa.insert(ROW).values(id=1))
+        assert said[0].startswith("takes no writes (") and "read-only option" in said[0]
+        for each in (engine, admin):
+            each.dispose()

@@ -17,7 +17,7 @@ from millstream.core.postgresql_refusals import is_invalid_option, is_refused_co
 from millstream.core.retry import RetryPolicy
 from millstream.core.secrets import mask_password, read_password
 from millstream.core.sql import NoDatabaseError, SqlBusyError, SqlInputError, current_patience
-from millstream.core.sql_failures import describe_sql_failure
+from millstream.core.sql_failures import describe_sql_failure, is_read_only
 from millstream.core.sql_rows import without_nul
 from millstream.core.url_schemes import scheme_of
 
@@ -209,10 +209,15 @@ def _ping_idle_connections(engine: sa.Engine, clock: Clock) -> None:
 
 
 def _lost_connection(context: sa.engine.ExceptionContext) -> sa.exc.OperationalError | None:
-    """Each error by which a connection is lost as one class. psycopg calls those of a transaction that the server ended
-    because it was idle for too long internal errors."""
+    """Each error by which a connection is lost as one class; all connections of the pool are replaced after it.
+
+    psycopg calls those of a transaction that the server ended because it was idle for too long internal errors. A
+    connection whose server takes no more writes counts as lost: after a failover, a new one reaches the other server.
+    """
     error = context.sqlalchemy_exception
-    if not context.is_disconnect or error is None or isinstance(error, sa.exc.OperationalError):
+    if error is not None and is_read_only(context.original_exception):
+        context.is_disconnect = True
+    elif not context.is_disconnect or error is None or isinstance(error, sa.exc.OperationalError):
         return None
     assert isinstance(error, sa.exc.StatementError) and isinstance(error.orig, Exception)
     return sa.exc.OperationalError(error.statement, error.params, error.orig, connection_invalidated=True)

@@ -11,6 +11,7 @@ from millstream.core.postgresql_refusals import is_refused_connection
 
 _AWAY = "did not answer ({}): start its server, or correct its URL in the settings"
 _REFUSED = "refused the account or the database ({}): correct its URL in the settings, or grant the rights"
+_READ_ONLY = "takes no writes ({}): correct its URL in the settings, or end its read-only mode"
 _FAILED = "failed ({})"
 
 _PHRASES: tuple[tuple[str, frozenset[int | str]], ...] = (
@@ -53,7 +54,15 @@ def driver_failure(connection: sa.Connection, statement: str, error: Exception) 
     return raised
 
 
+def is_read_only(cause: Any) -> bool:
+    """Whether the driver's error *cause* means that the server takes no writes, as after a failover."""
+    code = _code(cause)
+    return code in (1792, 1836, "25006") or (code == 1290 and "read-only" in str(cause))  # 1290: any option of MariaDB
+
+
 def _phrase(error: sa.exc.DBAPIError, code: int | str | None, reason: str) -> str:
+    if is_read_only(error.orig):
+        return _READ_ONLY
     for phrase, codes in _PHRASES:
         if code in codes:
             return phrase
