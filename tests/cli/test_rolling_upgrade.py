@@ -17,7 +17,7 @@ from serving_nodes import Serving, open_node
 
 from millstream.cli.main import run
 from millstream.core.writers_lock import SCHEMA_VERSION
-from millstream.mill.reports.archive import reports_of
+from millstream.mill.reports.archive import decode_report, reports_of
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.member_reports import take_over
 from millstream.mill.reports.table import ReportTable
@@ -127,10 +127,19 @@ def test_reports_whose_rows_were_removed_from_a_database_on_a_server_are_missing
     with new_database(postgresql, "node") as database:
         here = _checked_node(tmp_path, f'{SETTING_OF_STORES}[node]\ndatabase = "{database}"\n')
         assert run(["mill", "report", "--verify", *here]) == 0
-        with open_node(tmp_path) as node, node.databases.own.begin() as connection:
-            connection.execute(sa.text("DELETE FROM mill_reports WHERE number = 2"))
+        with open_node(tmp_path) as node:
+            (_, last) = node.mill.reports.archive.stored("primary", "letters")
+            ReportFolder(tmp_path / "reports").save(decode_report(last))  # of an early release, and not anchored
+            with node.databases.own.begin() as connection:
+                connection.execute(sa.text("DELETE FROM mill_reports WHERE number = 2"))
         capsys.readouterr()
         assert run(["mill", "report", "--verify", *here]) == 1
+        printed = capsys.readouterr()
+        assert "1 report in the ledger is missing" in printed.out
+        assert "are not in the database yet" not in printed.err, "that report is not in the folder"
+        with open_node(tmp_path) as node:
+            node.mill.reports.archive.add_unchained(last.data)
+        assert run(["mill", "report", "--verify", *here]) == 1, "it is put beside the chains"
         assert "1 report in the ledger is missing" in capsys.readouterr().out
 
 

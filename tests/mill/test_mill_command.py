@@ -410,6 +410,13 @@ def test_newest_reports_that_were_removed_are_missed_in_the_ledger(
     assert re.search(r"^missing: entry [456] of \d{4}-\d\d-\d\dT[\d:.]+Z, 1\.\w+$", out, re.MULTILINE)
     code, _, note = verify("two", "s")
     assert (code, "not checked: whether the newest reports were removed" in note) == (0, True)
+    (unchained := data / "reports" / ".unchained").mkdir()
+    for number in (2, 1):  # removed from the end of the chain, and put beside the chains
+        shutil.copy(kept / f"00000{number}.json", unchained / f"{number}.json")
+        (reports / f"00000{number}.json").unlink(missing_ok=True)
+        code, out, _ = verify()
+        assert (code, f"{3 - number} report" in out, "other chains" in out) == (1, True, False)
+    shutil.rmtree(unchained)
     shutil.rmtree(reports)
     code, out, _ = verify()
     assert (code, "2 reports in the ledger are missing" in out, "two/s: no report yet" in out) == (1, True, True)

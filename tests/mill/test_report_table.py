@@ -14,9 +14,16 @@ from millstream.core.cid import cid_of
 from millstream.mill.errors import ReportError
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.reports import table
-from millstream.mill.reports.archive import ReportArchive, copy_reports, last_reports, reports_of, verify_chain
+from millstream.mill.reports.archive import (
+    ReportArchive,
+    StoredReport,
+    copy_reports,
+    last_reports,
+    reports_of,
+    verify_chain,
+)
 from millstream.mill.reports.folder import ReportFolder
-from millstream.mill.reports.member_reports import has_new_reports, take_over
+from millstream.mill.reports.member_reports import new_reports, take_over
 from millstream.mill.reports.report import IntegrityReport, SpaceTally, build_report, encode_report
 from millstream.mill.reports.table import ReportTable
 
@@ -122,7 +129,7 @@ def test_reports_are_moved_to_a_database_and_back(engine: sa.Engine, tmp_path: P
     assert back.spaces() == target.spaces() == archive.spaces()
     other = ReportFolder(tmp_path / "other")
     other.save(report(7))
-    with pytest.raises(ReportError, match="are different reports of the same number"):
+    with pytest.raises(ReportError, match=r"different reports of the same number: .* renaming its folder `reports/`"):
         copy_reports(other, archive)
 
 
@@ -170,12 +177,12 @@ def test_an_interrupted_take_over_resumes_and_reports_stay_one_chain(engine: sa.
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TRIGGER refusal"))
     assert chain(table) == [one.sha256 for one in saved[:3]]
-    assert has_new_reports(tmp_path) and take_over(tmp_path, table, is_anchored) == 2
+    assert any(new_reports(tmp_path, table)) and take_over(tmp_path, table, is_anchored) == 2
     assert chain(table) == [one.sha256 for one in saved] and not unchained(table)
     assert take_over(tmp_path, table, is_anchored) == 0 and len(looked_up) == 6, "no ledger is read"
     (tmp_path / "taken-over.json").write_bytes(b'{"second": {"pho')
-    assert has_new_reports(tmp_path) and take_over(tmp_path, table, is_anchored) == 0
-    assert not has_new_reports(tmp_path) and not unchained(table) and len(looked_up) == 6
+    assert any(new_reports(tmp_path, table)) and take_over(tmp_path, table, is_anchored) == 0
+    assert not any(new_reports(tmp_path, table)) and not unchained(table) and len(looked_up) == 6
 
 
 def test_a_report_that_is_not_in_the_ledger_yet_is_taken_over_later(engine: sa.Engine, tmp_path: Path) -> None:
@@ -183,10 +190,58 @@ def test_a_report_that_is_not_in_the_ledger_yet_is_taken_over_later(engine: sa.E
     table = ReportTable(engine, lambda: blobs)
     saved = [folder.save(report(number)) for number in (1, 2, 3)]
     anchored = {cid_of(encode_report(one)) for one in saved[:2]}
-    assert take_over(tmp_path, table, anchored.__contains__) == 2 and has_new_reports(tmp_path)
+    assert take_over(tmp_path, table, anchored.__contains__) == 2 and any(new_reports(tmp_path, table))
     anchored.add(cid_of(encode_report(saved[2])))
-    assert take_over(tmp_path, table, anchored.__contains__) == 1 and not has_new_reports(tmp_path)
+    assert take_over(tmp_path, table, anchored.__contains__) == 1 and not any(new_reports(tmp_path, table))
     saved += [folder.save(report(number)) for number in (4, 5)]
     anchored.add(cid_of(encode_report(saved[4])))  # the process of the one before was killed
     assert [take_over(tmp_path, table, anchored.__contains__) for _ in range(2)] == [1, 0]
     assert chain(table) == [one.sha256 for one in saved[:3]] and unchained(table) == {encode_report(saved[4])}
+    anchored.add(cid_of(encode_report(saved[3])))
+    assert take_over(tmp_path, table, anchored.__contains__) == 1
+    assert chain(table) == [one.sha256 for one in saved] and not unchained(table), "the last one is no longer outside"
+
+
+def test_reports_are_taken_over_again_after_a_restore_of_an_older_database(engine: sa.Engine, tmp_path: Path) -> None:
+    blobs, folder, members = MemoryCas(), ReportFolder(tmp_path / "one"), [tmp_path / "one", tmp_path / "other"]
+    table = ReportTable(engine, lambda: blobs)
+    saved = [folder.save(report(number)) for number in (1, 2, 3)]
+    other = [ReportFolder(members[1]).save(report(number)) for number in (7, 8)]
+    assert [take_over(root, table, lambda _: True) for root in members] == [3, 2]
+    with engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM mill_reports WHERE number > 1"))
+        connection.execute(sa.text("DELETE FROM mill_unchained_reports"))
+    assert len([*new_reports(members[0], table)]) == 3
+    assert [take_over(root, table, lambda _: True) for root in members] == [2, 2]
+    assert chain(table) == [one.sha256 for one in saved] and unchained(table) == set(map(encode_report, other))
+    assert not any(any(new_reports(root, table)) for root in members)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_two_processes_that_take_one_folder_over_at_once_make_one_chain(
+    engine: sa.Engine, tmp_path: Path, count: int
+) -> None:
+    blobs, folder = MemoryCas(), ReportFolder(tmp_path)
+    saved = [folder.save(report(number)) for number in range(1, 6)]
+    anchored = {cid_of(encode_report(one)) for one in saved[:count]}
+
+    class Interleaved(ReportTable):
+        """Another process takes reports over between the first two queries."""
+
+        def last(self, store: str, space: str) -> StoredReport | None:
+            found = super().last(store, space)
+            self._other_process()
+            return found
+
+        def cids(self, store: str, space: str) -> frozenset[str]:
+            found = super().cids(store, space)
+            self._other_process()
+            return found
+
+        def _other_process(self) -> None:
+            if not chain(other):
+                take_over(tmp_path, other, anchored.__contains__)
+
+    other = ReportTable(engine, lambda: blobs)
+    assert take_over(tmp_path, Interleaved(engine, lambda: blobs), lambda _: True) == 5 - count
+    assert chain(other) == [one.sha256 for one in saved] and not unchained(other)

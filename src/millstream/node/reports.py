@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
 from millstream.mill.reports.archive import ReportArchive
 from millstream.mill.reports.folder import ReportFolder
-from millstream.mill.reports.member_reports import has_new_reports, take_over
+from millstream.mill.reports.member_reports import new_reports, take_over
 from millstream.mill.reports.report import IntegrityReport, encode_report
 from millstream.mill.reports.table import ReportTable
 from millstream.node.anchoring import open_cas
@@ -77,13 +77,14 @@ class ReportsPart:
             self._take_over(settings.folder / FOLDER, archive)
         return archive
 
-    @property
-    def folder_to_take_over(self) -> Path | None:
-        """The folder with reports of an early release that are not in the database on a server yet, because this node
-        was opened to read only; None where there are none."""
-        settings = self._context.settings
-        folder = settings.folder / FOLDER
-        return folder if settings.node.database and has_new_reports(folder) else None
+    def folder_to_take_over(self, anchors: Container[str]) -> Path | None:
+        """The folder with reports of an early release with one of *anchors* that a process which writes would add to
+        the database on a server; None where there are none."""
+        folder, archive = self._context.settings.folder / FOLDER, self.archive
+        if not isinstance(archive, ReportTable):
+            return None
+        is_one = any(anchor_string(1, cid_of(one.data)) in anchors for one in new_reports(folder, archive))
+        return folder if is_one else None
 
     def _take_over(self, folder: Path, table: ReportTable) -> None:
         """Let *table* have the reports that an early release wrote to *folder*; tried again at the next start."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,7 @@ def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bo
     An entry does not name its space, so missing reports are found only if *places* are those of every space.
     """
     archive, entries, code = node.mill.reports.archive, node.mill.reports.ledger_entries(), 0
+    unchained = archive.unchained()  # before the chains: meanwhile a report outside may become a part of one
     heads = {place: verify_chain(archive, *place) for place in places}
     anchors = {place: [report_anchor(one) for one in reports_of(archive, *place)] for place in places}
     found = {anchor for some in anchors.values() for anchor in some}
@@ -133,21 +134,42 @@ def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bo
         click.echo("not checked: whether the newest reports were removed; for this, omit STORE and SPACE", err=True)
         return code
     for store, space in set(archive.spaces()).difference(places):
-        verify_chain(archive, store, space)
+        heads[store, space] = verify_chain(archive, store, space)
         found.update(map(report_anchor, reports_of(archive, store, space)))
     absent = [entry for anchor, entry in entries.items() if anchor not in found]
-    outside = set(map(report_anchor, map(decode_report, archive.unchained())))
-    missing = [entry for entry in absent if entry.anchor_string not in outside]
-    if unchained := len(absent) - len(missing):
-        click.echo(f"{counted(unchained, 'report')} of other chains, which members had in their folders: not changed")
+    missing = _missing(absent, map(decode_report, unchained), heads)
+    if others := len(absent) - len(missing):
+        click.echo(f"{counted(others, 'report')} of other chains, which members had in their folders: not changed")
     _print_missing(missing)
-    if missing and (folder := node.mill.reports.folder_to_take_over) is not None:
+    missing_anchors = {entry.anchor_string for entry in missing}
+    if missing and (folder := node.mill.reports.folder_to_take_over(missing_anchors)) is not None:
         click.echo(
             f"reports that an early release wrote to {folder} are not in the database yet: start `millstream serve`, "
             "which adds them, and verify again",
             err=True,
         )
     return 1 if missing else code
+
+
+def _missing(
+    absent: Sequence[LedgerEntry], unchained: Iterable[IntegrityReport], heads: Mapping[tuple[str, str], str | None]
+) -> list[LedgerEntry]:
+    """The entries whose reports are neither in a chain, as all that are *absent*, nor of another chain.
+
+    An *unchained* report that continues one of *heads* (the SHA-256 of the last report of each chain) was removed from
+    the end of that chain.
+    """
+    outside = {report_anchor(one): ((one.store, one.space), one.previous, one.sha256) for one in unchained}
+    missing, ends = list[LedgerEntry](), dict(heads)
+    for entry in absent:
+        if (found := outside.get(entry.anchor_string)) is None:
+            missing.append(entry)
+            continue
+        place, previous, sha256 = found
+        if ends.get(place) == previous:
+            missing.append(entry)
+            ends[place] = sha256
+    return missing
 
 
 def _print_missing(missing: Sequence[LedgerEntry]) -> None:

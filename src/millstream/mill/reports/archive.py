@@ -122,7 +122,8 @@ def copy_reports(source: ReportArchive, target: ReportArchive) -> int:
                 raise ReportError(
                     f"{one.place} and {there[one.number].place} are different reports of the same number: "
                     "`millstream mill report --verify` on both nodes shows which one is in the ledger; copy into a "
-                    "target without reports of this space"
+                    "target without reports of this space, in the folder of a node by renaming its folder `reports/`: "
+                    "reports of other chains that the source has are copied too"
                 )
     for one in source.unchained():
         count += 1

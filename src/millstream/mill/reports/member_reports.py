@@ -5,7 +5,7 @@ Each member then had a chain of its own for each space, and the ledger has the r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,46 +18,57 @@ from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.table import ReportTable
 
 _TAKEN = "taken-over.json"
-"""The file with the number of the last report of each store and space that need not be read again."""
+"""The file with number and CID of the last report of each store and space that need not be read again."""
+
+_Taken = dict[tuple[str, str], tuple[int, str]]
+
+_NOTHING = (0, "")
 
 
-def has_new_reports(root: Path) -> bool:
-    """Whether the folder *root* has reports that :func:`take_over` would read."""
-    folder, taken = ReportFolder(root), _read_taken(root)
-    return any(folder.last_number(*place) > taken.get(place[0], {}).get(place[1], 0) for place in folder.spaces())
+def new_reports(root: Path, table: ReportTable) -> Iterator[StoredReport]:
+    """The reports of the folder *root* that :func:`take_over` would read. Raises the errors of both archives."""
+    folder, taken = ReportFolder(root), _taken(root, table)
+    for place in folder.spaces():
+        yield from _after(folder, place, taken.get(place, _NOTHING)[0])
 
 
 def take_over(root: Path, table: ReportTable, is_anchored: Callable[[str], bool]) -> int:
     """Put those reports of the folder *root* into *table* that it lacks, if their CID *is_anchored*; how many they are.
 
-    Those that continue the chain of their space in *table* become a part of it, the others are kept outside the chains.
-    The folder stays as it is. Reports before the first one that is not anchored are not read again; an interrupted call
-    is resumed by the next one. Raises the errors of both archives.
+    Those that continue the chain of their space in *table* become a part of it, also if they were outside before; the
+    others are kept outside the chains. The folder stays as it is. Reports before the first one that is not anchored are
+    not read again while *table* has the last of them; an interrupted call is resumed by the next one. Raises the errors
+    of both archives.
     """
-    folder, taken, count = ReportFolder(root), _read_taken(root), 0
-    for store, space in folder.spaces():
-        done = taken.get(store, {}).get(space, 0)
-        if folder.last_number(store, space) <= done:
+    folder, taken, count = ReportFolder(root), _taken(root, table), 0
+    for place in folder.spaces():
+        done = taken.get(place, _NOTHING)
+        if folder.last_number(*place) <= done[0]:
             continue
-        known, last, is_waiting = table.cids(store, space), table.last(store, space), False
-        for one in folder.stored(store, space):
-            if one.number <= done:
+        last = table.last(*place)
+        known = table.cids(*place)  # after `last`, so that it has all reports up to it while another process adds some
+        is_waiting = False
+        for one in _after(folder, place, done[0]):
+            cid = cid_of(one.data)
+            if cid not in known and not is_anchored(cid):
+                is_waiting = True  # its process may be about to anchor it
                 continue
-            if (cid := cid_of(one.data)) not in known:
-                if not is_anchored(cid):
-                    is_waiting = True  # its process may be about to anchor it
-                    continue
-                count += 1
-                lines = folder.lines(store, space, one.number)
-                if _continues(last, one) and table.insert(store, space, one, lines):
-                    last = one
-                else:
-                    table.add_unchained(one.data)
+            if _continues(last, one) and table.insert(*place, one, folder.lines(*place, one.number)):
+                last = one
+            elif cid not in known:
+                table.add_unchained(one.data)
+            count += cid not in known
             if not is_waiting:
-                taken.setdefault(store, {})[space] = one.number
-        if taken.get(store, {}).get(space, 0) != done:
-            write_durably(root / _TAKEN, msgspec.json.encode(taken))
+                taken[place] = (one.number, cid)
+        if taken.get(place, _NOTHING) != done:
+            write_durably(root / _TAKEN, _encode_taken(taken))
     return count
+
+
+def _after(folder: ReportFolder, place: tuple[str, str], number: int) -> Iterator[StoredReport]:
+    """The reports of a space in *folder* after the one with *number*."""
+    if folder.last_number(*place) > number:
+        yield from (one for one in folder.stored(*place) if one.number > number)
 
 
 def _continues(last: StoredReport | None, one: StoredReport) -> bool:
@@ -66,9 +77,22 @@ def _continues(last: StoredReport | None, one: StoredReport) -> bool:
     return (one.number - 1, decode_report(one).previous) == end
 
 
-def _read_taken(root: Path) -> dict[str, dict[str, int]]:
-    """By store and space; nothing if the file is absent or damaged: then all reports are read again."""
+def _taken(root: Path, table: ReportTable) -> _Taken:
+    """What the file of *root* says, where *table* has that report: it may have been restored from an older backup.
+
+    Nothing if the file is absent or damaged: then all reports are read again.
+    """
     try:
-        return msgspec.json.decode((root / _TAKEN).read_bytes(), type=prepared(dict[str, dict[str, int]]))
+        read = msgspec.json.decode((root / _TAKEN).read_bytes(), type=prepared(dict[str, dict[str, tuple[int, str]]]))
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
+    taken = {(store, space): last for store, spaces in read.items() for space, last in spaces.items()}
+    known = table.known({(*place, number): cid for place, (number, cid) in taken.items()})
+    return {place: last for place, last in taken.items() if last[1] in known}
+
+
+def _encode_taken(taken: _Taken) -> bytes:
+    by_store = dict[str, dict[str, tuple[int, str]]]()
+    for (store, space), last in taken.items():
+        by_store.setdefault(store, {})[space] = last
+    return msgspec.json.encode(by_store)

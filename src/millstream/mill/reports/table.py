@@ -164,6 +164,16 @@ class ReportTable:
         with self._engine.connect() as connection:
             return frozenset(connection.scalars(chained)).union(connection.scalars(sa.select(_unchained.c.cid)))
 
+    def known(self, reports: Mapping[tuple[str, str, int], str]) -> frozenset[str]:
+        """Those CIDs of *reports* (by store, space and number) that are there, or outside the chains."""
+        place, found = sa.tuple_(_reports.c.store, _reports.c.space, _reports.c.number), set[str]()
+        for some in groups(list(reports), _SPACES):
+            chained = sa.select(_reports.c.cid).where(place.in_(some))
+            unchained = sa.select(_unchained.c.cid).where(_unchained.c.cid.in_([reports[key] for key in some]))
+            with self._engine.connect() as connection:
+                found.update(connection.scalars(chained), connection.scalars(unchained))
+        return frozenset(found.intersection(reports.values()))
+
     def _insert(self, row: dict[str, object]) -> bool:
         """Insert *row*, unless it is there; False where another report has its number."""
         same = sa.and_(*(_reports.c[name] == row[name] for name in ("store", "space", "number")))
@@ -171,6 +181,7 @@ class ReportTable:
             if (cid := connection.scalar(sa.select(_reports.c.cid).where(same))) is not None:
                 return bool(cid == row["cid"])
             connection.execute(sa.insert(_reports).values(row))
+            connection.execute(sa.delete(_unchained).where(_unchained.c.cid == row["cid"]))
         return True
 
     def _decode(self, store: str, space: str, number: int, cid: str) -> IntegrityReport:
