@@ -53,6 +53,8 @@ ROLES = {"batching a": "a", "batching b": "b", "producers": "producers", "upkeep
 class Played:
     """A role that notes what happens to it."""
 
+    failure: Exception | None = None
+
     def __init__(self, fence: Fence) -> None:
         self.fence, self.is_lost, self.stopped, self.ended = fence, False, False, False
 
@@ -61,6 +63,8 @@ class Played:
 
     def end(self) -> None:
         self.stopped = self.ended = True
+        if self.failure is not None:
+            raise self.failure
 
 
 class Process:
@@ -157,6 +161,47 @@ def test_roles_of_a_process_that_is_stopped_end_though_the_database_does_not_ans
     host.clock.advance(16.0)
     settle(two)
     assert two.roles == ROLES.keys()
+
+
+def test_others_have_the_roles_of_a_stopped_process_that_could_not_say_at_once_that_it_drains(host: Host) -> None:
+    one, two = host.process("one"), host.process("two")
+    settle(one, two)
+
+    def fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "SET draining" in statement:
+            raise sa.exc.InternalError(statement, None, Exception("cannot execute UPDATE in a read-only transaction"))
+
+    sa.event.listen(host.engine, "before_cursor_execute", fail)
+    with one.scheduler:
+        one.scheduler.stop()
+    sa.event.remove(host.engine, "before_cursor_execute", fail)
+    for _ in range(4):  # longer than a lease: the process still does other work
+        host.clock.advance(5.0)
+        assert one.membership.renew()
+        settle(two)
+    assert two.roles == ROLES.keys() and not one.roles
+    assert [each.state(host.clock.now()) for each in two.table.alive()] == ["draining", "alive"]
+
+
+@pytest.mark.parametrize("kind", [sa.exc.InternalError, sa.exc.InterfaceError])
+def test_all_roles_end_and_are_free_though_the_end_of_one_fails(
+    host: Host, kind: type[sa.exc.DBAPIError], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = host.process("one"), host.process("two")
+    settle(one)
+    one.all["batching a"].failure = kind("UPDATE", None, Exception("cannot execute UPDATE"))
+    with one.scheduler:
+        one.scheduler.stop()
+        until(lambda: "could not give up the roles" in caplog.text, "the end of the roles", seconds=5)
+        assert all(role.ended for role in one.all.values()) and not one.roles
+        settle(two)
+        assert two.roles == ROLES.keys() - {"batching a"}
+        host.clock.advance(10.0)
+        assert one.membership.renew() and two.membership.renew()
+        host.clock.advance(6.0)
+        assert one.membership.renew()
+        settle(two)
+        assert two.roles == ROLES.keys(), "its lease has expired"
 
 
 def test_a_step_that_changes_nothing_reads_the_tables_once(host: Host) -> None:

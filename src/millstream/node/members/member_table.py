@@ -64,15 +64,17 @@ class MemberTable:
         self.database.write(transaction)
         return name
 
-    def renew(self, member: str, details: MemberDetails, roles: Sequence[str]) -> bool:
+    def renew(self, member: str, details: MemberDetails, roles: Sequence[str], *, draining: bool = False) -> bool:
         """*member* is alive and keeps *roles*; False where it was counted as lost.
 
-        It does not wait for others that write to the database.
+        With *draining* it takes no roles any more. It does not wait for others that write to the database.
         """
         alive = sa.and_(t.members.c.id == member, t.members.c.ended.is_(None))
         with self.database.engine.begin() as connection:
             now = self.database.now(connection)
             change = {"seen": now, "until": now + self._duration, "details": msgspec.json.encode(details)}
+            if draining:
+                change["draining"] = True
             if not connection.execute(sa.update(t.members).where(alive).values(change)).rowcount:
                 return False
             if roles:

@@ -41,6 +41,7 @@ class Membership:
         self.id = ""
         self._renewed = 0.0
         self._ended = False
+        self._draining = False
         self._roles: set[str] = set()
         self._lost: Callable[[], object] = bool
         self._stopping = threading.Condition()
@@ -67,7 +68,8 @@ class Membership:
     def renew(self) -> bool:
         """Send a heartbeat; False where this member is lost."""
         begun = uptime(self.table.clock)
-        if self.is_lost or not self.table.renew(self.id, self.details, list(self._roles)):
+        is_lost = self.is_lost
+        if is_lost or not self.table.renew(self.id, self.details, list(self._roles), draining=self._draining):
             self._ended = True
             return False
         self._renewed = begun
@@ -82,7 +84,9 @@ class Membership:
         self._roles.discard(role)
 
     def drain(self) -> None:
-        """Tell others that this member takes no roles any more, because its process ends."""
+        """Tell others that this member takes no roles any more, because its process ends: now, and with each
+        heartbeat, so that they hear it even if the database does not answer now."""
+        self._draining = True
         with contextlib.suppress(UnknownMemberError):  # it is lost already
             self.table.drain(self.id, draining=True)
 

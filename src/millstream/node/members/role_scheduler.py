@@ -122,28 +122,34 @@ class RoleScheduler:
             self._unrecorded.add(name)
 
     def _end(self, names: list[str], *, release: bool = True) -> None:
-        """End the roles *names*, all at once, and then give their leases back.
+        """End the roles *names*, all at once, and give back the lease of each that has ended.
 
-        If a lease cannot be given back, all leases that are left expire: they are not renewed. Raises its error once
-        all roles have ended.
+        The lease of a role whose end fails expires, as it is not renewed; if a lease cannot be given back, all that are
+        left expire. Raises the first error once all roles have ended.
         """
-        failure: Exception | None = None
+        failures: list[Exception] = []
         for name in names:
             self._running[name][1].stop()
         for name in names:
             lease, role = self._running[name]
-            role.end()
-            del self._running[name]
-            self._membership.give_up(name)
-            if release and failure is None:
+            try:
+                role.end()
+            except Exception as error:
+                failures.append(error)
+                continue
+            finally:
+                del self._running[name]
+                self._membership.give_up(name)
+            if release:
                 try:
                     self._membership.leases.release(lease, unowned_since=lambda now: now)
                 except Exception as error:
-                    failure = error
+                    failures.append(error)
+                    release = False
                 else:
                     _log.info("gave up the role %s", name)
-        if failure is not None:
-            raise failure
+        if failures:
+            raise failures[0]
 
     def _stop_all(self) -> None:
         for role in self.running.values():
@@ -189,9 +195,9 @@ class RoleScheduler:
         try:
             try:
                 self._membership.drain()
-            finally:  # if the database does not answer, the roles end all the same, and their leases expire
+            finally:  # if the database does not answer, the roles end anyway, and their leases expire
                 self._end(list(self._running), release=not self._membership.is_lost)
-        except Exception as error:  # the end of the block tries again
+        except Exception as error:  # the next heartbeat says that this member drains
             _log.warning("could not give up the roles of this process in order: %s", error)
 
 
