@@ -20,11 +20,11 @@ from millstream.cli.main import run
 from millstream.cli.node_tables import node_tables
 from millstream.core.clock import VirtualClock
 from millstream.core.database_server import open_server
-from millstream.core.writers_lock import lock_writers
+from millstream.core.writers_lock import is_made, lock_writers
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.manifest import Manifest
 from millstream.mill.manifest_table import AddedItems
-from millstream.node import moving
+from millstream.node import Node, moving
 from millstream.node.databases import has_database
 from millstream.node.moving import MoveError, UnfinishedMoveError, move_tables, require_finished
 from millstream.settings.loading import load_settings
@@ -220,7 +220,12 @@ def test_the_command_moves_a_node_to_a_server_and_back(
         settings.write_text(f'[node]\ndatabase = "{url}"\n{stores}')
         shutil.move(folder / "node.db", tmp_path / "kept.db")
         assert "rows moved and verified" in capsys.readouterr().out
-        assert has_database(load_settings({"data": str(folder)}, environment={})[0])
+        loaded = load_settings({"data": str(folder)}, environment={})[0]
+        assert has_database(loaded)
+        shutil.move(folder / "second", tmp_path / "second")
+        with Node.open(loaded, reads=True) as node:
+            assert not is_made(node.databases.own) and not (folder / "second").exists(), "the first process makes them"
+        shutil.move(tmp_path / "second", folder / "second")
         assert report_lines()[0] == 1
         shutil.move(folder / "reports", tmp_path / "reports")
         assert check() == expected

@@ -99,7 +99,7 @@ class DatabasesPart:
 
         A new node first makes the folders of its own stores, and records its default limits of batches: a database
         that is there says that they were made, so that one that is missing later is an unmounted disk, and not a start
-        that was cut short. Raises
+        that was cut short. A node on a server that is only read makes nothing. Raises
         :class:`~millstream.core.sqlite_file.DatabaseFileError`, or for one on a server
         :class:`~millstream.core.sql.SqlBusyError` or :class:`~millstream.core.sql.SqlInputError`, where it cannot be
         used; :class:`~millstream.core.writers_lock.NewerSchemaError` where a later version of the program has changed
@@ -111,12 +111,14 @@ class DatabasesPart:
             from millstream.node.members.upgrade import require_no_older
 
             engine = self._server
+            find_elsewhere(engine, self._holder_state)
             if not is_made(engine):
+                if context.reads:  # it was moved, and no process has served it since
+                    return engine
                 self._make_stores()
                 if not was_moved(engine):
                     record_default_limits(DatabaseDocuments(engine))
             lock_writers(engine, require_no_older)
-            find_elsewhere(engine, self._holder_state)
             return engine
         if self._is_new:
             self._make_stores()
