@@ -202,12 +202,15 @@ def test_many_operations_that_fail_are_not_skipped(
         assert len(outcomes(node)) == (8 if per_trigger == 1 else 0)
 
 
+@pytest.mark.parametrize("where", ["check", "store"])
 def test_operations_that_fail_between_accepted_ones_are_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(20)]
-    fail_at(monkeypatch, "check", ValueError("odd one"), made[::2])
+    fail_at(monkeypatch, where, ValueError("odd one"), made[::2])
     with open_node(tmp_path, VirtualClock()) as node:
+        with pytest.raises(PipelineError, match=r"message 1 of log 'asked'.*ValueError: odd one.*--skip-failed"):
+            take(node, made)
         said = take(node, made, skip_failed=True)
     assert [one.get("code") for one in said] == ["internal", None] * 10
 

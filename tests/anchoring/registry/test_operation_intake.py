@@ -186,6 +186,18 @@ def test_after_some_faults_the_rest_of_a_group_is_not_tried(sqlite_fleet: Any) -
     assert len(tries) < 30
 
 
+def test_operations_between_many_that_fail_are_taken(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    people = [DidOwner(f"between{n}") for n in range(40)]
+    failing = ", ".join(f"'{person.suffix}'" for person in people[::4])
+    sqlite_fleet.sql(
+        "CREATE TRIGGER fault BEFORE INSERT ON registry_operations "
+        f"WHEN NEW.suffix IN ({failing}) BEGIN SELECT RAISE(ABORT, 'a fault'); END"
+    )
+    results = registry.acceptance.submit_many([request_of(person.create) for person in people])
+    assert [result.code for result in results] == ["internal", None, None, None] * 10
+
+
 def test_who_waits_for_an_answer_waits_for_a_database_as_long_as_he_says(sqlite_fleet: Any) -> None:
     registry, clock = sqlite_fleet.instance(), sqlite_fleet.clock
     request = request_of(DidOwner("impatient").create)

@@ -25,7 +25,7 @@ from millstream.core.retry import RetryPolicy
 from millstream.core.sql import current_patience, waiting_with
 
 MOST_FAULTS = 8
-"""Operations of a commit that fail unexpectedly before the rest is taken for undecidable, too."""
+"""Operations of a commit that fail unexpectedly, none accepted between them, before the rest counts as undecidable."""
 
 INTERNAL = "internal"
 """The code of the result of a request that could not be decided because of an unexpected exception."""
@@ -207,12 +207,13 @@ class OperationIntake:
     ) -> Sequence[SubmissionResult]:
         """:meth:`_decided`; if that fails unexpectedly, each half by itself, so that only one operation fails.
 
-        *faults* get those of single operations; after :data:`MOST_FAULTS` the others are not decided, either.
+        *faults* are those of single operations since the last one that was accepted; after :data:`MOST_FAULTS` the
+        operations that are left are not decided, either.
         """
         if len(faults) >= MOST_FAULTS:
             return [SubmissionResult.undecided(faults[-1])] * len(checked)
         try:
-            return self._decided(checked)
+            results = self._decided(checked)
         except (MillstreamError, sa.exc.TimeoutError):
             raise
         except Exception as error:
@@ -225,6 +226,9 @@ class OperationIntake:
             _log.exception("operation %s cannot be decided", checked[0].submission.id)
             faults.append(error)
             return [SubmissionResult.undecided(error)]
+        if any(result.status is not None for result in results):
+            faults.clear()
+        return results
 
     def _decided(self, checked: Sequence[CheckedOperation]) -> Sequence[SubmissionResult]:
         """Record all of *checked* that may have an effect, durably; the result of each."""

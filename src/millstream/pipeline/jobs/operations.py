@@ -9,6 +9,7 @@ job.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -198,7 +199,8 @@ class OperationSink:
         """The outcomes of *rows*, as messages."""
         passed = [Submission(**{name: row[name] for name in _FIELDS}) for row in rows if row["code"] is None]
         results = self._submit(passed)
-        has_untried = sum(result.fault is not None for result in results) >= MOST_FAULTS
+        undone = itertools.takewhile(lambda result: result.status is None, reversed(results))
+        has_untried = sum(result.fault is not None for result in undone) >= MOST_FAULTS
         outcomes = iter(results)
         for row in rows:
             outcome = next(outcomes) if row["code"] is None else SubmissionResult(code=row["code"], error=row["error"])
@@ -207,8 +209,9 @@ class OperationSink:
                 outcome = SubmissionResult(code=INTERNAL, error=_internal_error(fault))
             if outcome.code == INTERNAL:
                 self._failed_since_accepted += 1
-                is_general = has_untried or self._failed_since_accepted >= MOST_FAULTS or _is_of_database(fault)
+                is_general = self._failed_since_accepted >= MOST_FAULTS or _is_of_database(fault)
                 if is_general or not self._skip_failed:
+                    is_general = is_general or has_untried
                     raise self._failure(row["number"], outcome.error or "", is_general=is_general)
             elif outcome.status is not None:
                 self._failed_since_accepted = 0
