@@ -7,6 +7,7 @@ Each makes a copy in a folder and one in a bucket of a private Swift. ``python -
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -15,13 +16,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.core.clock import SystemClock
-from millstream.stores.s3 import parse_address
+from millstream.stores.s3 import connect, parse_address
 from millstream.testing import services
 from millstream.testing.swift import ENVIRONMENT
 from millstream_peers.rclone import program, rclone
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 SPACE = "photos"
 _SEED = 2013
@@ -44,18 +48,20 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=5000)
     parser.add_argument("--below", type=Path, default=None, help="where the data goes")
     parser.add_argument("--only", choices=["folder", "bucket"], default=None)
-    parser.add_argument("--without-rclone", action="store_true")
+    parser.add_argument("--without-rclone", action="store_true", help="measure only protect, which needs no rclone")
     asked = parser.parse_args()
-    program()
+    with_rclone = not asked.without_rclone
+    if with_rclone:
+        program()
     with tempfile.TemporaryDirectory(prefix="protect-bench-", dir=asked.below) as scratch:
         with services.private("swift", folder=Path(scratch)) as server:
             folder = Path(scratch) / SPACE
             size = make_files(folder, asked.items)
             print(f"{asked.items:,} files of 0 B to 200 KB, {size / 1e6:,.1f} MB; load {os.getloadavg()[0]:.1f}")
             print("| source | step | seconds | exit code |\n|---|---|---|---|", flush=True)
-            for case in _cases(Path(scratch), folder, server.url):
+            for case in _cases(Path(scratch), folder, server.url, with_rclone=with_rclone):
                 if asked.only in (None, case.name):
-                    _measure(case, Path(scratch) / f"node-{case.name}", with_rclone=not asked.without_rclone)
+                    _measure(case, Path(scratch) / f"node-{case.name}", with_rclone=with_rclone)
         print(f"load {os.getloadavg()[0]:.1f}")
 
 
@@ -80,7 +86,7 @@ def _remotes(url: str) -> dict[str, str]:
     return {f"RCLONE_CONFIG_SWIFT_{name}": value for name, value in options.items()}
 
 
-def _cases(scratch: Path, folder: Path, url: str) -> Iterator[Case]:
+def _cases(scratch: Path, folder: Path, url: str, *, with_rclone: bool) -> Iterator[Case]:
     base, _, query = url.partition("?")
     bucket = base.removeprefix("s3://")
     os.environ.update(ENVIRONMENT)
@@ -90,11 +96,36 @@ def _cases(scratch: Path, folder: Path, url: str) -> Iterator[Case]:
         source, rclone_source = str(folder), str(folder)
         if name == "bucket":
             source, rclone_source = f"s3://{bucket}-source?{query}", f"swift:{bucket}-source"
-            assert _rclone("sync", str(folder), rclone_source)[1] == 0
-        yield Case(
+        case = Case(
             name, source, rclone_source, folder, (str(scratch / f"{name}-copy"), ours),
             (str(scratch / f"{name}-rclone"), theirs),
         )  # fmt: skip
+        if name == "bucket":
+            _fill(case, with_rclone=with_rclone)
+        yield case
+
+
+def _fill(case: Case, *, with_rclone: bool) -> None:
+    """Make the objects of the source bucket of *case* those of its folder. Unchanged objects are not written again."""
+    if with_rclone:
+        assert _rclone("sync", str(case.folder), case.rclone_source)[1] == 0
+    else:
+        address = parse_address(case.source)
+        upload(case.folder, connect(address), address.bucket)
+
+
+def upload(folder: Path, client: S3Client, bucket: str) -> None:
+    """Make the objects of *bucket* the files of *folder*, as ``rclone sync`` does."""
+    if bucket not in (one["Name"] for one in client.list_buckets()["Buckets"]):
+        client.create_bucket(Bucket=bucket)
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    known = {one["Key"]: one["ETag"].strip('"') for page in pages for one in page.get("Contents", [])}
+    for path in folder.rglob("*.jpg"):
+        key, data = path.relative_to(folder).as_posix(), path.read_bytes()
+        if known.pop(key, None) != hashlib.md5(data, usedforsecurity=False).hexdigest():
+            client.put_object(Bucket=bucket, Key=key, Body=data)
+    for key in known:
+        client.delete_object(Bucket=bucket, Key=key)
 
 
 def _measure(case: Case, data: Path, *, with_rclone: bool) -> None:
@@ -124,12 +155,17 @@ def _measure(case: Case, data: Path, *, with_rclone: bool) -> None:
     ours("protect --read all, nothing changed", "--read", "all")
     theirs("rclone sync + check --download, nothing changed", ["sync"], ["check", "--download"])
     changed = change(case)
+    if case.name == "bucket":
+        _fill(case, with_rclone=with_rclone)
     report = ours("protect --read all, after changes", "--read", "all")
     print(f"changed: {changed}\nnamed: {_named(report)}", flush=True)
 
 
 def change(case: Case) -> dict[str, int]:
-    """Edit, rename, delete and rot files of the source and of its copy in a folder, behind everybody's back."""
+    """Edit, rename, delete and damage files of the source and of its copy in a folder, unnoticed by the tools.
+
+    A bucket as the source is to be filled again from the changed folder.
+    """
     names = sorted(str(path.relative_to(case.folder)) for path in case.folder.rglob("*.jpg") if path.stat().st_size > 8)
     edited, renamed, deleted, rotten, damaged = (names[start : start + 20] for start in range(0, 100, 20))
     for name in edited:
@@ -139,7 +175,6 @@ def change(case: Case) -> dict[str, int]:
     for name in deleted:
         (case.folder / name).unlink()
     if case.name == "bucket":
-        _rclone("sync", str(case.folder), case.rclone_source)
         rotten = []  # a bucket's rot is below its interface
     for name in rotten:
         _flip(case.folder / name)

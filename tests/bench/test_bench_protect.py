@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from millstream_peers.protect import SPACE, Case, change, make_files
+from millstream.testing.s3 import S3Server
+from millstream_peers.protect import SPACE, Case, change, make_files, upload
 
 
 def _read(folder: Path) -> dict[str, bytes]:
@@ -30,3 +31,16 @@ def test_each_change_falls_on_files_of_its_own(tmp_path: Path) -> None:
     assert (len(before.keys() - after.keys()), len(after.keys() - before.keys())) == (40, 20)
     assert sum(before[name] != after[name] for name in before.keys() & after.keys()) == 40
     assert sum(before[name] != copied[name] for name in before) == 20
+
+
+def test_a_bucket_gets_the_files_of_a_folder_without_rclone(moto: S3Server, tmp_path: Path) -> None:
+    make_files(tmp_path, 20)
+    bucket, client = "photos-source", moto.client
+    upload(tmp_path, client, bucket)
+    assert client.list_objects_v2(Bucket=bucket)["KeyCount"] == 20
+    (tmp_path / "03" / "00003.jpg").rename(tmp_path / "03" / "moved.jpg")
+    (tmp_path / "04" / "00004.jpg").write_bytes(b"edited")
+    upload(tmp_path, client, bucket)
+    objects = {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in _read(tmp_path)}
+    assert objects == _read(tmp_path)
+    assert client.list_objects_v2(Bucket=bucket)["KeyCount"] == 20

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import json_option, print_json
 from millstream.cli.connection import administration_options
 from millstream.cli.examples import example
@@ -56,7 +57,7 @@ def endpoint_options(command: Command) -> Command:
     return with_broker  # type: ignore[return-value]
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def client() -> None:
     """List and inspect the clients that are connected to a running broker."""
 

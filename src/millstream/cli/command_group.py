@@ -1,8 +1,9 @@
-"""Groups of commands of which each is loaded only when it is called."""
+"""Groups of commands: their help has the whole summary of each command."""
 
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +19,25 @@ def load_command(place: str) -> click.Command:
     return command
 
 
+class SummaryGroup(click.Group):
+    """A group whose help wraps long summaries of commands; the help of a ``click.Group`` cuts them off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(sys.maxsize)))
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
 class CommandGroup(click.Group):
-    """The commands of tables, by title. The help of the group is printed from the tables, and loads no command."""
+    """The commands of tables, by title. Each is loaded only when it is called.
+
+    The help of the group is printed from the tables, and loads no command.
+    """
 
     def __init__(self, *args: Any, tables: Mapping[str, Table], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import config_option, data_option, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.passwords import hash_password
@@ -21,7 +22,7 @@ _USER = re.compile(r"[\w.@-]{1,64}")
 _LONGEST = 1_000
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def config() -> None:
     """Show the settings and their origins; create console users."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import Command, data_options, print_json
 from millstream.cli.examples import example
 from millstream.core.decoding import prepared
@@ -54,7 +55,7 @@ def key_option(name: str, text: str) -> Callable[[Command], Command]:
     return click.option(name, required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=text)
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def did() -> None:
     """Decentralized identifiers (Sidetree v1.0): requests are printed as JSON, keys stay in files.
 
@@ -96,8 +97,10 @@ def key(file: Path, curve: str) -> None:
 
 @example("millstream did create --update-key update.json --recovery-key recovery.json")
 @did.command()
-@key_option("--update-key", "The key that will sign the first update.")
-@key_option("--recovery-key", "The key that can recover or deactivate the DID.")
+@key_option(
+    "--update-key", "File with the private key that will sign the first update (JWK, see `millstream did key`)."
+)
+@key_option("--recovery-key", "File with the private key that can recover or deactivate the DID (a JWK).")
 @patches_option
 @click.option(
     "--type", "kind", default="", metavar="TEXT", help="Type of the DID, at most 4 characters (default: none)."
@@ -116,8 +119,8 @@ def create(update_key: Path, recovery_key: Path, patches: BinaryIO | None, kind:
 @example("millstream did update did:sidetree:EiAbc --key update.json --next-key next.json --patches patches.json")
 @did.command()
 @click.argument("name", metavar="DID")
-@key_option("--key", "The current update key.")
-@key_option("--next-key", "The key that will sign the next update.")
+@key_option("--key", "File with the current private update key (a JWK, see `millstream did key`).")
+@key_option("--next-key", "File with the private key that will sign the next update (a JWK).")
 @click.option(
     "--patches", type=click.File("rb"), required=True, help="JSON file with a Sidetree patch or a list of patches."
 )
@@ -138,9 +141,9 @@ def update(name: str, key: Path, next_key: Path, patches: BinaryIO, profile_name
 )
 @did.command()
 @click.argument("name", metavar="DID")
-@key_option("--key", "The current recovery key.")
-@key_option("--next-recovery-key", "The recovery key from now on.")
-@key_option("--next-update-key", "The update key from now on.")
+@key_option("--key", "File with the current private recovery key (a JWK, see `millstream did key`).")
+@key_option("--next-recovery-key", "File with the private recovery key from now on (a JWK).")
+@key_option("--next-update-key", "File with the private update key from now on (a JWK).")
 @patches_option
 @profile_option
 def recover(
@@ -163,7 +166,7 @@ def recover(
 @example("millstream did deactivate did:sidetree:EiAbc --key recovery.json")
 @did.command()
 @click.argument("name", metavar="DID")
-@key_option("--key", "The current recovery key.")
+@key_option("--key", "File with the current private recovery key (a JWK, see `millstream did key`).")
 @profile_option
 def deactivate(name: str, key: Path, profile_name: str) -> None:
     """Print the request that deactivates a DID. This cannot be undone."""

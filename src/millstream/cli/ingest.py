@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import click
 
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import json_option, log_options, store_options
 from millstream.cli.examples import example
 from millstream.cli.ingest_status import IngestStatusPrinter
@@ -27,7 +28,7 @@ from millstream.settings import IngestRole, Settings
 _log = logging.getLogger(__name__)
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def ingest() -> None:
     """Ingest messages from other systems, durably."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.change_log import record_change, record_freed_space
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.amounts import counted, format_duration
@@ -33,7 +34,7 @@ class NodeServesError(BusyError):
     """A process serves the node."""
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def node() -> None:
     """Move the tables of a node, and list its processes."""
 

@@ -10,6 +10,7 @@ from typing import BinaryIO
 import click
 
 from millstream.cli.change_log import record_change_if_node, require_audit_log
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import echo_line, json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.core.amounts import counted
@@ -32,7 +33,7 @@ from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def queue() -> None:
     """Inspect work queues and their dead letters, on logs or on the broker in the settings (queue.broker).
 

@@ -14,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 import click
 import msgspec
 
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.progress import drawn
@@ -38,7 +39,7 @@ THREADS = 8
 """Number of files that are put at the same time: enough for writes to share commits of the disk."""
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def store() -> None:
     """Content items on storage providers.
 
@@ -187,7 +188,10 @@ def props(
     names: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show an item and its properties, after the requested changes."""
+    """Show an item with its properties, or change its properties.
+
+    After a change, the item is printed with its new properties.
+    """
     opened = open_named_store(settings, store_name)
     info = opened.info(space, content_id)
     if pairs or names:
@@ -236,9 +240,10 @@ def cp(
 def acl(
     settings: Settings, store_name: str, space: str, pairs: tuple[str, ...], names: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show who may read and write SPACE, after the requested changes. NAME is a user, or group-NAME for a group.
+    """Show or change who may read and write SPACE. NAME is a user, or group-NAME for a group.
 
-    The list is kept for the repository in front of the store; the store itself does not enforce it.
+    After a change, the new list is printed. The list is kept for the repository in front of the store; the store itself
+    does not enforce it.
     """
     opened = open_named_store(settings, store_name)
     acls = dict(opened.space_acls(space))

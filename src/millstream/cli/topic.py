@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.connection import administration_options
 from millstream.cli.examples import example
@@ -72,7 +73,7 @@ def broker_options(command: Command) -> Command:
     return with_broker  # type: ignore[return-value]
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def topic() -> None:
     """Create, show and delete the topics of a broker.
 
@@ -138,7 +139,7 @@ def delete(ask: AskBroker, name: str) -> None:
     click.echo(f"topic {name} is deleted; its log stays")
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def group() -> None:
     """Show consumer groups and reset their offsets."""
 

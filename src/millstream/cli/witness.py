@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import data_options, echo_line, json_option, log_options, print_json
 from millstream.cli.examples import example
 from millstream.core.address import parse_address
@@ -33,7 +34,7 @@ _key_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def witness() -> None:
     """Cosign the ledgers of others: only those that are never rewritten."""
 

@@ -54,7 +54,7 @@ class SparkOptions(msgspec.Struct, frozen=True):
     ``master`` is a Spark master URL; ``driver_memory`` the most heap of the driver's Java machine (``1g``);
     ``java_home`` names a Java and is found by itself when empty; ``shuffle_partitions`` is the number of parts that
     data is redistributed into (None: the number of cores on a local master, else Spark's own default); ``quick``
-    keeps to Java's fast compiler: half the start-up, right for jobs of minutes, wrong for jobs of hours; ``confs``
+    limits Java to its fast compiler, which halves the start time, but slows down jobs that run for hours; ``confs``
     are further Spark settings and win over ours; ``results`` is the URL of the storage provider for results of jobs
     (empty: they go to the jobs' folders). Raises :class:`PipelineInputError` for a memory that is none, or less
     than Spark starts with.

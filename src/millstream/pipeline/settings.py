@@ -12,10 +12,11 @@ from millstream.core.settings import Section
 
 
 class PipelineSettings(Section, frozen=True):
-    """Spark. ``driver_memory`` is the Java heap; ``java`` is a Java home (empty: searched for).
+    """Spark. ``driver_memory`` is the Java heap; ``java`` is a Java home (empty: the first Java 17 or newer of
+    ``JAVA_HOME``, the ``PATH``, and the runtime that ``millstream[pipeline]`` installs).
 
-    ``quick`` limits Java to its fast compiler: this halves the start time, but slows down jobs of hours. Each job
-    deletes the results of jobs that were not used for ``keep_jobs``. ``confs`` are Spark settings by name
+    ``quick`` limits Java to its fast compiler: this halves the start time, but slows down jobs that run for hours.
+    Each job deletes the results of jobs that were not used for ``keep_jobs``. ``confs`` are Spark settings by name
     (``"spark.executor.memory" = "4g"``); they override those of Millstream. ``results`` is the location of job results:
     a folder that all hosts of a cluster mount at this path (empty: ``jobs`` of the data folder), or the URL of a
     storage provider (``s3://bucket/prefix``) that all hosts reach.

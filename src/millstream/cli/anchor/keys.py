@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.anchoring.transparency.signed_note import parse_ledger_key
 from millstream.cli.change_log import record_change_if_node, require_audit_log
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
@@ -30,7 +31,7 @@ ledger_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def key() -> None:
     """Make, show and replace the keys that sign the ledgers."""
 

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from millstream.cli.change_log import prepare_audit_log, record_change
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import print_plan, print_total
@@ -23,7 +24,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def policy() -> None:
     """Show and change which spaces are copied to which stores."""
 

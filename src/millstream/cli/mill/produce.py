@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import print_held
@@ -50,7 +51,7 @@ def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group()
+@click.group(cls=SummaryGroup)
 def produce() -> None:
     """Put tasks for every space on the queues, one loop over all spaces at a time.
 
