@@ -419,7 +419,9 @@ def test_without_a_broker_for_its_queues_a_second_process_is_refused(
         one.membership.renew()
 
     monkeypatch.setattr(host.clock, "sleep", sleeping)
-    with pytest.raises(NeedsQueueBrokerError, match=r"process 1 on one serves this node .* set queue.broker"):
+    with pytest.raises(
+        NeedsQueueBrokerError, match=r"process 1 on one serves this node .*stop one .* set queue.broker"
+    ):
         two.membership.require_alone()
     monkeypatch.undo()
     two.membership.join()

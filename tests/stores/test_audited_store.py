@@ -234,7 +234,7 @@ def test_p8_what_was_cut_short_is_neither_invented_nor_lost_while_the_disk_is_no
     folder.mkdir()
     alive = AuditedStore(LocalStore(folder), AuditOutbox(database, VirtualClock()), "1")
     with pytest.raises(
-        StoreUnavailableError, match=r"lists no spaces: is its disk mounted\?.*`millstream store create 1 s`"
+        StoreUnavailableError, match=r"lists no spaces: is its disk mounted\? If a new, .*`millstream store create 1 s`"
     ):
         alive.recover()
     folder.rmdir()

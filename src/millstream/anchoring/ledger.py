@@ -124,7 +124,7 @@ def check_seal(entry: LedgerEntry) -> LedgerEntry:
             f"ledger entry {entry.number} has a number outside 1 to 2^53 - 1, or a time outside -(2^53 - 1) to 2^53 - 1"
         )
     if entry_hash(entry.anchor_string, entry.number, entry.previous, entry.time) != entry.hash:
-        raise LedgerError(f"ledger entry {entry.number} was changed: its hash does not match")
+        raise LedgerError(f"ledger entry {entry.number} was changed: its hash does not match its content")
     return entry
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from millstream.anchoring.errors import HttpError, LedgerError, LedgerFormatError, LedgerUnavailableError
 from millstream.anchoring.http_reader import HttpReader, HttpResponse, UrlError, check_url, redacted_url
-from millstream.anchoring.ledger import GENESIS, LedgerEntry, checked_chain, entry_hash
+from millstream.anchoring.ledger import GENESIS, LedgerEntry, check_seal, entry_hash, follows
 from millstream.anchoring.remote_cas import folder_of
 from millstream.core.canonical import MAX_SAFE_INTEGER, CanonicalError
 from millstream.core.decoding import prepared
@@ -290,7 +290,12 @@ def _chained(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterato
     if first is None:
         return
     before = LedgerEntry("", first.previous, first.number - 1, "", first.time) if first.number > 1 else None
-    yield from checked_chain(itertools.chain([first], checked), before)
+    for entry in itertools.chain([first], checked):
+        try:
+            before = check_seal(follows(entry, before))
+        except LedgerError as error:
+            raise LedgerError(f"the ledger {name}: {error}; get the ledger again from its operator") from error
+        yield before
 
 
 def _with_hash(entry: LedgerEntry | PlainAnchor, name: str) -> LedgerEntry:

@@ -64,10 +64,11 @@ class StoreRecords(msgspec.Struct, frozen=True, kw_only=True):
 def require_copies(found: StoreRecords) -> None:
     """Raise :class:`LastCopiesError` if the last record of where an item is would be lost."""
     if found.last_copies:
+        named, count = repr(found.named[0]), counted(found.last_copies, "item")
+        items = f"{count} ({named}) has" if found.last_copies == 1 else f"{count} ({named} and others) have"
         raise LastCopiesError(
-            f"store {found.store!r} has the last copy of {counted(found.last_copies, 'item')} that is recorded as good "
-            f"({found.named[0]!r}{' and others' if found.last_copies > 1 else ''}): to copy the content first, put the "
-            "store into the settings again; if the content is lost or not needed, give the option --last-copies"
+            f"without store {found.store!r}, {items} no copy that is recorded as good: to copy the content first, put "
+            "the store into the settings again; if the content is lost or not needed, add the option --last-copies"
         )
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
-from millstream.anchoring.errors import BatchFormatError, CasError
+from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError
 from millstream.anchoring.ledger import LedgerEntry, decode_entry, is_entry
 from millstream.anchoring.log_ledger import LEDGER_LOG
 from millstream.batching.batch_log_origin import BatchLogOrigin, read_origin
@@ -308,7 +308,13 @@ def anchors_part(parts: Iterable[pa.RecordBatch], cas: str) -> Iterator[pa.Recor
 
 
 def _entries(part: pa.RecordBatch) -> Iterator[LedgerEntry]:
-    return (decode_entry(body) for body in part.column("body").to_pylist() if is_entry(body))
+    for body in part.column("body").to_pylist():
+        if is_entry(body):
+            try:
+                yield decode_entry(body)
+            except LedgerError as error:
+                name = system_log(LEDGER_LOG, "ledger").name
+                raise LedgerError(f"log {name!r}: {error}; restore the log from a backup") from error
 
 
 def _anchor_row(cas: Cas, entry: LedgerEntry) -> dict[str, Any]:

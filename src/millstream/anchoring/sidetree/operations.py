@@ -208,8 +208,8 @@ def _refuse_unportable(delta: Object, data: bytes) -> None:
     if not same:
         raise RequestError(
             "not_portable",
-            "some readers would read a number or a name in the delta differently: use numbers that "
-            "need no exponent, at most 2^53, and no member '__proto__'",
+            "some readers would read a number or a name in the delta differently: use integers within ±2^53, numbers "
+            "that canonical JSON writes without an exponent, and no member '__proto__'",
         )
 
 

@@ -42,11 +42,22 @@ class TimestampClient:
         Raises :class:`TimestampRefusalError` where it refuses, :class:`HttpError` where it does not answer,
         :class:`TimestampError` where the answer is not a token for this request, or not of a trusted authority.
         """
-        from rfc3161_client import HashAlgorithm, TimestampRequestBuilder, decode_timestamp_response
+        from rfc3161_client import HashAlgorithm, TimestampRequestBuilder
 
         builder = TimestampRequestBuilder().data(document).hash_algorithm(HashAlgorithm(digest.upper()))
         request = builder.build()
         body = self._ask(request.as_bytes())
+        try:
+            token = self._token_of(body, request.nonce)
+            token.require_imprint(document)
+        except TimestampError as error:
+            raise TimestampError(f"{error}: ask the authority again, or use another one") from error
+        return self._trusted.verify(token.data, document) if self._trusted else token
+
+    def _token_of(self, body: bytes, expected_nonce: int | None) -> TimestampToken:
+        """The token in the response *body*, which must be for the request with *expected_nonce*."""
+        from rfc3161_client import decode_timestamp_response
+
         with parsing(f"the answer of {self.name}"):
             answer = decode_timestamp_response(body)
             status, said = answer.status, "; ".join(answer.status_string)
@@ -56,14 +67,9 @@ class TimestampClient:
             raise TimestampRefusalError(f"{self.name}: the authority answered '{word}': {reason}")
         with parsing(f"the answer of {self.name}"):
             nonce, data = answer.tst_info.nonce, answer.time_stamp_token()
-        if nonce != request.nonce:
-            raise TimestampError(
-                f"{self.name}: the nonce in the response of the authority is not that of the request: ask the "
-                "authority again, or use another one"
-            )
-        token = self._trusted.verify(data, document) if self._trusted else parse_token(data)
-        token.require_imprint(document)
-        return token
+        if nonce != expected_nonce:
+            raise TimestampError(f"{self.name}: the nonce in the response of the authority is not that of the request")
+        return parse_token(data)
 
     def _ask(self, request: bytes) -> bytes:
         with self._reader.post(self._url, request, {"Content-Type": "application/timestamp-query"}) as answer:

@@ -83,7 +83,7 @@ def parse_token(data: bytes) -> TimestampToken:
     if usage is None or not usage.critical or list(usage.value) != [ExtendedKeyUsageOID.TIME_STAMPING]:
         raise TimestampError(
             f"the certificate of {authority} is not for time stamps: its extended key usage must be critical and "
-            "contain only timeStamping. Use another time-stamping authority"
+            "contain only timeStamping"
         )
     if oid not in DIGESTS:
         raise TimestampError(

@@ -73,7 +73,8 @@ class WitnessClient:
             if self.known_size == old:
                 raise HttpError(
                     redacted_url(self._url),
-                    f"the witness refuses the old size {old}, but says that this is the size it knows",
+                    f"the witness refuses {old:,} as the size of the tree that it cosigned last, but reports the "
+                    "same size: tell the operator of the witness",
                 )
         raise WitnessRefusalError(
             f"the witness {self._key.name} has cosigned a tree of {self.known_size:,} entries, but the checkpoint has "
@@ -91,7 +92,9 @@ class WitnessClient:
         found = _SIZE.fullmatch(body)
         if found is None or int(found[1]) > MAX_TREE_SIZE:
             raise HttpError(
-                redacted_url(self._url), "the witness answered with status 409, but without the size that it knows"
+                redacted_url(self._url),
+                "the witness answered with status 409, but not with the size of the tree that it cosigned last: check "
+                "the URL of the witness",
             )
         return int(found[1])
 

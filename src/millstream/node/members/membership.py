@@ -134,8 +134,8 @@ class Membership:
                 if member.seen != seen.setdefault(member.id, member.seen):
                     raise NeedsQueueBrokerError(
                         f"process {member.details.pid} on {member.details.host} serves this node ({member.id}), and "
-                        "the work queues are stored in logs, which only one process can use: set queue.broker "
-                        "(amqp://… or rocketmq://…) for all processes of the node"
+                        "the work queues are stored in logs, which only one process can use: stop one of the two "
+                        "processes, or set queue.broker (amqp://… or rocketmq://…) for all processes of the node"
                     )
             _log.info("waiting for %s, which may have ended", counted(len(others), "member"))
             self.table.clock.sleep(self.table.seconds / RENEWALS)

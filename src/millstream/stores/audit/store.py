@@ -254,8 +254,8 @@ class AuditedStore(StoreWrapper):
         if not self.store.spaces():
             raise StoreUnavailableError(
                 f"cannot determine whether {event.action.value} of {event.content_id!r} happened, "
-                f"because {self.url} lists no spaces: {absence_question(self.url)} If the store "
-                f"is new, create the space again with `millstream store create {arguments(self.name, event.space)}`"
+                f"because {self.url} lists no spaces: {absence_question(self.url)} If a new, "
+                f"empty store replaced it, run `millstream store create {arguments(self.name, event.space)}`"
             )
 
     def _look_before(self, space: str, content_id: str, *, required: bool = False) -> ItemInfo | None:

@@ -114,7 +114,7 @@ def _bind(server: grpc.aio.Server, place: Address, tls: ServerTls | None) -> Add
         port = server.add_secure_port(str(place), tls.credentials()) if tls else server.add_insecure_port(str(place))
     except RuntimeError as error:
         raise BrokerError(
-            f"cannot listen on {place} ({error}): stop the program that uses the port, or use another port; below port "
-            "1024 the program needs root, and the address must be one of this machine"
+            f"cannot listen on {place} ({error}): stop the program that uses the port, or use another port; ports "
+            "below 1024 need root or the capability CAP_NET_BIND_SERVICE, and the address must be one of this machine"
         ) from error
     return Address(place.host, port)
