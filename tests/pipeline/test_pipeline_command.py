@@ -90,6 +90,7 @@ def test_batch_says_where_the_batches_are(
 def test_a_log_that_is_not_there_ends_with_not_found(
     data: Path, capfd: pytest.CaptureFixture[str], command: str
 ) -> None:
+    assert run(["log", "create", "other", "--data", str(data)]) == 0
     assert run(["pipeline", *command.split(), "--data", str(data)]) == 3
     named = "out" if command.startswith("verify") else "nothing"
     assert f"there is no log {named!r}" in one_line(capfd)
