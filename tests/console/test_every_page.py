@@ -58,7 +58,7 @@ TABLES = """
   return { table: table.textContent.trim().slice(0, 60), links: inside.map((a) => a.pathname + a.search) };
 })
 """
-"""Every table of a page, and where it is to be had otherwise."""
+"""Every table of a page, and the links to what it shows in other formats."""
 
 
 CONTRASTS = """

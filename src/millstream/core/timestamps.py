@@ -7,12 +7,25 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def to_datetime(microseconds: int) -> datetime:
+    """*microseconds* since the epoch, in UTC. Raises OverflowError for a time that no calendar has."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def to_microseconds(moment: datetime) -> int:
+    """Microseconds since the epoch of *moment*, which is in UTC where it names no zone.
+
+    Raises OverflowError for a time that UTC cannot express.
+    """
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+
+
 def format_timestamp(microseconds: int) -> str:
     """*microseconds* since the epoch as :func:`parse_timestamp` reads them, in UTC.
 
     Raises OverflowError for a time that no calendar has.
     """
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat().replace("+00:00", "Z")
+    return to_datetime(microseconds).isoformat().replace("+00:00", "Z")
 
 
 def parse_timestamp(text: str) -> int:
@@ -28,4 +41,4 @@ def parse_timestamp(text: str) -> int:
         ) from error
     if moment.tzinfo is None:
         raise ValueError(f"time {text[:60]!r} has no time zone: write it with Z or an offset, such as +01:00")
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return to_microseconds(moment)

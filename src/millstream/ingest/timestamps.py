@@ -10,13 +10,13 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.decoding import prepared
+from millstream.core.timestamps import to_microseconds
 from millstream.ingest.errors import MalformedError
 
 Unit = Literal["s", "ms", "us", "ns"]
 """The unit of a count since the epoch."""
 
 _TICKS = {"s": Decimal(MICROSECONDS), "ms": Decimal(1000), "us": Decimal(1), "ns": Decimal("0.001")}
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FARTHEST = 2**53  # microseconds either way: the years 1684 to 2255
 _RANGE = "times must be from July 1684 to June 2255"
 _text = msgspec.json.Decoder(prepared(str))
@@ -56,6 +56,6 @@ def _written(text: str) -> int:
     if moment.tzinfo is None:
         raise MalformedError("time", f"the time has no time zone; write it with Z or an offset: {text[:60]!r}")
     try:
-        return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+        return to_microseconds(moment)
     except OverflowError as error:
         raise MalformedError("time", f"the time is out of range: {text[:60]!r}; {_RANGE}") from error

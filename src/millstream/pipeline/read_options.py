@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from millstream.core.message import MESSAGE_SCHEMA
+from millstream.core.timestamps import to_microseconds
 from millstream.log import Log
 from millstream.pipeline.errors import PipelineInputError
 
@@ -26,7 +27,6 @@ OPTIONS = (
 )  # fmt: skip
 """The options of the data source ``millstream``."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _OF_SPARK = {"path", "paths", "checkpointlocation", "queryname", "serialization.format"}
 """Options that Spark itself hands to every data source, in lower case."""
@@ -104,7 +104,7 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
         raise PipelineInputError(
             f"option {name!r}: invalid time {text!r}: write 2013-01-31T12:00Z, or microseconds since the epoch"
         ) from error
-    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    return to_microseconds(time)
 
 
 def required(options: Mapping[str, str], name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
@@ -13,9 +13,9 @@ import click
 from millstream.cli.common import is_terminal
 from millstream.core.errors import InputError
 from millstream.core.message import encode_line
+from millstream.core.timestamps import to_microseconds
 from millstream.log import Log, MessageFilter, search_messages
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_AT_ONCE = 10_000
 _CLEAR = "\r\x1b[K"  # back to the beginning of the line, which is emptied
 
@@ -98,7 +98,7 @@ def microseconds(option: str, text: str) -> int:
         raise InputError(
             f"{option}: invalid time {text!r}: write 2013-01-31T12:00Z, or microseconds since the epoch"
         ) from error
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    return to_microseconds(moment)
 
 
 def _searched(begin: int, last: int, end: int, found: int) -> str:

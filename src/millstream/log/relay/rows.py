@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -11,9 +11,9 @@ import msgspec
 from millstream.core.decoding import prepared
 from millstream.core.message import Message
 from millstream.core.plain_reasons import field_reason
+from millstream.core.timestamps import to_microseconds
 from millstream.log.writing.append_request import MAX_MESSAGE_BYTES
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_ROW_BYTES = MAX_MESSAGE_BYTES - 4096  # the rest is for what a message stores beside its fields
 
 
@@ -77,7 +77,7 @@ def _time(value: Any) -> int | None:
         raise RowError(
             f"invalid event time {str(value)[:80]!r}: use microseconds since the epoch, or ISO 8601"
         ) from error
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    return to_microseconds(moment)
 
 
 def _headers(value: Any) -> tuple[tuple[str, bytes], ...]:

@@ -8,17 +8,17 @@ import hashlib
 import re
 import zlib
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from millstream.core import timestamps
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import BadRequestError
 from millstream.messaging.protocol import v2
 
 _TOPIC = re.compile(r"[%a-zA-Z0-9_-]{1,127}")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_UNPACKED = 64 << 20
 
 
@@ -192,7 +192,7 @@ def unpack(body: bytes) -> bytes | None:
 def to_datetime(time: int) -> datetime:
     """*time* (microseconds) in UTC; one that no :class:`datetime` can have is the first or the last that one can."""
     try:
-        return _EPOCH + timedelta(microseconds=time)
+        return timestamps.to_datetime(time)
     except OverflowError:
         return (datetime.max if time > 0 else datetime.min).replace(tzinfo=UTC)
 
