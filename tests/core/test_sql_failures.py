@@ -115,7 +115,7 @@ def test_mariadb_that_takes_no_writes_is_not_called_away() -> None:
                 connection.exec_driver_sql(statement)
             connection.exec_driver_sql("SET GLOBAL read_only = 1")
         account = sa.make_url(server.url + "failures").set(username="ada", password="a")
-        engine = open_server(account.render_as_string(hide_password=False), create=False)
+        engine = open_server(account.render_as_string(hide_password=False))
         with engine.connect() as connection, failing() as said:
             connection.execute(sa.insert(ROW).values(id=1))
         assert said[0].startswith("takes no writes (") and "read-only option" in said[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,13 +29,13 @@ _NAME = re.compile(r"[A-Za-z0-9_$-]{1,63}")
 
 
 class _ServerKind(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences between servers. *make* makes the database of a URL where it is absent; *is_absent* tells the
-    error of an absent one."""
+    """The differences between servers. *is_absent* tells the error of a database that is absent, and *create* makes
+    it."""
 
     driver: str
     client: str
     connecting: Mapping[str, Any]
-    make: Callable[[sa.URL], None]
+    create: Callable[[sa.URL], None]
     is_refusal: Callable[[Any], bool]
     is_absent: Callable[[Any], bool]
     adapt: Callable[[Any], None] = lambda _connection: None
@@ -67,8 +66,7 @@ def open_server(
         )
     try:
         place = with_password(place)
-        find = kind.make if create else partial(_connect_once, kind)
-        _find_database(kind, find, place, clock or SystemClock(), patience or current_patience())
+        _find_database(kind, place, clock or SystemClock(), patience or current_patience(), create=create)
         return _engine(kind, place, clock=clock)
     except ImportError as error:
         extra = scheme_of(url).extra
@@ -126,12 +124,13 @@ def largest_statement(engine: sa.Engine) -> int | None:
         raise SqlBusyError(f"the database {describe_sql_failure(error)}") from error
 
 
-def _find_database(
-    kind: _ServerKind, find: Callable[[sa.URL], None], place: sa.URL, clock: Clock, patience: RetryPolicy
-) -> None:
+def _find_database(kind: _ServerKind, place: sa.URL, clock: Clock, patience: RetryPolicy, *, create: bool) -> None:
     def once() -> None:
         try:
-            find(place)
+            if not _is_there(kind, place):
+                if not create:
+                    raise _no_database(place)
+                kind.create(place)
         except sa.exc.DBAPIError as error:
             raise _translated(kind, place, error) from error
         except UnicodeError:  # its text has the character; PyMySQL sends passwords as Latin-1
@@ -149,11 +148,6 @@ def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> M
     reason = " ".join(str(error.orig).split())
     if is_invalid_option(reason):
         return _invalid_option(place, reason)
-    if kind.is_absent(error.orig):
-        return NoDatabaseError(
-            f"there is no database {place.database!r} on {place.host}: correct the URL in the settings; the database "
-            "of a new node is made when `millstream serve` starts for the first time"
-        )
     if kind.is_refusal(error.orig):
         return SqlInputError(
             f"the server {place.host} refused the user or the database ({reason}): correct the URL in the settings, "
@@ -161,6 +155,13 @@ def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> M
         )
     port = place.port or scheme_of(place.drivername + "://").port
     return SqlBusyError(f"the database server {place.host}:{port} {describe_sql_failure(error)}")
+
+
+def _no_database(place: sa.URL) -> NoDatabaseError:
+    return NoDatabaseError(
+        f"there is no database {place.database!r} on {place.host}: correct the URL in the settings; the database "
+        "of a new node is made when `millstream serve` starts for the first time"
+    )
 
 
 def _invalid_option(place: sa.URL, reason: str) -> SqlInputError:
@@ -223,15 +224,21 @@ def _lost_connection(context: sa.engine.ExceptionContext) -> sa.exc.OperationalE
     return sa.exc.OperationalError(error.statement, error.params, error.orig, connection_invalidated=True)
 
 
-def _connect_once(kind: _ServerKind, place: sa.URL) -> None:
+def _is_there(kind: _ServerKind, place: sa.URL) -> bool:
+    """Whether the database at *place* is there, which an account without the right to create one can tell, too."""
     engine = _engine(kind, place)
     try:
         engine.connect().close()
+    except sa.exc.DBAPIError as error:
+        if kind.is_absent(error.orig):
+            return False
+        raise
     finally:
         engine.dispose()
+    return True
 
 
-def _make_in_mysql(place: sa.URL) -> None:
+def _create_in_mysql(place: sa.URL) -> None:
     server = _engine(_MYSQL, place.set(database=""))
     try:
         with server.begin() as connection:
@@ -243,17 +250,6 @@ def _make_in_mysql(place: sa.URL) -> None:
 def _refused_by_mysql(error: Any) -> bool:
     """Whether the error's number means: access denied (to a database or to the account), or unknown database."""
     return bool(error is not None and error.args and error.args[0] in (1044, 1045, 1049, 1698))
-
-
-def _make_in_postgresql(place: sa.URL) -> None:
-    """PostgreSQL has no ``IF NOT EXISTS`` for databases, and an account that may use one need not have the right to
-    create one."""
-    try:
-        _connect_once(_POSTGRESQL, place)
-    except sa.exc.OperationalError as error:
-        if not _absent_in_postgresql(error.orig):
-            raise
-        _create_in_postgresql(place)
 
 
 def _absent_in_postgresql(error: Any) -> bool:
@@ -299,7 +295,7 @@ _MYSQL = _ServerKind(
         "read_timeout": _ANSWER_SECONDS,
         "write_timeout": _ANSWER_SECONDS,
     },
-    make=_make_in_mysql,
+    create=_create_in_mysql,
     is_refusal=_refused_by_mysql,
     is_absent=lambda error: bool(error is not None and error.args and error.args[0] == 1049),
 )
@@ -312,7 +308,7 @@ _POSTGRESQL = _ServerKind(
         "application_name": "millstream",
         "options": f"-c statement_timeout={_ANSWER_SECONDS}s",
     },
-    make=_make_in_postgresql,
+    create=_create_in_postgresql,
     is_refusal=_refused_by_postgresql,
     is_absent=_absent_in_postgresql,
     adapt=_adapt_postgresql,
