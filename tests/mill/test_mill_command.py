@@ -416,12 +416,22 @@ def test_newest_reports_that_were_removed_are_missed_in_the_ledger(
         (reports / f"00000{number}.json").unlink(missing_ok=True)
         code, out, _ = verify()
         assert (code, f"{3 - number} report" in out, "other chains" in out) == (1, True, False)
-    shutil.rmtree(unchained)
-    shutil.rmtree(reports)
+    mill("check")  # another report takes their place
     code, out, _ = verify()
-    assert (code, "2 reports in the ledger are missing" in out, "two/s: no report yet" in out) == (1, True, True)
+    assert (code, "2 reports in the ledger are missing" in out, "other chains" in out) == (1, True, False)
+    shutil.rmtree(reports)
+    assert verify()[0] == 1
+    (other := data / "reports" / "two" / "other").mkdir()
+    shutil.move(unchained / "1.json", other / "000001.json")
+    code, _, error = verify()
+    assert (code, "000001.json is a report on s in two: it was moved there" in error) == (1, True)
+    shutil.rmtree(other)
+    shutil.rmtree(unchained)
+    code, out, _ = verify()
+    assert (code, "3 reports in the ledger are missing" in out, "two/s: no report yet" in out) == (1, True, True)
     shutil.copytree(kept, reports)
-    assert verify()[0] == 0
+    code, out, _ = verify()
+    assert (code, "1 report in the ledger is missing" in out) == (1, True), "the one that took their place"
 
 
 def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:

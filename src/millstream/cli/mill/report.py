@@ -156,19 +156,23 @@ def _missing(
 ) -> list[LedgerEntry]:
     """The entries whose reports are neither in a chain, as all that are *absent*, nor of another chain.
 
-    An *unchained* report that continues one of *heads* (the SHA-256 of the last report of each chain) was removed from
-    the end of that chain.
+    An *unchained* report was removed from its chain if its space has only one, or if it continues one of *heads* (the
+    SHA-256 of the last report of each chain).
     """
-    outside = {report_anchor(one): ((one.store, one.space), one.previous, one.sha256) for one in unchained}
+    outside = {
+        report_anchor(one): ((one.store, one.space), one.previous, one.sha256, one.has_one_chain) for one in unchained
+    }
     missing, ends = list[LedgerEntry](), dict(heads)
     for entry in absent:
         if (found := outside.get(entry.anchor_string)) is None:
             missing.append(entry)
             continue
-        place, previous, sha256 = found
-        if ends.get(place) == previous:
-            missing.append(entry)
+        place, previous, sha256, has_one_chain = found
+        continues = ends.get(place) == previous
+        if continues:
             ends[place] = sha256
+        if continues or has_one_chain:
+            missing.append(entry)
     return missing
 
 

@@ -97,6 +97,11 @@ def verify_chain(archive: ReportArchive, store: str, space: str) -> str | None:
     previous = None
     for number, stored in enumerate(archive.stored(store, space), start=1):
         report = decode_report(stored)
+        if (report.store, report.space) != (store, space):
+            raise ReportError(
+                f"{stored.place} is a report on {report.space} in {report.store}: it was moved there; restore the "
+                "reports of both spaces from a backup"
+            )
         if stored.number != number or report.previous != previous:
             raise ReportError(
                 f"{stored.place} does not continue the previous report: a report was changed or removed; restore the "

@@ -23,7 +23,8 @@ from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.manifest_table import IntactItems
 
-VERSION = 1
+VERSION = 2
+"""Of reports that belong to the only chain of their space; those of version 1 may be of a member's own chain."""
 
 LISTED = 100
 """Ids that a report names of a set of items."""
@@ -148,6 +149,12 @@ class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def known_coverage(self) -> float | None:
         """``coverage``, also of a report of an earlier release: None where nothing was checked."""
         return self.coverage if self.checked else None
+
+    @property
+    def has_one_chain(self) -> bool:
+        """Whether its space has one chain, so that a report outside of it was removed: a report of version 1 may be of
+        a chain that a member had in its folder (:mod:`~millstream.mill.reports.member_reports`)."""
+        return self.version > 1
 
     @property
     def sha256(self) -> str:
