@@ -24,6 +24,7 @@ from millstream.core.writers_lock import is_made, lock_writers
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.manifest import Manifest
 from millstream.mill.manifest_table import AddedItems
+from millstream.mill.reports.folder import ReportFolder
 from millstream.node import Node, moving
 from millstream.node.databases import has_database
 from millstream.node.moving import MoveError, UnfinishedMoveError, move_tables, require_finished
@@ -232,6 +233,15 @@ def test_the_command_moves_a_node_to_a_server_and_back(
         before = report_lines()
         assert before[0] == 2
         assert not (folder / "node.db").exists() and not (folder / "reports").exists()
+        with open_node(folder) as node:
+            last = node.mill.reports.archive.latest("second", "letters")
+            assert last is not None
+            ReportFolder(folder / "reports").save(last)  # as an early release of a member did
+        capsys.readouterr()
+        assert run(["node", "move", "file", "--data", str(folder)]) == 1
+        assert "different reports of the same number" in capsys.readouterr().err
+        assert not (folder / "node.db").exists(), "nothing is copied"
+        shutil.rmtree(folder / "reports")
         assert run(["node", "move", "file", "--data", str(folder)]) == 0
         settings.write_text(stores)
         assert report_lines() == before

@@ -20,6 +20,7 @@ from millstream.mill.reports.archive import (
     copy_reports,
     last_reports,
     reports_of,
+    require_same_reports,
     verify_chain,
 )
 from millstream.mill.reports.folder import ReportFolder
@@ -129,8 +130,10 @@ def test_reports_are_moved_to_a_database_and_back(engine: sa.Engine, tmp_path: P
     assert back.spaces() == target.spaces() == archive.spaces()
     other = ReportFolder(tmp_path / "other")
     other.save(report(7))
-    with pytest.raises(ReportError, match=r"different reports of the same number: .* renaming its folder `reports/`"):
-        copy_reports(other, archive)
+    for check in (copy_reports, require_same_reports):
+        check(back, archive)
+        with pytest.raises(ReportError, match=r"different reports of the same number: .* renaming its folder `repo"):
+            check(other, archive)
 
 
 def test_reports_in_folders_of_members_are_taken_over_once_as_a_chain_or_beside_it(

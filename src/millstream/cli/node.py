@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -72,7 +73,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
     its tables; afterwards set node.database to the target.
     """
     from millstream.cli.node_tables import node_tables
-    from millstream.mill.reports.archive import copy_reports
+    from millstream.mill.reports.archive import copy_reports, require_same_reports
     from millstream.node.databases import has_database, open_tables
     from millstream.node.errors import NodeNotFoundError
     from millstream.node.moving import MoveError, move_documents, move_tables
@@ -88,16 +89,19 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
         raise NodeNotFoundError(f"the node in {settings.folder} has no tables to move: check --data and node.database")
     if source_url:
         _require_no_members(settings)
-    with open_tables(settings, source_url) as source, open_tables(settings, goal_url) as goal:
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(open_tables(settings, source_url))
+        before = open_reports(settings, source if source_url else None)
+        if not goal_url:  # a database is empty, or has a part of this node
+            require_same_reports(before, open_reports(settings, None))
+        goal = stack.enter_context(open_tables(settings, goal_url))
         copied_rows, compared_rows = _RowCounter("copied"), _RowCounter("compared")
-
-        copied, reports, both = 0, 0, ((source, source_url), (goal, goal_url))
+        copied, reports = 0, 0
 
         def documents() -> None:
             nonlocal copied, reports
             copied = move_documents(_documents(settings, source, source_url), _documents(settings, goal, goal_url))
-            before, after = (open_reports(settings, engine if url else None) for engine, url in both)
-            reports = copy_reports(before, after)
+            reports = copy_reports(before, open_reports(settings, goal if goal_url else None))
 
         moved = move_tables(
             source, goal, node_tables(), str(settings.folder),

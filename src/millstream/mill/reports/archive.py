@@ -123,17 +123,31 @@ def copy_reports(source: ReportArchive, target: ReportArchive) -> int:
             count += 1
             if one.number not in there:
                 target.add(store, space, one, source.lines(store, space, one.number))
-            elif there[one.number].data != one.data:
-                raise ReportError(
-                    f"{one.place} and {there[one.number].place} are different reports of the same number: "
-                    "`millstream mill report --verify` on both nodes shows which one is in the ledger; copy into a "
-                    "target without reports of this space, in the folder of a node by renaming its folder `reports/`: "
-                    "reports of other chains that the source has are copied too"
-                )
+            else:
+                _require_same(one, there[one.number])
     for one in source.unchained():
         count += 1
         target.add_unchained(one.data)
     return count
+
+
+def require_same_reports(source: ReportArchive, target: ReportArchive) -> None:
+    """Raise the :class:`ReportError` of :func:`copy_reports` where *target* has another report under a number."""
+    for store, space in sorted({*source.spaces()} & {*target.spaces()}):
+        there = {one.number: one for one in target.stored(store, space)}
+        for one in source.stored(store, space):
+            if one.number in there:
+                _require_same(one, there[one.number])
+
+
+def _require_same(one: StoredReport, there: StoredReport) -> None:
+    if there.data != one.data:
+        raise ReportError(
+            f"{one.place} and {there.place} are different reports of the same number: "
+            "`millstream mill report --verify` on both nodes shows which one is in the ledger; copy into a target "
+            "without reports of this space, in the folder of a node by renaming its folder `reports/`: reports of "
+            "other chains that the source has are copied too"
+        )
 
 
 def decode_report(stored: StoredReport) -> IntegrityReport:
