@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,13 +36,14 @@ from millstream.node.context import NodeContext
 from millstream.node.members.assignment import assign
 from millstream.node.members.member_table import MemberTable, UnknownMemberError
 from millstream.node.members.members_status import MemberDetails, MemberState, UnownedRole
-from millstream.node.members.membership import Membership, NeedsQueueBrokerError
+from millstream.node.members.membership import RENEWALS, Membership, NeedsQueueBrokerError
 from millstream.node.members.node_members import NodeMembers
 from millstream.node.members.role_scheduler import Fence, RoleScheduler
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.settings import RelayRole, Settings, StoreSettings
 from millstream.settings.node_settings import NodeSettings
 from millstream.settings.serving import ServeSettings
+from millstream.status.verdict.judge_members import settings_issues
 from millstream.stores.audit.holders import Holders, HolderState
 from millstream.testing.waiting import until
 from support.statement_counts import statements_of
@@ -298,10 +299,15 @@ def test_a_member_of_this_machine_whose_process_has_ended_is_not_waited_for(host
     assert two.roles == set(ROLES)
 
 
-def test_a_task_can_be_done_by_a_member_that_has_all_its_stores_and_works_on_its_queue(tmp_path: Path) -> None:
+MakeMembers = Callable[..., NodeMembers]
+
+
+@pytest.fixture
+def make_members(tmp_path: Path) -> Iterator[MakeMembers]:
+    """Makes members with some stores, as processes that share one database and one clock."""
     clock, engine = VirtualClock(), sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
 
-    def members(*stores: str, workers: tuple[str, ...] = ("repair", "own")) -> NodeMembers:
+    def make(*stores: str, workers: tuple[str, ...] = ("repair", "own")) -> NodeMembers:
         settings = Settings(
             data=str(tmp_path),
             node=NodeSettings(database="postgresql://db.example/node"),
@@ -313,7 +319,40 @@ def test_a_task_can_be_done_by_a_member_that_has_all_its_stores_and_works_on_its
         context = NodeContext(settings=settings, folder=tmp_path, clock=clock, resources=resources, metrics=metrics)
         return NodeMembers(context, lambda: engine, lambda: None)
 
-    one, two, idle = members("a"), members("b", "c"), members("a", "b", "c", workers=())
+    yield make
+    engine.dispose()
+
+
+def test_a_process_of_mill_work_is_a_member_whose_settings_are_compared(make_members: MakeMembers) -> None:
+    serving, working = make_members("a", "b"), make_members("a")
+    table, member, clock = serving.table, serving.membership({}, {}), serving.table.clock
+    assert isinstance(clock, VirtualClock)
+    with working.joined_worker(["repair"]):
+        clock.advance(1)
+        member.join()
+        member.require_alone()  # a process of `mill work` does not serve the node
+        status = serving.status()
+        assert status is not None
+        (worker,) = (one for one in status.serving if one.id != member.id)
+        assert (worker.details.command, worker.details.queues, worker.details.roles) == ("mill work", ["repair"], {})
+        (issue,) = settings_issues(status)
+        assert issue.what == f"members have different settings: stores ({worker.id} differs from {member.id})"
+        table.leave(worker.id, lost=True)
+
+        def others() -> list[str]:
+            clock.advance(table.seconds / RENEWALS)
+            return [one.id for one in table.alive() if one.details.command == "mill work"]
+
+        assert until(others, "a lost process joins again") != [worker.id]
+    assert [one.id for one in table.alive()] == [member.id]
+
+
+def test_a_task_can_be_done_by_a_member_that_has_all_its_stores_and_works_on_its_queue(
+    make_members: MakeMembers,
+) -> None:
+    one, two, idle = make_members("a"), make_members("b", "c"), make_members("a", "b", "c", workers=())
+    engine, clock = one.table.database.engine, one.table.clock
+    assert isinstance(clock, VirtualClock)
     assert not one.other_workers().can_do("repair", {"a"})
     joined = [each.membership({}, {}) for each in (one, two, idle)]
     for each in joined:
@@ -334,7 +373,6 @@ def test_a_task_can_be_done_by_a_member_that_has_all_its_stores_and_works_on_its
     assert workers.can_do("repair", {"b"}) and not can_do("repair", "b")
     clock.advance(5)
     assert not workers.can_do("repair", {"b"})
-    engine.dispose()
 
 
 def test_a_role_that_cannot_begin_is_told_and_is_free_for_others(host: Host) -> None:

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import pytest
 from mill_workers import Scripted, fails, manager, task
 
+from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.errors import NoAnswerError, UnknownStoreError, UnresolvedError
 from millstream.mill.integrity.check_processor import BitCheckProcessor
@@ -164,15 +165,42 @@ def test_a_task_is_tried_where_members_lack_its_store_for_longer_than_a_change_o
             workers.stop()
         raise UnknownStoreError(f"unknown store {name!r}", name)
 
-    details = MemberDetails(host="other", pid=1, version="1", stores=["1", "elsewhere"], queues=["low"])
-    other = Member(id="b", since=0, seen=0, until=10, ended=None, draining=False, details=details)
-    status = MembersStatus(at=1, lease=1, members=[other], unowned=())
     world.queue("low").put([task("elsewhere")])
-    processor, others_can_do = Scripted(look), OtherWorkers(lambda: status, world.clock).can_do
+    processor, others_can_do = Scripted(look), OtherWorkers(lambda: members(world.clock), world.clock).can_do
     workers = manager(world, processor, others_can_do=others_can_do, transient_first=0.0, visibility=600.0)
     tally = workers.run()
     assert (tally.waiting, tally.failed, tally.dead) == (laps, FAILURES - 1, 1)
     assert world.queue("low").dead()[0].cause == "UnknownStoreError: unknown store 'elsewhere'"
+
+
+def members(clock: VirtualClock, since: float = 0.0) -> MembersStatus:
+    """A member that has been able to do tasks of the store `elsewhere` *since* then (seconds)."""
+    details = MemberDetails(host="other", pid=1, version="1", stores=["1", "elsewhere"], queues=["low"])
+    joined, now = round(since * MICROSECONDS), round(clock.monotonic() * MICROSECONDS)
+    other = Member(id="b", since=joined, seen=now, until=now + 1, ended=None, draining=False, details=details)
+    return MembersStatus(at=now, lease=1, members=[other], unowned=())
+
+
+def test_a_store_that_comes_back_is_left_to_other_members_anew() -> None:
+    clock, since = VirtualClock(), list[float]()
+    nobody = MembersStatus(at=0, lease=1, members=[], unowned=())
+    others = OtherWorkers(lambda: members(clock, since[-1]) if since else nobody, clock)
+
+    def can_do() -> bool:
+        clock.advance(6)
+        return others.can_do("low", {"elsewhere"})
+
+    assert not can_do()
+    since.append(clock.monotonic())
+    assert can_do()
+    clock.advance(LEFT_SECONDS)
+    assert not can_do()
+    since.clear()  # the settings were changed back
+    assert not can_do()
+    since.append(clock.monotonic())
+    assert can_do(), "another change of settings, days later"
+    clock.advance(LEFT_SECONDS)
+    assert not can_do()
 
 
 def test_commands_that_drain_a_queue_do_not_wait_for_other_members(world: Any) -> None:

@@ -148,7 +148,7 @@ def vacuum(settings: Settings, as_json: bool) -> None:
 @json_option
 @data_options
 def list_members(settings: Settings, also_ended: bool, as_json: bool) -> None:
-    """List the members of a node: the processes of `millstream serve` on all hosts.
+    """List the members of a node: the processes of `millstream serve` and `millstream mill work` on all hosts.
 
     A member that sends no heartbeat for node.lease is lost, and others take over its roles. A node whose tables are
     in the file node.db has no members: one process serves it, which `millstream status` shows.
@@ -249,7 +249,8 @@ def member_lines(opened: Node) -> tuple[Sequence[str], bool]:
 
 
 def _line(member: Member, now: int) -> str:
-    roles = ", ".join(sorted(member.owns)) or "no roles"
+    command = member.details.command
+    roles = ", ".join(sorted(member.owns)) or ("no roles" if command == "serve" else command)
     return f"{member.id}  {_state(member, now)}  {member.details.version}  {roles}"
 
 

@@ -9,6 +9,7 @@ import operator
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 
 import click
 import msgspec
@@ -68,7 +69,8 @@ def work(
     one pool works on all queues. Alarms about dead letters and long queues are sent to the recipients in the settings
     (mill.alarms). With --monitor, http://127.0.0.1:PORT/workers returns the recommended workers of each queue as JSON,
     and /metrics the same for Prometheus. Exit code 1 if a task failed for good: at its third attempt, or with a
-    permanent error.
+    permanent error. If the node's tables are on a database server, the process is a member of the node, unless it ends
+    with --drain.
     """
     if queues and pools:
         raise click.UsageError("QUEUES and --pool cannot be combined: give one of them")
@@ -78,7 +80,7 @@ def work(
         else {name: queues_of(name, settings.mill.pools) for name in pools or (ALL,)}
     )
     names = tuple(dict.fromkeys(name for each in chosen.values() for name in each))
-    with Node.open(settings) as node, WorkStatus() as status:
+    with Node.open(settings) as node, _joined(node, names, stays=not drain), WorkStatus() as status:
         managers = dict[str, WorkerManager]()
 
         def show(pool: str, tally: WorkTally) -> None:
@@ -98,6 +100,11 @@ def work(
             tally = run_pools(managers, drain)
     print_tally(tally, as_json)
     return 1 if tally.dead else 0
+
+
+def _joined(node: Node, names: Sequence[QueueName], *, stays: bool) -> AbstractContextManager[None]:
+    """This process, whose workers work on the queues *names*, as a member of *node*, if it *stays*."""
+    return node.databases.members.joined_worker(names) if stays else contextlib.nullcontext()
 
 
 def monitor_of(node: Node, names: Sequence[QueueName], *, stays: bool = True) -> QueueMonitor:

@@ -12,23 +12,28 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS
 
+SERVE, WORK = "serve", "mill work"
+"""The commands whose processes are members: those of the second one have workers, and no roles."""
+
 DAY = 24 * 3600 * MICROSECONDS
 """For how long members that have ended are shown."""
 
 
 class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
     """The details of a member. ``process`` is a name that tells its process from all others
-    (:class:`~millstream.stores.audit.holders.Holders`). ``roles`` maps the roles that it offers to their groups: roles
-    of one group have the same owner. ``addresses`` are those where it listens, by what listens there. ``schema`` is the
-    version of the node's tables that it knows; one that ``waits`` has no roles until members that know only earlier
-    ones have ended. ``settings`` has a checksum of each part of the settings that all members share, ``stores`` has
-    the names of its stores, and ``queues`` those of the queues on which its workers work.
+    (:class:`~millstream.stores.audit.holders.Holders`), and ``command`` is the one that it runs. ``roles`` maps the
+    roles that it offers to their groups: roles of one group have the same owner. ``addresses`` are those where it
+    listens, by what listens there. ``schema`` is the version of the node's tables that it knows; one that ``waits`` has
+    no roles until members that know only earlier ones have ended. ``settings`` has a checksum of each part of the
+    settings that all members share, ``stores`` has the names of its stores, and ``queues`` those of the queues on which
+    its workers work.
     """
 
     host: str
     pid: int
     version: str
     process: str = ""
+    command: str = SERVE
     schema: int = 1
     waits: bool = False
     roles: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -144,6 +149,15 @@ class MembersStatus(msgspec.Struct, frozen=True, kw_only=True):
     def serving(self) -> Sequence[Member]:
         """The members that serve the node now, or wait until they may."""
         return [one for one in self.members if one.state(self.at) not in (MemberState.LOST, MemberState.ENDED)]
+
+    @property
+    def first_joined(self) -> Mapping[str, int]:
+        """When the process of each member joined first, by the member's id: a process that was lost joins again."""
+        by_process: dict[str, int] = {}
+        for one in self.members:
+            process = one.details.process or one.id
+            by_process[process] = min(one.since, by_process.get(process, one.since))
+        return {one.id: by_process[one.details.process or one.id] for one in self.members}
 
     @property
     def rows(self) -> Sequence[MemberRow]:

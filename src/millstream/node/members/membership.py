@@ -17,7 +17,7 @@ from millstream.core.clock import uptime
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.leases import Leases
 from millstream.node.members.member_table import MemberTable, UnknownMemberError
-from millstream.node.members.members_status import Member, MemberDetails
+from millstream.node.members.members_status import SERVE, Member, MemberDetails
 from millstream.stores.audit.holders import Holders, HolderState
 
 RENEWALS = 3
@@ -33,11 +33,13 @@ class NeedsQueueBrokerError(InputError):
 class Membership:
     """A member of the node in *table*, described by *details*, from :meth:`join` on. Thread-safe.
 
-    Within its block a thread renews it. A lost member stays lost, until it joins again under another id.
+    Within its block a thread renews it. A lost member stays lost, until it joins again under another id: by itself if
+    it *rejoins*.
     """
 
-    def __init__(self, table: MemberTable, details: MemberDetails) -> None:
+    def __init__(self, table: MemberTable, details: MemberDetails, *, rejoins: bool = False) -> None:
         self.table, self.details = table, details
+        self._rejoins = rejoins
         self.id = ""
         self._renewed = 0.0
         self._ended = False
@@ -141,7 +143,8 @@ class Membership:
             self.table.clock.sleep(self.table.seconds / RENEWALS)
 
     def _earlier(self) -> Sequence[Member]:
-        return list(itertools.takewhile(lambda member: member.id != self.id, self.survivors()))
+        earlier = itertools.takewhile(lambda member: member.id != self.id, self.survivors())
+        return [member for member in earlier if member.details.command == SERVE]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -168,6 +171,10 @@ class Membership:
             member = self.id
             try:
                 alive = self.renew()
+                if self._rejoins and not alive:
+                    self.join()
+                    _log.warning("this process was counted as lost (%s), and joined again as %s", member, self.id)
+                    continue
             except Exception as error:  # the database comes back; until then the own clock says what is lost
                 _log.warning("the member %s could not renew its lease: %s", member, error)
                 alive = not self.is_lost

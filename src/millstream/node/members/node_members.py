@@ -1,11 +1,15 @@
-"""The members of a node: the processes that serve it, where its database is on a server."""
+"""The members of a node: the processes that serve it or work on its queues, where its database is on a server."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import msgspec
 import sqlalchemy as sa
 
 from millstream import __version__
@@ -16,12 +20,14 @@ from millstream.core.writers_lock import SCHEMA_VERSION
 from millstream.mill.workers.pools import queues_of
 from millstream.node.context import NodeContext
 from millstream.node.members.member_table import MemberTable
-from millstream.node.members.members_status import MemberDetails, MembersStatus
+from millstream.node.members.members_status import WORK, MemberDetails, MembersStatus
 from millstream.node.members.membership import Membership
 from millstream.node.members.other_workers import OtherWorkers
 from millstream.node.members.shared_settings import shared_settings
 from millstream.node.members.upgrade import await_upgrade
 from millstream.stores.audit.holders import Holders
+
+_log = logging.getLogger(__name__)
 
 
 class NoMembersError(InputError):
@@ -64,23 +70,38 @@ class NodeMembers:
     def membership(self, roles: Mapping[str, str], addresses: Mapping[str, str]) -> Membership:
         """This process as a member that offers *roles* (with their groups) and listens at *addresses* (by what listens
         there); it has not joined yet."""
-        process, settings = Holders().new(), self._context.settings
-        return Membership(
-            self.table,
-            MemberDetails(
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                version=__version__,
-                process=process,
-                schema=SCHEMA_VERSION,
-                roles=roles,
-                addresses=addresses,
-                settings=shared_settings(settings),
-                stores=sorted(settings.store_urls),
-                queues=sorted(
-                    {queue for pool in settings.serve.workers for queue in queues_of(pool, settings.mill.pools)}
-                ),
-            ),
+        settings = self._context.settings
+        pools = (queues_of(pool, settings.mill.pools) for pool in settings.serve.workers)
+        details = self._details(itertools.chain.from_iterable(pools))
+        return Membership(self.table, msgspec.structs.replace(details, roles=roles, addresses=addresses))
+
+    @contextlib.contextmanager
+    def joined_worker(self, queues: Iterable[str]) -> Iterator[None]:
+        """This process, whose workers work on *queues*, as a member without roles for the length of the block, if the
+        node :attr:`is_shared`."""
+        if not self.is_shared:
+            yield
+            return
+        self._prepare()
+        details = msgspec.structs.replace(self._details(queues), command=WORK)
+        membership = Membership(self.table, details, rejoins=True)
+        membership.join()
+        with membership:
+            _log.info("this process is the member %s of the node", membership.id)
+            yield
+
+    def _details(self, queues: Iterable[str]) -> MemberDetails:
+        """This process as one that works on *queues*."""
+        settings = self._context.settings
+        return MemberDetails(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            process=Holders().new(),
+            schema=SCHEMA_VERSION,
+            settings=shared_settings(settings),
+            stores=sorted(settings.store_urls),
+            queues=sorted(set(queues)),
         )
 
     def other_workers(self) -> OtherWorkers:

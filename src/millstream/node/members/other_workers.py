@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
-from millstream.core.clock import Clock
+from millstream.core.clock import MICROSECONDS, Clock
 from millstream.node.members.members_status import MemberDetails, MembersStatus, MemberState
 
 LEFT_SECONDS = 600.0
@@ -25,25 +25,32 @@ class OtherWorkers:
         self._status = status
         self._clock = clock
         self._read_at: float | None = None
-        self._workers: Sequence[MemberDetails] = ()
+        self._workers: Sequence[tuple[MemberDetails, float]] = ()
         self._left_since: dict[tuple[str, frozenset[str]], float] = {}
 
     def can_do(self, queue: str, stores: AbstractSet[str]) -> bool:
         """Whether a member that works on *queue* has all *stores*; no longer so :data:`LEFT_SECONDS` after the first
-        yes.
+        yes, or after the first of the members that do so now joined: with them begins another change of settings.
 
         Raises :class:`~millstream.core.sql.SqlBusyError`.
         """
         now = self._clock.monotonic()
-        if not any(queue in member.queues and stores <= set(member.stores) for member in self._alive(now)):
+        joined = [at for member, at in self._alive(now) if queue in member.queues and stores <= set(member.stores)]
+        if not joined:
             return False
-        return now - self._left_since.setdefault((queue, frozenset(stores)), now) < LEFT_SECONDS
+        left_since = self._left_since.setdefault((queue, frozenset(stores)), now)
+        return now - max(left_since, min(joined)) < LEFT_SECONDS
 
-    def _alive(self, now: float) -> Sequence[MemberDetails]:
-        """The members that are alive, as they were up to a few seconds ago: many tasks may fail at once."""
+    def _alive(self, now: float) -> Sequence[tuple[MemberDetails, float]]:
+        """The members that are alive and when their processes joined, as of a few seconds ago at most: many tasks may
+        fail at once."""
         if self._read_at is None or now - self._read_at >= _FRESH_SECONDS:
             status, self._read_at = self._status(), now
             if status is not None:
-                at, members = status.at, status.serving
-                self._workers = [one.details for one in members if one.state(at) == MemberState.ALIVE]
+                at, joined = status.at, status.first_joined
+                self._workers = [
+                    (one.details, now - (at - joined[one.id]) / MICROSECONDS)
+                    for one in status.serving
+                    if one.state(at) == MemberState.ALIVE
+                ]
         return self._workers

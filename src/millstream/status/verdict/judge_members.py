@@ -75,10 +75,7 @@ def settings_issues(status: MembersStatus) -> Iterator[Issue]:
     That is a warning at first: members are restarted one after the other. A process that was lost and joined again has
     had its settings since it joined first.
     """
-    since: dict[str, int] = {}
-    for member in status.members:
-        process = member.details.process or member.id
-        since[process] = min(member.since, since.get(process, member.since))
+    since = status.first_joined
     by_part: dict[tuple[str, str], dict[str, list[Member]]] = {}
     for member in status.serving:
         for part, checksum in member.details.settings.items():
@@ -88,7 +85,7 @@ def settings_issues(status: MembersStatus) -> Iterator[Issue]:
         if len(groups) > 1:
             names = " differs from ".join(", ".join(member.id for member in members) for members in groups.values())
             texts.append(f"{part} ({names})")
-            firsts = (min(since[one.details.process or one.id] for one in members) for members in groups.values())
+            firsts = (min(since[one.id] for one in members) for members in groups.values())
             began.append(sorted(firsts)[1])
     if texts:
         text = f"members have different settings: {'; '.join(texts)}"

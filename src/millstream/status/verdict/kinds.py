@@ -296,8 +296,8 @@ KINDS: Mapping[str, IssueKind] = {
         WARN,
         "Its process was killed or stopped, or did not reach the database for `node.lease`. Other members take its "
         "roles over.",
-        "see the logs of the process and of its host; if it does not run, start `millstream serve` there again. The "
-        "issue ends `verdict.lost_member_age` after the loss",
+        "see the logs of the process and of its host; if it does not run, start it there again (`millstream serve` or "
+        "`millstream mill work`). The issue ends `verdict.lost_member_age` after the loss",
     ),
     "member-versions": IssueKind(
         "node",
