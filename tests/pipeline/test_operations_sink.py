@@ -215,6 +215,22 @@ def test_operations_that_fail_between_accepted_ones_are_skipped(
     assert [one.get("code") for one in said] == ["internal", None] * 10
 
 
+def test_a_run_skips_a_limited_number_of_operations_and_the_next_one_continues_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(20)]
+    fail_at(monkeypatch, "store", ValueError("odd one"), made[::2])
+    monkeypatch.setattr(operations, "MOST_SKIPPED", 4)
+    with open_node(tmp_path, VirtualClock()) as node:
+        for count in (8, 16):
+            with pytest.raises(PipelineError, match=rf"4 operations .* message {count + 1} fails, too: .*odd one"):
+                take(node, made, skip_failed=True)
+            assert len(outcomes(node)) == count
+        said = take(node, made, skip_failed=True)
+    assert [one.get("code") for one in said] == ["internal", None] * 10
+    assert [one["message"] for one in said] == list(range(1, 21))
+
+
 def test_an_operation_that_the_database_refuses_is_skipped_only_for_its_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,11 +11,13 @@ import sqlalchemy as sa
 
 from millstream.anchoring.registry import (
     DatabaseBusyError,
+    NotTriedError,
     OperationIntake,
     OperationState,
     SubmissionResult,
     TooManyOpenError,
 )
+from millstream.anchoring.registry import operation_intake
 from millstream.anchoring.sidetree import RequestError
 from millstream.core.canonical import canonical_json
 from millstream.core.sql import current_patience, patience_within, waiting_with
@@ -196,6 +198,25 @@ def test_operations_between_many_that_fail_are_taken(sqlite_fleet: Any) -> None:
     )
     results = registry.acceptance.submit_many([request_of(person.create) for person in people])
     assert [result.code for result in results] == ["internal", None, None, None] * 10
+
+
+def test_a_commit_with_many_faults_leaves_the_rest_to_another_one(
+    sqlite_fleet: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operation_intake, "COMMIT_FAULTS", 4)
+    registry = sqlite_fleet.instance()
+    people = [DidOwner(f"half{n}") for n in range(24)]
+    requests = [request_of(person.create) for person in people]
+    failing = ", ".join(f"'{person.suffix}'" for person in people[::2])
+    sqlite_fleet.sql(
+        "CREATE TRIGGER fault BEFORE INSERT ON registry_operations "
+        f"WHEN NEW.suffix IN ({failing}) BEGIN SELECT RAISE(ABORT, 'a fault'); END"
+    )
+    results = registry.acceptance.commit([registry.acceptance.check(request) for request in requests]).result()
+    assert [result.code for result in results] == ["internal", None] * 3 + ["internal"] + ["busy"] * 17
+    with pytest.raises(NotTriedError, match="send it again"):
+        results[-1].result()
+    assert [one.code for one in registry.acceptance.submit_many(requests)] == ["internal", None] * 12
 
 
 def test_who_waits_for_an_answer_waits_for_a_database_as_long_as_he_says(sqlite_fleet: Any) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.registry.errors import (
         DatabaseBusyError,
         FollowError,
+        NotTriedError,
         QueueStoppedError,
         ReadOnlyError,
         RegistryError,
@@ -46,6 +47,7 @@ __all__ = [
     "FollowerProgress",
     "Instances",
     "LedgerFollower",
+    "NotTriedError",
     "OperationEffect",
     "OperationHistory",
     "OperationIntake",

@@ -5,6 +5,7 @@
     RegistryError          (AnchoringError)
     ├── QueueStoppedError    the operation queue is not started, or was closed
     ├── TooManyOpenError     too many operations are under way; ``retry_after`` seconds (BusyError)
+    ├── NotTriedError        others of the same commit failed unexpectedly; the same call may succeed later (BusyError)
     ├── DatabaseBusyError    the database did not answer; the same call may succeed later (BusyError)
     ├── UnknownOperationError  no operation of this id was ever accepted (NotFoundError)
     ├── ReadOnlyError        the registry follows the ledger of another one
@@ -34,6 +35,10 @@ class TooManyOpenError(RegistryError, BusyError):
             f"{retry_after:.0f} s"
         )
         self.retry_after = retry_after
+
+
+class NotTriedError(RegistryError, BusyError):
+    """Many operations of the same commit failed unexpectedly, so that this one was not tried: send it again."""
 
 
 class DatabaseBusyError(RegistryError, BusyError):

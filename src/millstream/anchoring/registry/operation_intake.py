@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.registry.eligibility import OperationRefusal
-from millstream.anchoring.registry.errors import QueueStoppedError, TooManyOpenError
+from millstream.anchoring.registry.errors import NotTriedError, QueueStoppedError, TooManyOpenError
 from millstream.anchoring.registry.operation_id import operation_id
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
@@ -27,8 +27,15 @@ from millstream.core.sql import current_patience, waiting_with
 MOST_FAULTS = 8
 """Operations of a commit that fail unexpectedly, none accepted between them, before the rest counts as undecidable."""
 
+COMMIT_FAULTS = 64
+"""Operations of a commit that fail unexpectedly before the rest is left to another commit: each of them takes several
+transactions, and others wait."""
+
 INTERNAL = "internal"
 """The code of the result of a request that could not be decided because of an unexpected exception."""
+
+NOT_TRIED = "busy"
+"""The code of the result of a request that was not tried because of the faults of others in its commit."""
 
 COUNT_SECONDS = 1.0
 """Maximum age in seconds of the count of open operations that back-pressure uses."""
@@ -65,11 +72,18 @@ class SubmissionResult(msgspec.Struct, frozen=True):
         """The result of a request that the unexpected *fault* prevented."""
         return cls(code=INTERNAL, error="internal error of the registry: see the log of its process", fault=fault)
 
+    @classmethod
+    def untried(cls) -> SubmissionResult:
+        """The result of a request that was not tried."""
+        return cls(code=NOT_TRIED, error=str(NotTriedError()))
+
     def result(self) -> OperationStatus:
-        """The status. Raises :class:`~millstream.anchoring.sidetree.RequestError` for what was refused, and the
-        ``fault``."""
+        """The status. Raises :class:`~millstream.anchoring.sidetree.RequestError` for what was refused,
+        :class:`NotTriedError`, and the ``fault``."""
         if self.fault is not None:
             raise self.fault
+        if self.code == NOT_TRIED:
+            raise NotTriedError
         if self.status is None:
             raise RequestError(self.code or "refused", self.error or "the request was refused")
         return self.status
@@ -127,9 +141,9 @@ class OperationIntake:
         """Take all *requests* that are valid, in one transaction; an outcome for each, in order.
 
         Raises :class:`TooManyOpenError`, :class:`DatabaseBusyError` and :class:`QueueStoppedError`; then none was
-        taken.
+        taken, or where many failed unexpectedly, those before them.
         """
-        return self.commit([self.check(data) for data in requests]).result()
+        return self._commit_all([self.check(data) for data in requests])
 
     def check(self, data: bytes) -> CheckedRequest:
         """The request *data*, read and checked as far as the request itself can tell: for :meth:`commit`."""
@@ -142,7 +156,8 @@ class OperationIntake:
             return SubmissionResult.undecided(error)
 
     def commit(self, requests: Sequence[CheckedRequest]) -> Future[Sequence[SubmissionResult]]:
-        """Take all checked *requests* that are valid, in one transaction; an outcome for each comes with the commit.
+        """Take all checked *requests* that are valid, in one transaction; an outcome for each comes with the commit,
+        :data:`NOT_TRIED` behind many that fail unexpectedly.
 
         Raises :class:`QueueStoppedError`; the future raises what :meth:`submit_many` does.
         """
@@ -159,7 +174,16 @@ class OperationIntake:
     def submit_checked(self, submissions: Sequence[Submission]) -> Sequence[SubmissionResult]:
         """As :meth:`submit_many`, for what :func:`check_request` has passed elsewhere: under the version that holds now
         it is not checked again."""
-        return self.commit([self._revived(submission) for submission in submissions]).result()
+        return self._commit_all([self._revived(submission) for submission in submissions])
+
+    def _commit_all(self, requests: Sequence[CheckedRequest]) -> Sequence[SubmissionResult]:
+        """The outcomes of :meth:`commit`, again for those that were not tried: others have their turn in between."""
+        results = list(self.commit(requests).result())
+        while untried := [place for place, result in enumerate(results) if result.code == NOT_TRIED]:
+            again = self.commit([requests[place] for place in untried]).result()
+            for place, result in zip(untried, again, strict=True):
+                results[place] = result
+        return results
 
     def close(self) -> None:
         """Commit what waits, and take nothing more. Closing again does nothing."""
@@ -194,8 +218,8 @@ class OperationIntake:
     def _take(self, groups: Sequence[_PendingSubmissions]) -> None:
         """Record all that is valid in *groups*, durably, and report to each the results of its requests."""
         self._refuse_crowd()
-        checked = [item for group in groups for item in group.items if isinstance(item, CheckedOperation)]
-        outcomes = self._decided_apart(checked, [])
+        checked = [[item for item in group.items if isinstance(item, CheckedOperation)] for group in groups]
+        outcomes = self._decided_apart(checked, _Faults())
         if taken := [result.status.id for result in outcomes if result.status is not None]:
             self._notify(list(dict.fromkeys(taken)))
         following = iter(outcomes)
@@ -203,31 +227,48 @@ class OperationIntake:
             group.future.set_result([next(following) if isinstance(i, CheckedOperation) else i for i in group.items])
 
     def _decided_apart(
-        self, checked: Sequence[CheckedOperation], faults: list[Exception]
+        self, groups: Sequence[Sequence[CheckedOperation]], faults: _Faults
     ) -> Sequence[SubmissionResult]:
-        """:meth:`_decided`; if that fails unexpectedly, each half by itself, so that only one operation fails.
+        """:meth:`_decided` for all of *groups*; if that fails unexpectedly, each group by itself, and each half of it,
+        so that only one operation fails.
 
-        *faults* are those of single operations since the last one that was accepted; after :data:`MOST_FAULTS` the
-        operations that are left are not decided, either.
+        *faults* are those of single operations in this commit; after :data:`MOST_FAULTS` since the last one that was
+        accepted, the operations that are left are not decided, either, and after :data:`COMMIT_FAULTS` of a group its
+        others are not tried.
         """
-        if len(faults) >= MOST_FAULTS:
-            return [SubmissionResult.undecided(faults[-1])] * len(checked)
+        checked = [item for group in groups for item in group]
+        if len(faults.since_accepted) >= MOST_FAULTS:
+            return [SubmissionResult.undecided(faults.since_accepted[-1])] * len(checked)
+        if faults.count >= COMMIT_FAULTS:
+            return [SubmissionResult.untried()] * len(checked)
         try:
             results = self._decided(checked)
         except (MillstreamError, sa.exc.TimeoutError):
             raise
         except Exception as error:
+            if len(groups) > 1:
+                return self._decided_by_group(groups, faults)
             if len(checked) > 1:
                 middle = len(checked) // 2
                 halves = checked[:middle], checked[middle:]
-                return [result for half in halves for result in self._decided_apart(half, faults)]
+                return [result for half in halves for result in self._decided_apart([half], faults)]
             if not checked:
                 raise
             _log.exception("operation %s cannot be decided", checked[0].submission.id)
-            faults.append(error)
+            faults.count += 1
+            faults.since_accepted.append(error)
             return [SubmissionResult.undecided(error)]
         if any(result.status is not None for result in results):
-            faults.clear()
+            faults.since_accepted.clear()
+        return results
+
+    def _decided_by_group(
+        self, groups: Sequence[Sequence[CheckedOperation]], faults: _Faults
+    ) -> Sequence[SubmissionResult]:
+        results: list[SubmissionResult] = []
+        for group in groups:
+            faults.count = 0
+            results += self._decided_apart([group], faults)
         return results
 
     def _decided(self, checked: Sequence[CheckedOperation]) -> Sequence[SubmissionResult]:
@@ -288,6 +329,15 @@ def _check(data: bytes, version: ProtocolVersion) -> tuple[Operation, Submission
 
 def _longest_wait(patience: RetryPolicy) -> float:
     return math.inf if patience.within is None else patience.within
+
+
+class _Faults:
+    """The unexpected faults of single operations in a commit: their number in a group, and those since one was
+    accepted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.since_accepted: list[Exception] = []
 
 
 class _PendingSubmissions:

@@ -30,7 +30,7 @@ from millstream.settings import Settings
 @click.option(
     "--skip-failed",
     is_flag=True,
-    help="Report operations that fail unexpectedly as refused (code internal), and continue.",
+    help="Report operations that fail unexpectedly as refused (code internal), at most 1,000 in a run, and continue.",
 )
 @json_option
 @data_options

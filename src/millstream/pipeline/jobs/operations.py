@@ -63,6 +63,10 @@ PRODUCER = "operations"
 GROUP = 5_000
 """The most operations that the registry takes in one transaction."""
 
+MOST_SKIPPED = 1_000
+"""The most operations that fail unexpectedly and are skipped in one run: each is refused for good, and takes several
+transactions."""
+
 _FIELDS = Submission.__struct_fields__
 
 _log = logging.getLogger(__name__)
@@ -172,8 +176,8 @@ class OperationSink:
     """Hands what tasks have checked, messages of *log*, to *acceptance*, and writes the results with *writer*.
 
     An operation that fails unexpectedly is a :class:`PipelineError` that names its message, or with *skip_failed* one
-    of those that were refused. If the database fails, or as many as :data:`MOST_FAULTS` fail and none between them is
-    accepted, the cause is not one operation, and it is an error in either case.
+    of those that were refused, :data:`MOST_SKIPPED` at most. If the database fails, or as many as :data:`MOST_FAULTS`
+    fail and none between them is accepted, the cause is not one operation, and it is an error in either case.
     """
 
     def __init__(
@@ -182,7 +186,7 @@ class OperationSink:
         self._acceptance, self._writer, self._clock = acceptance, writer, clock
         self._log, self._skip_failed = log, skip_failed
         self.taken = self.refused = self.bytes = 0
-        self._failed_since_accepted = 0
+        self._failed_since_accepted = self._skipped = 0
 
     def __call__(self, frame: Any, _number: int) -> None:
         """Take one micro-batch of Spark; what was written down before is passed over."""
@@ -191,9 +195,18 @@ class OperationSink:
         if not rows:
             return
         messages: list[Message] = []
-        for start in range(0, len(rows), GROUP):
-            messages += self._take(rows[start : start + GROUP])
-        self._writer.append(messages, sequence=rows[-1]["number"])
+        try:
+            for start in range(0, len(rows), GROUP):
+                messages.extend(self._take(rows[start : start + GROUP]))
+        except _SkippedTooManyError:  # the next run begins there
+            self._append(rows, messages)
+            raise
+        self._append(rows, messages)
+
+    def _append(self, rows: Sequence[dict[str, Any]], messages: Sequence[Message]) -> None:
+        """Write *messages*, the outcomes of the first of *rows*."""
+        if messages:
+            self._writer.append(messages, sequence=rows[len(messages) - 1]["number"])
 
     def _take(self, rows: Sequence[dict[str, Any]]) -> Iterator[Message]:
         """The outcomes of *rows*, as messages."""
@@ -213,6 +226,13 @@ class OperationSink:
                 if is_general or not self._skip_failed:
                     is_general = is_general or has_untried
                     raise self._failure(row["number"], outcome.error or "", is_general=is_general)
+                if self._skipped >= MOST_SKIPPED:
+                    raise _SkippedTooManyError(
+                        f"{MOST_SKIPPED:,} operations of log {self._log!r} failed unexpectedly and were skipped; message "
+                        f"{row['number']} fails, too: {outcome.error}. Correct the cause, or run the same command again, "
+                        "which skips more"
+                    )
+                self._skipped += 1
             elif outcome.status is not None:
                 self._failed_since_accepted = 0
             self.taken += outcome.status is not None
@@ -242,6 +262,10 @@ class OperationSink:
             except TooManyOpenError as error:  # what is under way comes to an end, and then there is room
                 self._clock.sleep(error.retry_after)
         return []
+
+
+class _SkippedTooManyError(PipelineError):
+    """As many operations were skipped as a run may skip."""
 
 
 def _is_of_database(fault: Exception | None) -> bool:
