@@ -41,6 +41,15 @@ def shortened_source(output: str, source: Log, written: int) -> str:
     )
 
 
+def state_beyond_source(state: object, position: int, source: Log) -> str:
+    """The error where the state *state* is at *position*, and *source* ends before it."""
+    return (
+        f"the state {state} of the batch service is at message {position} of log {source.name!r}, but this log now "
+        f"ends at {source.last_id}: the log was restored from an older backup or replaced, or lost messages at a power "
+        "loss (durability=os). Restore the state from the same backup, or delete it to replay the log"
+    )
+
+
 def _newest_batch(output: Log) -> BatchLogMessage | None:
     first_id = max(output.first_id, output.last_id - _MOST + 1)
     last_id, count = output.last_id, 1  # a batch may have megabytes: mostly the last message is one

@@ -24,7 +24,7 @@ from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_columns import COLUMNS, event_columns, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.metrics import record_closed, record_delays, record_open
-from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source
+from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source, state_beyond_source
 from millstream.batching.rule_changes import RulesRecord, take_request
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, is_blank, naming_state, read_state, write_state
@@ -225,12 +225,7 @@ class BatchService:
         if written > source.last_id:
             raise BatchServiceError(shortened_source(output, source, written))
         if kept is not None and kept.position > source.last_id:
-            raise BatchServiceError(
-                f"the state {self._state} of the batch service is at message {kept.position} of log {source.name!r}, "
-                f"but this log now ends at {source.last_id}: the log was restored from an older backup or replaced, "
-                "or lost messages at a power loss (durability=os). Restore the state from the same backup, or delete "
-                "it to replay the log"
-            )
+            raise BatchServiceError(state_beyond_source(self._state, kept.position, source))
         if kept is None and self._position and written:
             raise BatchServiceError(
                 f"the state {self._state} of the batch service is missing, and log {source.name!r} was trimmed and "

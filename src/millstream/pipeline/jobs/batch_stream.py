@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millstream.batching import Batcher, Rulebook
 from millstream.batching.metrics import delay_quantiles
-from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source
+from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source, state_beyond_source
 from millstream.batching.rule_changes import RulesRecord, batched_rules, is_requested, take_request
 from millstream.batching.service_state import ServiceState, is_blank, naming_state, read_state, write_state
 from millstream.batching.snapshot import decode_snapshot_for
@@ -176,6 +176,10 @@ def save_state(spark: SparkSession, plan: StreamPlan) -> None:
 def _check_source(plan: StreamPlan, source: Log, output: Log, writer: Writer) -> None:
     if writer.sequence > source.last_id:
         raise PipelineInputError(shortened_source(plan.output, source, writer.sequence))
+    state = read_state(FileDocument(plan.state), plan.log, plan.output)
+    if state is not None and state.position > source.last_id:
+        where = f"{plan.state} (with node.database: or its row in the table node_documents)"
+        raise PipelineInputError(state_beyond_source(where, state.position, source))
     if writer.sequence and not is_made_from(output, source):
         raise PipelineInputError(foreign_batches(plan.output, plan.log))
 
