@@ -80,7 +80,7 @@ def advise_command(
     """
     from millstream.pipeline.jobs.advise import try_rules
 
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         given = node.batching.rules.default
         choices = _choices(
             given,

@@ -218,7 +218,7 @@ def resolve(settings: Settings, name: str, operations: BinaryIO | None, profile_
     elif settings.folder.exists():
         from millstream.node import Node
 
-        with Node.open(settings) as node:
+        with Node.open(settings, reads=True) as node:
             answer = node.registry.instance.history.resolve(name)
     else:
         answer = resolve_from(None, name, profile_of(profile_name))

@@ -123,7 +123,7 @@ def restore(
         raise click.UsageError(
             "--as-of and --from cannot be combined: --as-of picks the copy that has the content of that time"
         )
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=is_test) as node:
         _require_known(node, space, from_store)
         target = None if to is None else open_target(node, to, space)
         report = RestoreReport(space=space)

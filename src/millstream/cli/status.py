@@ -20,6 +20,7 @@ from millstream.core.amounts import counted, size_text
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.core.shown_commands import arguments
 from millstream.core.timestamps import format_timestamp
+from millstream.log.backend_schemes import store_files
 from millstream.mill.adoption.adopted_store import adopted_store, find_adopted_store
 from millstream.mill.adoption.coverage import NOT_COPIED
 from millstream.mill.adoption.reading_times import reading_times
@@ -31,6 +32,7 @@ from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import CopyFinding, ReportResult
 from millstream.mill.tasks import QueueName, decode_task
 from millstream.node import Node
+from millstream.node.databases import has_database
 from millstream.queue import DeadTask
 from millstream.settings import Settings
 from millstream.status.node_view import NodeView
@@ -108,6 +110,8 @@ def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
     """The verdict on *node*, and the process that gave it; None if this process computed it."""
     serving, issues = find_serving_node(node.folder), list[Issue]()
     try:
+        if serving is None and _is_new(node.settings):
+            return Verdict.of(node.clock.now(), _disk_issues(node), [_nothing_yet(node)]), None
         if serving is None:
             return StatusPoller(NodeView(node)).verdict(), None
         return ask_verdict(serving, node.folder), serving
@@ -120,6 +124,22 @@ def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
             todo = f"free disk space, if the full disk is the cause; otherwise {todo}"
     unknown = Unknown(subject="node", area="node", since=None, what=what, todo=todo)
     return Verdict.of(node.clock.now(), issues, [unknown]), serving
+
+
+def _is_new(settings: Settings) -> bool:
+    """Whether a node of *settings* has neither tables nor logs yet, as far as they would be in files."""
+    files = store_files(settings.log_url)
+    return not settings.node.database and not has_database(settings) and files is not None and not files.exists()
+
+
+def _nothing_yet(node: Node) -> Unknown:
+    return Unknown(
+        subject="node",
+        area="node",
+        since=None,
+        what=f"there is nothing in {node.folder} yet: a new node, or the wrong folder",
+        todo="start `millstream serve`, or protect a folder (`millstream protect --help`); or correct --data",
+    )
 
 
 def _disk_issues(node: Node) -> list[Issue]:

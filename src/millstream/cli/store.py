@@ -61,7 +61,7 @@ def list_items(
     settings: Settings, store_name: str, space: str | None, prefix: str, limit: int | None, as_json: bool
 ) -> None:
     """List the items of SPACE, or without SPACE the spaces of STORE."""
-    opened = open_named_store(settings, store_name)
+    opened = open_named_store(settings, store_name, reads=True)
     if space is None:
         for name in opened.spaces():
             print_json({"space": name}) if as_json else echo_line(name)
@@ -144,7 +144,7 @@ def get(settings: Settings, store_name: str, space: str, content_id: str, file: 
 
     Exit code 1 if they differ; then FILE is not written.
     """
-    opened = open_named_store(settings, store_name)
+    opened = open_named_store(settings, store_name, reads=True)
     expected = opened.info(space, content_id).checksum()
     with opened.open(space, content_id) as source, _sink(file) as sink:
         found = copy_stream(source, sink).sha256
@@ -192,7 +192,7 @@ def props(
 
     After a change, the item is printed with its new properties.
     """
-    opened = open_named_store(settings, store_name)
+    opened = open_named_store(settings, store_name, reads=not (pairs or names))
     info = opened.info(space, content_id)
     if pairs or names:
         kept = {name: value for name, value in info.properties.items() if name not in names}
@@ -245,7 +245,7 @@ def acl(
     After a change, the new list is printed. The list is kept for the repository in front of the store; the store itself
     does not enforce it.
     """
-    opened = open_named_store(settings, store_name)
+    opened = open_named_store(settings, store_name, reads=not (pairs or names))
     acls = dict(opened.space_acls(space))
     if pairs or names:
         acls = {name: access for name, access in acls.items() if name not in names} | _accesses(pairs)

@@ -102,7 +102,7 @@ def export(
     """
     if (bag is None) == (sums is None):
         raise click.UsageError("give exactly one of --bagit FOLDER and --sha256sums FILE")
-    providers = ConfiguredStores({store_name: open_named_store(settings, store_name)}, SystemClock())
+    providers = ConfiguredStores({store_name: open_named_store(settings, store_name, reads=True)}, SystemClock())
     described = _described(providers, ItemRef(store_name, space, prefix), is_read=is_read)
     report = _write_bag(providers, space, described, bag) if bag else _write_sums(described, sums or Path("-"))
     for name, reason in report.failed.items():

@@ -6,14 +6,20 @@ import click
 
 from millstream.cli.change_log import os_user
 from millstream.node import Node
+from millstream.node.stores import is_unmade
 from millstream.settings import Settings
-from millstream.stores import NoSuchStoreError, Store, open_provider
+from millstream.stores import MemoryStore, NoSuchStoreError, Store, open_provider
 
 
-def open_named_store(settings: Settings, name: str, *, create: bool = False) -> Store:
-    """The store *name*, of the settings or by URL, as this user changes it. Raises :class:`NoSuchStoreError`."""
+def open_named_store(settings: Settings, name: str, *, create: bool = False, reads: bool = False) -> Store:
+    """The store *name*, of the settings or by URL, as this user changes it, or only *reads* it.
+
+    Raises :class:`NoSuchStoreError`.
+    """
     urls = settings.store_urls
     if name in urls:
+        if reads:
+            return MemoryStore(name) if is_unmade(settings, name) else open_provider(urls[name])
         opened = open_provider(urls[name], create=create or settings.owns(name))
         return _audited(settings, name, opened)
     if ":" not in name:

@@ -232,11 +232,12 @@ def _ask(
             "the log store memory: is lost when this command ends: name the running broker with --broker HOST:PORT, or "
             "set log.store to a durable store"
         )
-    if not settings.log.store:
-        make_private_folder(settings.folder)
-    if call.method == "POST":
+    changes = call.method == "POST"
+    if changes:
         from millstream.cli.change_log import require_audit_log
 
+        if not settings.log.store:
+            make_private_folder(settings.folder)
         require_audit_log(settings)
 
     def record(change: AdminChange) -> None:
@@ -245,7 +246,7 @@ def _ask(
         record_change_if_node(settings, change.action, change.target, **change.facts)
 
     try:
-        with open_log_store(settings.log_url, create=call.method == "POST" or not settings.log.store) as store:
+        with open_log_store(settings.log_url, create=changes) as store:
             return call_store(store, call, request, limits=limits_of(settings.broker), record=record)
     except WriterBusyError as error:
         raise WriterBusyError(

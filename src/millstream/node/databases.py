@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -99,7 +101,8 @@ class DatabasesPart:
 
         A new node first makes the folders of its own stores, and records its default limits of batches: a database
         that is there says that they were made, so that one that is missing later is an unmounted disk, and not a start
-        that was cut short. A node on a server that is only read makes nothing. Raises
+        that was cut short. A node that is only read makes nothing: without a database it has the tables of a new node,
+        which end with the process. Raises
         :class:`~millstream.core.sqlite_file.DatabaseFileError`, or for one on a server
         :class:`~millstream.core.sql.SqlBusyError` or :class:`~millstream.core.sql.SqlInputError`, where it cannot be
         used; :class:`~millstream.core.writers_lock.NewerSchemaError` where a later version of the program has changed
@@ -120,10 +123,13 @@ class DatabasesPart:
                     record_default_limits(DatabaseDocuments(engine))
             lock_writers(engine, require_no_older)
             return engine
-        if self._is_new:
+        folder = context.folder
+        if self._is_new and context.reads:
+            folder = Path(context.resources.enter_context(tempfile.TemporaryDirectory(prefix="millstream-")))
+        elif self._is_new:
             self._make_stores()
-            record_default_limits(FolderDocuments(context.folder))
-        engine = open_database(context.folder / DATABASE, TABLES, cache_kib=_CACHE_KIB)
+            record_default_limits(FolderDocuments(folder))
+        engine = open_database(folder / DATABASE, TABLES, cache_kib=_CACHE_KIB)
         context.resources.callback(engine.dispose)
         require_finished(engine)
         return engine

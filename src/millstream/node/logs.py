@@ -9,6 +9,8 @@ from millstream.batching.default_limits import BATCHING_FOLDER
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogError, LogSpec, LogStore
+from millstream.log.backend_schemes import store_files
+from millstream.log.backends.memory import AbsentBackend
 from millstream.log.upkeep.upkeep_thread import UpkeepThread
 from millstream.node.context import NodeContext
 from millstream.stores.tiers import open_log_store
@@ -23,24 +25,28 @@ class LogsPart:
     @locked_cached_property
     def store(self) -> LogStore:
         """The store of the message logs. Where the node is only read, one that the settings name and that is not there
-        is a :class:`~millstream.log.LogNotFoundError`."""
+        is a :class:`~millstream.log.LogNotFoundError`; the one in the folder is then as if it had no logs."""
         context = self._context
-        linger = context.settings.log.bucket_linger / MICROSECONDS
-        store = context.resources.enter_context(
-            open_log_store(
-                context.settings.log_url,
-                clock=context.clock,
-                create=not (context.reads and context.settings.log.store),
-                bucket_linger=linger,
-                bucket_commits=context.settings.log.bucket_commits,
-            )
-        )
+        store = context.resources.enter_context(self._open())
         outputs = {path.stem for path in (context.folder / BATCHING_FOLDER).glob("*.state")}  # of earlier nodes
         kinds = store.kinds() if outputs else {}
         for name in outputs.intersection(name for name, kind in kinds.items() if kind == "application"):
             with contextlib.suppress(LogError):  # it may be read-only
                 store.log(LogSpec(name, kind="batches"))  # one that an earlier release made has no kind
         return store
+
+    def _open(self) -> LogStore:
+        context, settings = self._context, self._context.settings
+        files = store_files(settings.log_url)
+        if context.reads and not settings.log.store and files is not None and not files.exists():
+            return LogStore(AbsentBackend(settings.log_url, context.clock), context.clock)
+        return open_log_store(
+            settings.log_url,
+            clock=context.clock,
+            create=not context.reads,
+            bucket_linger=settings.log.bucket_linger / MICROSECONDS,
+            bucket_commits=settings.log.bucket_commits,
+        )
 
     def upkeep(self, say: Callable[[str], object]) -> contextlib.AbstractContextManager[object]:
         """Moves and trims the logs by their rules while its block is open; *say* gets a line where it cannot."""

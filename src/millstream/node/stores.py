@@ -11,11 +11,13 @@ from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
 from millstream.mill.manifest import Manifest
 from millstream.mill.mount_check import MountCheck
 from millstream.mill.reports.statistics import SpaceStatisticsTable
-from millstream.node.context import NodeContext
+from millstream.node.context import DATABASE, NodeContext
 from millstream.node.databases import DatabasesPart
-from millstream.stores import LocalStore, Store, open_provider
+from millstream.settings import Settings
+from millstream.stores import LocalStore, MemoryStore, Store, open_provider
 from millstream.stores.audit import AuditedStore, AuditOutbox, settle_ended
 from millstream.stores.processes.child_pool import BulkProcesses
+from millstream.stores.sources import local_folder
 from millstream.stores.wrapper import StoreWrapper
 
 
@@ -30,9 +32,13 @@ class StoresPart:
     def providers(self) -> ConfiguredStores:
         """The storage providers by id. None of their folders is made here: see :class:`DatabasesPart`."""
         settings, clock = self._context.settings, self._context.clock
+        reads = self._context.reads
         mount_check = MountCheck(self.manifest, clock)
         processes = self._context.resources.enter_context(BulkProcesses(settings.mill.processes))
-        stores = {name: open_provider(url, processes=processes) for name, url in settings.store_urls.items()}
+        stores = {
+            name: MemoryStore(name) if reads and is_unmade(settings, name) else open_provider(url, processes=processes)
+            for name, url in settings.store_urls.items()
+        }
         stores = with_adopted_sources(stores, lambda: self._databases.own)
         audited = {name: self.audited(name, store) for name, store in stores.items()}
         settle_ended(audited.values())
@@ -80,3 +86,10 @@ class StoresPart:
     def prepare(self) -> None:
         """Open the manifest now."""
         _ = self.manifest
+
+
+def is_unmade(settings: Settings, name: str) -> bool:
+    """Whether the store *name* is one of the node's own whose folder the first process that writes will make."""
+    folder = local_folder(settings.store_urls[name])
+    is_new = not settings.node.database and not (settings.folder / DATABASE).exists()
+    return is_new and settings.owns(name) and folder is not None and not folder.exists()

@@ -16,8 +16,8 @@ from millstream.anchoring.registry import (
     OperationState,
     SubmissionResult,
     TooManyOpenError,
+    operation_intake,
 )
-from millstream.anchoring.registry import operation_intake
 from millstream.anchoring.sidetree import RequestError
 from millstream.core.canonical import canonical_json
 from millstream.core.sql import current_patience, patience_within, waiting_with

@@ -38,7 +38,7 @@ def linksets(settings: Settings, folder: Path, author: str, links: tuple[str, ..
 
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         registry = node.registry.instance
         for made in export_linksets(
             node.anchoring.cas, node.registry.ledger, registry.versions, author=author, links=links

@@ -34,7 +34,7 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
     """
     if numbers and everything:
         raise click.UsageError("NUMBERS and --all cannot be combined: give one of them")
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=not numbers and not everything) as node:
         if not numbers and not everything:
             holds = node.stores.change_guard.pending()
             for hold in holds:

@@ -140,7 +140,7 @@ def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool)
     """
     proposed = read_policy(file.read(MAX_BYTES + 1), account).policy
     plans = list[DuplicationPlan]()
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=True) as node:
         current = node.policies.current.by_account.get(account, Policy(account))
         for pairs in duplication_rounds(Policies({account: proposed}), node.stores.providers):
             for pair, space in pairs:

@@ -199,7 +199,7 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
 
     Stores with a capacity in the settings (`most_bytes`) get a total. Exit code 1 if a store exceeds its capacity.
     """
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=not count) as node:
         if count:
             places = [place for place in node.stores.manifest.spaces() if store in (None, place[0])]
             node.queues.open(QueueName.STORAGE_STATISTICS).put(

@@ -37,6 +37,7 @@ class MemoryBackend:
     url = "memory://"
     durability = "memory"
     one_host = True
+    _why_absent = "logs in memory exist only in the process that created them"
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -180,9 +181,7 @@ class MemoryBackend:
         try:
             return self._logs[log]
         except KeyError as error:
-            raise LogNotFoundError(
-                f"there is no log {log!r} in {self.url}: logs in memory exist only in the process that created them"
-            ) from error
+            raise LogNotFoundError(f"there is no log {log!r} in {self.url}: {self._why_absent}") from error
 
     def _change_head(self, log: str, expected_epoch: int, **changes: object) -> bool:
         stored = self._log(log)
@@ -198,3 +197,13 @@ class MemoryBackend:
             start = max(bisect_right(stored.first_ids, first_id) - 1, 0)
             stop = bisect_right(stored.first_ids, last_id)
             return [block for block in stored.blocks[start:stop] if block.header.last_id >= first_id]
+
+
+class AbsentBackend(MemoryBackend):
+    """The store of logs at *url*, which does not exist yet, for those who only read: it has no logs."""
+
+    _why_absent = "no log was created there yet"
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        super().__init__(clock)
+        self.url = url

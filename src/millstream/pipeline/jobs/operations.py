@@ -228,9 +228,9 @@ class OperationSink:
                     raise self._failure(row["number"], outcome.error or "", is_general=is_general)
                 if self._skipped >= MOST_SKIPPED:
                     raise _SkippedTooManyError(
-                        f"{MOST_SKIPPED:,} operations of log {self._log!r} failed unexpectedly and were skipped; message "
-                        f"{row['number']} fails, too: {outcome.error}. Correct the cause, or run the same command again, "
-                        "which skips more"
+                        f"{MOST_SKIPPED:,} operations of log {self._log!r} failed unexpectedly and were skipped; "
+                        f"message {row['number']} fails, too: {outcome.error}. Correct the cause, or run the same "
+                        "command again, which skips more"
                     )
                 self._skipped += 1
             elif outcome.status is not None:
