@@ -19,7 +19,6 @@ from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogError, LogSpec
 from millstream.log import Message as Stored
 from millstream.messaging.broker.handlers.batch_codec import name_run, to_array, to_columns, to_log_messages
-from millstream.messaging.broker.handlers.validation import MAX_BATCH
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex, NameRun
 from millstream.messaging.broker.storage.journal import JOURNAL
@@ -32,6 +31,7 @@ from millstream.messaging.client.message_ids import MessageIds
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import (
+    MAX_BATCH,
     AckBatchRequest,
     ByteColumn,
     SendBatchRequest,

@@ -11,6 +11,7 @@ import grpc
 from google.protobuf import text_format
 
 from millstream.core.clock import MICROSECONDS, SystemClock
+from millstream.messaging.errors import StatusError
 
 _LONGEST = 240
 
@@ -79,7 +80,7 @@ class CallLog(grpc.aio.ServerInterceptor):
             yield request
 
     def _write(self, way: str, name: str, said: Any) -> None:
-        text = said if isinstance(said, str) else _brief(said)
+        text = str(said) if isinstance(said, str | StatusError) else _brief(said)
         seconds = (self._clock.now() - self._began) / MICROSECONDS
         with self._lock:
             self._file.write(f"{seconds:8.3f} {way} {name} {text}\n")

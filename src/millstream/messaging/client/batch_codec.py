@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,8 @@ from millstream.messaging.client.errors import ClientError, ServerFailedError, c
 from millstream.messaging.client.message import Message, MessageStamp, Receipt, Received, to_datetime, unpack
 from millstream.messaging.client.route import Queue
 from millstream.messaging.protocol.batch_calls import (
+    MAX_BATCH,
+    AckBatchResponse,
     ReceiveBatchResponse,
     SendBatchRequest,
     SendBatchResponse,
@@ -54,16 +56,43 @@ def read_stored(
         return [ServerFailedError(text, request_id=request_id)] * len(ids)
     queues, servers = itertools.repeat(queue.id), itertools.repeat(queue.endpoints)
     found: list[Receipt | ClientError] = list(map(Receipt, ids, offsets, queues, servers))
-    for row, (code, text) in answer.refused.items():
-        found[row] = code_error(code, text, request_id) or found[row]
+    for row, refusal in refusals(answer, len(ids), request_id):
+        found[row] = refusal
     return found
+
+
+def refusals(
+    answer: SendBatchResponse | AckBatchResponse, count: int, request_id: str
+) -> Iterator[tuple[int, ClientError]]:
+    """The row and the error of each message that is refused, of the *count* in the call.
+
+    Raises :class:`ServerFailedError` for a row that the call did not have.
+    """
+    for row, (code, text) in answer.refused.items():
+        if not 0 <= row < count:
+            raise ServerFailedError(
+                f"the server returned a result for row {row:,} of {count:,} messages", request_id=request_id
+            )
+        error = code_error(code, text, request_id)
+        if error is not None:
+            yield row, error
 
 
 def from_batch(batch: ReceiveBatchResponse, topic: str, endpoints: Endpoints) -> list[Received]:
     """The messages of *batch*, which are of *topic* and came from *endpoints*. Raises :class:`ServerFailedError`."""
-    bodies, count = batch.bodies.values(), batch.bodies.count
+    count = batch.bodies.count
+    if not all(
+        column.is_valid and column.count == count <= MAX_BATCH for column in (batch.ids, batch.handles, batch.bodies)
+    ):
+        raise ServerFailedError(
+            f"the server stated {count:,} messages but returned {batch.ids.count:,} ids, {batch.handles.count:,} "
+            f"handles and {len(batch.bodies.data):,} bytes of bodies"
+        )
+    bodies = batch.bodies.values()
     corrupted = [checksum(batch.bodies) != batch.crc] * count
     for row in batch.zipped:
+        if not 0 <= row < count:
+            raise ServerFailedError(f"the server stated that row {row:,} of {count:,} messages is compressed")
         unpacked = None if corrupted[row] else unpack(bodies[row])
         corrupted[row] = unpacked is None
         bodies[row] = bodies[row] if unpacked is None else unpacked

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.messaging.client.ack_batcher import AckBatcher, Errors
-from millstream.messaging.client.batch_codec import from_batch
+from millstream.messaging.client.batch_codec import from_batch, refusals
 from millstream.messaging.client.client import Client
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import (
@@ -128,8 +128,8 @@ class Consumer(Client):
         if error is not None and not answer.refused:
             raise error
         errors: list[ClientError | None] = [None] * len(messages)
-        for row, (code, text) in answer.refused.items():
-            errors[row] = code_error(code, text, request_id)
+        for row, refusal in refusals(answer, len(messages), request_id):
+            errors[row] = refusal
         return errors
 
     async def hide(self, message: Received, seconds: float) -> str:

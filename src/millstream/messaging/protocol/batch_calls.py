@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -30,7 +30,13 @@ PLATFORM_PREFIX: Final = "millstream "
 
 BATCH_OFFER: Final = f"{PLATFORM_PREFIX}batches-{_VERSION}"
 
-Result = TypeVar("Result")
+MAX_BATCH: Final = 1 << 20
+"""The messages that one call may have. A column with more entries is not decoded: each would become an object."""
+
+Entry = TypeVar("Entry")
+Column = Annotated[list[Entry], msgspec.Meta(max_length=MAX_BATCH)]
+Refused = Annotated[dict[int, tuple[int, str]], msgspec.Meta(max_length=MAX_BATCH)]
+"""By row the code and text of each refused message."""
 
 
 class ByteColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -40,7 +46,7 @@ class ByteColumn(msgspec.Struct, frozen=True, array_like=True):
     """
 
     count: int
-    lengths: list[int]
+    lengths: Column[int]
     data: bytes
 
     @property
@@ -101,9 +107,9 @@ class SendBatchRequest(msgspec.Struct, kw_only=True, frozen=True, array_like=Tru
     born: int
     ids: ByteColumn
     bodies: ByteColumn
-    tags: list[str] = []
-    keys: list[tuple[str, ...]] = []
-    properties: list[dict[str, str]] = []
+    tags: Column[str] = []
+    keys: Column[tuple[str, ...]] = []
+    properties: Column[dict[str, str]] = []
 
 
 class SendBatchResponse(msgspec.Struct, frozen=True, array_like=True):
@@ -114,8 +120,8 @@ class SendBatchResponse(msgspec.Struct, frozen=True, array_like=True):
 
     code: int
     text: str
-    offsets: list[int] = []
-    refused: dict[int, tuple[int, str]] = {}
+    offsets: Column[int] = []
+    refused: Refused = {}
 
 
 class ReceiveBatchResponse(msgspec.Struct, kw_only=True, frozen=True, array_like=True):
@@ -132,19 +138,19 @@ class ReceiveBatchResponse(msgspec.Struct, kw_only=True, frozen=True, array_like
     crc: int = 0
     ids: ByteColumn = EMPTY_COLUMN
     handles: ByteColumn = EMPTY_COLUMN
-    attempts: list[int] = []
+    attempts: Column[int] = []
     bodies: ByteColumn = EMPTY_COLUMN
-    queues: list[int] = []
-    offsets: list[int] = []
-    born: list[int] = []
-    stored: list[int] = []
-    hosts: list[str] = []
-    tags: list[str] = []
-    keys: list[tuple[str, ...]] = []
-    groups: list[str] = []
-    properties: list[dict[str, str]] = []
-    due: list[int] = []
-    zipped: list[int] = []
+    queues: Column[int] = []
+    offsets: Column[int] = []
+    born: Column[int] = []
+    stored: Column[int] = []
+    hosts: Column[str] = []
+    tags: Column[str] = []
+    keys: Column[tuple[str, ...]] = []
+    groups: Column[str] = []
+    properties: Column[dict[str, str]] = []
+    due: Column[int] = []
+    zipped: Column[int] = []
 
 
 class AckBatchRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -161,7 +167,7 @@ class AckBatchResponse(msgspec.Struct, frozen=True, array_like=True):
 
     code: int
     text: str
-    refused: dict[int, tuple[int, str]] = {}
+    refused: Refused = {}
 
 
 class BatchMethod(msgspec.Struct, frozen=True):

@@ -25,6 +25,10 @@ class Method(msgspec.Struct, frozen=True):
         """The path under which the transport knows it."""
         return f"/{SERVICE}/{self.name}"
 
+    def read_request(self, data: bytes) -> Any:
+        """A request as it was sent. Raises protobuf's ``DecodeError``."""
+        return self.request.FromString(data)
+
 
 def methods() -> dict[str, Method]:
     """Every method of the service by its name."""

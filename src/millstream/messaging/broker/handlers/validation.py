@@ -14,13 +14,13 @@ from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.broker.storage.wire_codec import PREFIX, born_at
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batch_calls import MAX_BATCH
 
 MAX_BODY: Final = 4 << 20
 MAX_PROPERTIES: Final = 128
 MAX_PROPERTY_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 63
 MAX_ID_CHARACTERS: Final = 255
-MAX_BATCH: Final = 1 << 20
 MIN_BORN: Final = -62_135_596_800_000_000
 MAX_BORN: Final = 253_402_300_799_999_999
 """The first and the last microsecond that a timestamp of the protocol can have: years 1 to 9999."""

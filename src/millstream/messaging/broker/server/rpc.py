@@ -24,6 +24,7 @@ from millstream.messaging.broker.handlers.method_table import (
     StreamCall,
     UnaryCall,
 )
+from millstream.messaging.broker.handlers.request_decoder import read_request
 from millstream.messaging.broker.handlers.telemetry import serve
 from millstream.messaging.broker.security.access_keys import UNRESTRICTED, CallerPermissions, Keyring
 from millstream.messaging.broker.security.required_permissions import RequiredPermission, check_admin, check_call
@@ -115,15 +116,36 @@ def service_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
             make, behaviour = grpc.unary_unary_rpc_method_handler, _unary(method, UNARY_CALLS[name], auth)
         else:
             make, behaviour = grpc.unary_unary_rpc_method_handler, _unsupported(method)
-        handlers[name] = make(behaviour, method.request.FromString, method.response.SerializeToString)
+        handlers[name] = make(behaviour, request_reader(method), method.response.SerializeToString)
     return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+
+def request_reader(method: Method | BatchMethod) -> Callable[[bytes], Any]:
+    """Decodes requests of *method* for gRPC. Where one is refused, the result is the :class:`StatusError`: gRPC would
+    end the call without the status if it was raised. The handler of the call raises it (:func:`accepted`)."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return read_request(method, data)
+        except StatusError as refusal:
+            return refusal
+
+    return read
+
+
+def accepted(request: Request | StatusError) -> Request:
+    """*request* as :func:`request_reader` has read it. Raises the status of one that is refused."""
+    if isinstance(request, StatusError):
+        raise request
+    return request
 
 
 def _unary(
     method: Method, call: UnaryCall[Request, Response], auth: CallAuthorizer
-) -> Callable[[Request, Any], Awaitable[Response]]:
-    async def behaviour(request: Request, context: Any) -> Response:
+) -> Callable[[Request | StatusError, Any], Awaitable[Response]]:
+    async def behaviour(received: Request | StatusError, context: Any) -> Response:
         try:
+            request = accepted(received)
             return await call.handler(auth.supervisor.service, request, auth.authorize(call.needs, request, context))
         except Exception as error:
             auth.supervisor.report_failure(error)
@@ -135,9 +157,10 @@ def _unary(
 
 def _stream(
     method: Method, call: StreamCall[Request, Response], auth: CallAuthorizer
-) -> Callable[[Request, Any], AsyncIterator[Response]]:
-    async def behaviour(request: Request, context: Any) -> AsyncIterator[Response]:
+) -> Callable[[Request | StatusError, Any], AsyncIterator[Response]]:
+    async def behaviour(received: Request | StatusError, context: Any) -> AsyncIterator[Response]:
         try:
+            request = accepted(received)
             admitted = auth.authorize(call.needs, request, context)
             async for response in call.handler(auth.supervisor.service, request, admitted):
                 yield response
@@ -161,13 +184,13 @@ def _telemetry(auth: CallAuthorizer) -> Any:
     async def behaviour(requests: Any, context: Any) -> None:
         try:
             call, supervisor = auth.authorize(REQUIRED_PERMISSIONS[TELEMETRY], None, context), auth.supervisor
+            session = supervisor.core.sessions.touch(call.client_id, supervisor.core.clock.now(), call.access)
+            commands = (accepted(each) async for each in requests)
+            await serve(lambda: supervisor.telemetry, session, call, commands, context.write)
         except StatusError as refused:
             command = v2.TelemetryCommand()
             command.status.code, command.status.message = refused.code, str(refused)  # type: ignore[assignment]
             await context.write(command)
-            return
-        session = supervisor.core.sessions.touch(call.client_id, supervisor.core.clock.now(), call.access)
-        await serve(lambda: supervisor.telemetry, session, call, requests, context.write)
 
     return behaviour
 
@@ -177,17 +200,20 @@ def batch_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
     import grpc
 
     handlers: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(_batch(call, auth), call.method.read_request, write_answer)
+        name: grpc.unary_unary_rpc_method_handler(_batch(call, auth), request_reader(call.method), write_answer)
         for name, call in BATCH_CALLS.items()
     }
     return grpc.method_handlers_generic_handler(BATCH_SERVICE, handlers)
 
 
-def _batch(call: BatchCall[Request, Response], auth: CallAuthorizer) -> Callable[[Request, Any], Awaitable[Response]]:
+def _batch(
+    call: BatchCall[Request, Response], auth: CallAuthorizer
+) -> Callable[[Request | StatusError, Any], Awaitable[Response]]:
     method = call.method
 
-    async def behaviour(request: Request, context: Any) -> Response:
+    async def behaviour(received: Request | StatusError, context: Any) -> Response:
         try:
+            request = accepted(received)
             return await call.handler(auth.supervisor.service, request, auth.authorize(call.needs, request, context))
         except Exception as error:
             auth.supervisor.report_failure(error)

@@ -27,7 +27,13 @@ from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.security.access_keys import Keyring
 from millstream.messaging.broker.security.required_permissions import RequiredPermission
 from millstream.messaging.broker.server.forwarder import Forwarder
-from millstream.messaging.broker.server.rpc import call_headers, check_caller, refused_response
+from millstream.messaging.broker.server.rpc import (
+    accepted,
+    call_headers,
+    check_caller,
+    refused_response,
+    request_reader,
+)
 from millstream.messaging.broker.storage.topic import TopicSpec, no_topic
 from millstream.messaging.broker.storage.topic_specs import TopicSpecs
 from millstream.messaging.errors import StatusError, UnreachableError
@@ -144,7 +150,7 @@ class Standby:
         found: dict[str, Any] = {
             f"/{SERVICE}/{name}": grpc.unary_unary_rpc_method_handler(
                 _route(self, self._keys, methods()[name], UNARY_CALLS[name].needs, answer),
-                methods()[name].request.FromString,
+                request_reader(methods()[name]),
                 methods()[name].response.SerializeToString,
             )
             for name, answer in (("QueryRoute", _query_route), ("QueryAssignment", _query_assignment))
@@ -199,8 +205,9 @@ class Standby:
 
 
 def _route(standby: Standby, keys: Keyring, method: Method, need: RequiredPermission, answer: Any) -> Any:
-    async def behaviour(request: Any, context: Any) -> Any:
+    async def behaviour(received: Any, context: Any) -> Any:
         try:
+            request = accepted(received)
             _, namespace, _ = check_caller(keys, need, request, call_headers(context))
             spec = await standby.topic(request.topic, namespace)
             routes = await standby.owner()

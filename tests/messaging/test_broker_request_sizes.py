@@ -1,0 +1,239 @@
+"""Requests that would take a multiple of their bytes in memory are refused before they are decoded."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+from millstream.core.address import Address
+from millstream.log import open_store
+from millstream.messaging.broker.handlers.request_decoder import MAX_METADATA, MAX_PLAIN, read_request
+from millstream.messaging.broker.server.broker_server import BrokerServer
+from millstream.messaging.client.batch_codec import from_batch, read_stored, refusals, to_batch
+from millstream.messaging.client.endpoints import parse_endpoints
+from millstream.messaging.client.errors import ServerFailedError
+from millstream.messaging.client.message import Message, MessageStamp
+from millstream.messaging.client.route import Queue
+from millstream.messaging.errors import StatusError
+from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batch_calls import (
+    ACK,
+    MAX_BATCH,
+    RECEIVE,
+    SEND,
+    AckBatchRequest,
+    AckBatchResponse,
+    BatchMethod,
+    ByteColumn,
+    ReceiveBatchResponse,
+    SendBatchResponse,
+    byte_column,
+    text_column,
+    write_answer,
+)
+from millstream.messaging.protocol.descriptor_methods import methods
+
+HERE = parse_endpoints("127.0.0.1:8081")
+MANY = MAX_BATCH + 1
+SENDS = methods()["SendMessage"]
+EMPTY_LIST, EMPTY_MAP, ZERO, EMPTY_TEXT = b"\x90", b"\x80", b"\x00", b"\xa0"
+
+
+def many(entry: bytes) -> msgspec.Raw:
+    """A column of more entries than a call may have, each encoded as *entry*."""
+    return msgspec.Raw(b"\xdd" + struct.pack(">I", MANY) + entry * MANY)
+
+
+def lengths(count: int) -> list[Any]:
+    """A column that states *count* byte strings, with too many lengths, none of which has a byte."""
+    return [count, many(ZERO), b""]
+
+
+def batch(**columns: Any) -> bytes:
+    """The encoded request of a batch of one message, with other *columns*."""
+    stamp = MessageStamp(message_id="", kind=v2.NORMAL, namespace="", born=1, host="host")
+    request = msgspec.structs.asdict(to_batch([Message("plain", b"x")], ["id-1"], stamp)) | columns
+    return msgspec.msgpack.encode(list(request.values()))
+
+
+TOO_MANY = [
+    (SEND, batch(ids=lengths(MANY)), "1,048,577 messages; the limit is 1,048,576"),
+    (SEND, batch(ids=lengths(1)), r"of length <= 1048576 - at `\$\[6\]\[1\]`"),
+    (SEND, batch(bodies=lengths(1)), r"of length <= 1048576 - at `\$\[7\]\[1\]`"),
+    (SEND, batch(tags=many(EMPTY_TEXT)), r"of length <= 1048576 - at `\$\[8\]`"),
+    (SEND, batch(keys=many(EMPTY_LIST)), r"of length <= 1048576 - at `\$\[9\]`"),
+    (SEND, batch(properties=many(EMPTY_MAP)), r"of length <= 1048576 - at `\$\[10\]`"),
+    (ACK, msgspec.msgpack.encode(["", "g", "plain", lengths(MANY)]), "1,048,577 messages; the limit is 1,048,576"),
+    (ACK, msgspec.msgpack.encode(["", "g", "plain", lengths(1)]), r"of length <= 1048576 - at `\$\[3\]\[1\]`"),
+]
+
+
+@pytest.mark.parametrize(("method", "data", "error"), TOO_MANY)
+def test_too_many_entries_of_a_column_are_refused_without_an_object_for_each(
+    method: BatchMethod, data: bytes, error: str
+) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(StatusError, match=error) as refused:
+            read_request(method, data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused.value.code in (v2.PAYLOAD_TOO_LARGE, v2.BAD_REQUEST)
+    assert peak < 1 << 20
+
+
+def test_a_batch_with_too_many_bytes_besides_its_bodies_is_refused() -> None:
+    keys = ["k"] * (MAX_METADATA // 2)
+    with pytest.raises(StatusError, match="bytes besides the bodies of its messages; the limit is 16,777,216") as error:
+        read_request(SEND, batch(keys=[keys]))
+    assert error.value.code == v2.PAYLOAD_TOO_LARGE
+    assert read_request(SEND, batch(keys=[keys[:1000]])).keys == [("k",) * 1000]
+    body = bytes(MAX_METADATA + 1)
+    assert read_request(SEND, batch(bodies=byte_column([body]))).bodies.data == body
+    ids = ["i" * 200] * (MAX_METADATA // 200)
+    assert read_request(SEND, batch(ids=text_column(ids))).ids.count == len(ids)
+    handles = text_column(ids)
+    assert read_request(ACK, write_answer(AckBatchRequest("", "g", "plain", handles))).handles == handles
+
+
+def test_a_call_with_messages_of_the_protocol_may_have_many_bytes_of_bodies_but_not_of_other_fields() -> None:
+    request = v2.SendMessageRequest()
+    for number in range(5):
+        message = request.messages.add(body=bytes(MAX_PLAIN))
+        message.topic.name, message.system_properties.message_id = "plain", str(number)
+        message.system_properties.keys.extend(["key"] * 10)
+        message.user_properties["name"] = "value"
+    assert read_request(SENDS, request.SerializeToString()) == request
+    request.messages[3].system_properties.keys.append("k" * MAX_METADATA)
+    with pytest.raises(StatusError, match="bytes besides the bodies of its messages") as error:
+        read_request(SENDS, request.SerializeToString())
+    assert error.value.code == v2.PAYLOAD_TOO_LARGE
+
+
+def test_a_call_with_too_many_messages_and_properties_of_the_protocol_is_refused() -> None:
+    empty_message, empty_property = b"\x0a\x00", b"\x12\x00"
+    padding = v2.SendMessageRequest(messages=[v2.Message(body=bytes(MAX_PLAIN))]).SerializeToString()
+    one_message = b"\x0a\x80\x80\x80\x01" + empty_property * MAX_BATCH  # of 2 MiB
+    for data in (padding + empty_message * MAX_BATCH, padding + one_message):
+        with pytest.raises(StatusError, match="too many messages, properties and other fields; the limit is") as error:
+            read_request(SENDS, data)
+        assert error.value.code == v2.PAYLOAD_TOO_LARGE
+
+
+@pytest.mark.parametrize("name", sorted(set(methods()) - {"SendMessage"}))
+def test_a_call_without_bodies_has_at_most_4_mib(name: str) -> None:
+    unknown_field = b"\x82\x7d\x80\x80\x80\x02" + bytes(MAX_PLAIN)
+    with pytest.raises(StatusError, match=f"the {name} request has 4,194,310 bytes; the limit is 4,194,304") as error:
+        read_request(methods()[name], unknown_field)
+    assert error.value.code == v2.PAYLOAD_TOO_LARGE
+
+
+@pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x05ab", b"\x0b\x00", b"\xff" * 11, b"\x09\x00", b"\x0a\x02\x0a\x05"])
+def test_a_large_request_that_is_none_is_refused(data: bytes) -> None:
+    padding = v2.SendMessageRequest(messages=[v2.Message(body=bytes(MAX_PLAIN))]).SerializeToString()
+    for method, request in ((SENDS, padding + data), (SENDS, data), (SEND, data), (RECEIVE, data)):
+        with pytest.raises(StatusError, match="request cannot be decoded") as error:
+            read_request(method, request)
+        assert error.value.code == v2.BAD_REQUEST
+
+
+def test_fields_of_a_newer_protocol_count_as_other_fields() -> None:
+    later = b"\xf8\x07\x96\x01" + b"\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4) + b"\xfa\x07\x01x"
+    padding = v2.SendMessageRequest(messages=[v2.Message(body=bytes(MAX_PLAIN))]).SerializeToString()
+    assert len(read_request(SENDS, padding + later).messages) == 1
+
+
+def with_server(step: Callable[[grpc.aio.Channel], Awaitable[None]]) -> None:
+    async def run() -> None:
+        with open_store("memory://") as store:
+            async with (
+                BrokerServer(store, Address("127.0.0.1", 0)) as server,
+                grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+            ):
+                await step(channel)
+
+    asyncio.run(run())
+
+
+HEADERS = (("x-mq-client-id", "client-1"),)
+
+
+def test_the_server_answers_a_refused_request_with_its_status() -> None:
+    async def step(channel: grpc.aio.Channel) -> None:
+        for method, data, _ in TOO_MANY:
+            answer = method.read_answer(await channel.unary_unary(method.path)(data, metadata=HEADERS))
+            assert answer.code in (v2.PAYLOAD_TOO_LARGE, v2.BAD_REQUEST)
+        large = bytes(MAX_PLAIN + 1)
+        for name in ("AckMessage", "QueryRoute"):
+            call = channel.unary_unary(methods()[name].path, None, methods()[name].response.FromString)
+            assert (await call(large, metadata=HEADERS)).status.code == v2.PAYLOAD_TOO_LARGE
+        stream = channel.unary_stream(methods()["ReceiveMessage"].path, None, v2.ReceiveMessageResponse.FromString)
+        assert [each.status.code async for each in stream(large, metadata=HEADERS)] == [v2.PAYLOAD_TOO_LARGE]
+        telemetry = channel.stream_stream(methods()["Telemetry"].path, None, v2.TelemetryCommand.FromString)
+        commands = telemetry(iter([large]), metadata=HEADERS)
+        assert [each.status.code async for each in commands] == [v2.PAYLOAD_TOO_LARGE]
+
+    with_server(step)
+
+
+def received(**columns: Any) -> ReceiveBatchResponse:
+    """The answer to a receive that has one message, with other *columns*."""
+    answer = ReceiveBatchResponse(
+        code=v2.OK,
+        text="OK",
+        ids=text_column(["i"]),
+        handles=text_column(["h"]),
+        bodies=byte_column([b"x"]),
+        offsets=[0],
+        born=[1],
+        stored=[1],
+    )
+    return msgspec.structs.replace(answer, **columns)
+
+
+def test_a_client_does_not_decode_too_many_entries_of_an_answer() -> None:
+    columns = msgspec.structs.asdict(received())
+    for name in ("attempts", "queues", "offsets", "born", "stored", "due", "zipped"):
+        with pytest.raises(msgspec.ValidationError, match="of length <= 1048576"):
+            RECEIVE.read_answer(msgspec.msgpack.encode(list((columns | {name: many(ZERO)}).values())))
+    for name in ("ids", "handles", "bodies"):
+        with pytest.raises(msgspec.ValidationError, match="of length <= 1048576"):
+            RECEIVE.read_answer(msgspec.msgpack.encode(list((columns | {name: lengths(1)}).values())))
+    with pytest.raises(msgspec.ValidationError, match="of length <= 1048576"):
+        SEND.read_answer(msgspec.msgpack.encode([v2.OK, "OK", many(ZERO)]))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"bodies": ByteColumn(10**12, [0], b"")},
+        {"bodies": ByteColumn(2, [1], b"x")},
+        {"ids": ByteColumn(2, [1], b"ab")},
+        {"handles": ByteColumn(1, [2], b"a")},
+        {"bodies": ByteColumn(MANY, [1], bytes(MANY))},
+        {"zipped": [1]},
+        {"zipped": [-1]},
+    ],
+)
+def test_a_client_refuses_an_answer_that_contradicts_itself(columns: dict[str, Any]) -> None:
+    assert len(from_batch(received(), "plain", HERE)) == 1
+    with pytest.raises(ServerFailedError, match="the server stated"):
+        from_batch(received(**columns), "plain", HERE)
+
+
+@pytest.mark.parametrize("row", [1, -1])
+def test_a_client_refuses_results_of_messages_that_it_has_not_sent(row: int) -> None:
+    refused = {row: (v2.BAD_REQUEST, "bad")}
+    queue = Queue(0, "broker", 0, HERE, v2.READ_WRITE, (v2.NORMAL,))
+    with pytest.raises(ServerFailedError, match=f"row {row} of 1 messages"):
+        read_stored(SendBatchResponse(v2.BAD_REQUEST, "bad", [0], refused), ["i"], queue, "")
+    with pytest.raises(ServerFailedError, match=f"row {row} of 1 messages"):
+        list(refusals(AckBatchResponse(v2.BAD_REQUEST, "bad", refused), 1, ""))
