@@ -589,6 +589,17 @@ def test_small_messages_that_are_being_stored_count_with_more_than_their_bodies(
     with_harness(step, limits=Limits(longest_poll=0, max_pending_bytes=1500))
 
 
+def test_a_batch_with_a_long_born_host_is_refused() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        batch = batch_of(_many("bare", 100))
+        answer = await desk.service.send_batch(msgspec.structs.replace(batch, host="h" * 256), CALL)
+        assert (answer.code, len(answer.refused)) == (v2.MESSAGE_PROPERTIES_TOO_LARGE, 100)
+        assert "the born host" in answer.text
+        assert (await desk.service.send_batch(msgspec.structs.replace(batch, host="h" * 255), CALL)).code == v2.OK
+
+    with_harness(step)
+
+
 def test_a_message_id_that_is_no_text_is_refused() -> None:
     async def step(desk: BrokerHarness) -> None:
         batch = msgspec.structs.replace(batch_of([Message("plain", b"x")]), ids=byte_column([b"\xff"]))

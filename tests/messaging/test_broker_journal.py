@@ -15,8 +15,12 @@ from millstream.log import Log, LogError, LogSpec, open_store
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.limits import Limits
+from millstream.messaging.broker.security.access_keys import Keyring
+from millstream.messaging.broker.security.required_permissions import RequiredPermission
+from millstream.messaging.broker.server.rpc import check_caller
 from millstream.messaging.broker.storage.journal import HELD, JOURNAL
-from millstream.messaging.broker.storage.journal_events import Finished, OffsetMoved
+from millstream.messaging.broker.storage.journal_events import Finished, MessagesLeased, OffsetMoved
+from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
 
@@ -166,6 +170,29 @@ def test_what_clients_have_stays_renewed_when_the_journal_is_read_again_in_the_s
             assert await asked == answer
 
     with_harness(step)
+
+
+def test_an_id_of_an_attempt_or_a_client_that_is_long_is_refused_but_read_from_the_journal() -> None:
+    async def first(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"a", b"b")
+        with pytest.raises(StatusError, match=r"the attempt id 'x+'… has 256 characters; the limit is 255") as refused:
+            await desk.receive("g", "plain", attempt_id="x" * 256)
+        assert refused.value.code == v2.BAD_REQUEST
+        assert bodies(await desk.receive("g", "plain", 1, attempt_id="x" * 255)) == [b"a"]
+        with pytest.raises(StatusError, match=r"the client id 'y+'… has 256 characters; the limit is 255"):
+            check_caller(Keyring(), RequiredPermission("none"), None, {"x-mq-client-id": "y" * 256})
+        now, long = desk.clock.now(), "z" * 20_000
+        await desk.core.journal.write(
+            MessagesLeased(
+                group="g", topic="plain", ids=[(2, 2)], at=now, until=now + MICROSECONDS, client=long, attempt_id=long
+            )
+        )
+
+    async def second(desk: BrokerHarness) -> None:
+        (_, run) = desk.core.delivery("g", "plain").in_flight
+        assert (run.first, len(run.terms.attempt_id), len(run.terms.client)) == (2, 20_000, 20_000)
+
+    with_harness(first, second)
 
 
 def test_a_handle_outlives_a_restart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogSpec, Message, open_store
 from millstream.messaging.broker.handlers.validation import MAX_BORN, MIN_BORN, check_properties
 from millstream.messaging.broker.limits import Limits
+from millstream.messaging.broker.storage.delayed_messages import delayed_message
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.siphash import group_queue
-from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, with_harness
+from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
 
 REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
     ("plain", b"", {}, v2.MESSAGE_BODY_EMPTY),
@@ -31,6 +33,12 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
     ("plain", b"x", {"properties": {"a": "x\ny"}}, v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
     ("plain", b"x", {"properties": {"a": "x" * 17_000}}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
     ("plain", b"x", {"properties": {f"p{n}": "x" for n in range(129)}}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("plain", b"x", {"born_host": "h" * 256}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("plain", b"x", {"born_host": "a\nb"}, v2.BAD_REQUEST),
+    ("plain", b"x", {"trace_context": "t" * 17_000}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("plain", b"x", {"trace_context": "a\nb"}, v2.BAD_REQUEST),
+    ("later", b"x", {"born_host": "h" * 256, "deliver_at": 0}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("halves", b"x", {"trace_context": "t" * 17_000, "message_type": v2.TRANSACTION}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
     ("plain", b"x", {"message_group": "g"}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     ("plain", b"x", {"message_type": v2.TRANSACTION}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     ("plain", b"x", {"message_type": v2.LITE}, v2.UNSUPPORTED),
@@ -52,6 +60,45 @@ def test_every_message_that_cannot_be_is_refused_with_its_status() -> None:
         assert desk.core.topic("plain").last_id == desk.core.topic("ordered").last_id == 0
 
     with_harness(step)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"born_host": "h" * 256}, "the born host 'h{80}'… has 256 characters; the limit is 255: send"),
+        ({"trace_context": "t" * 16_385}, "the trace context has 16,385 characters; the limit is 16,384: shorten it"),
+    ],
+)
+def test_the_refusal_of_a_long_field_names_it_and_its_limit(fields: dict[str, str], error: str) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        response = await desk.send("plain", b"x", **fields)
+        assert re.match(error, response.entries[0].status.message)
+        allowed = {name: value[:-1] for name, value in fields.items()}
+        assert (await desk.send("plain", b"y", **allowed)).status.code == v2.OK
+        (found,) = await desk.receive("g", "plain")
+        assert {name: getattr(found.system_properties, name) for name in fields} == allowed
+
+    with_harness(step)
+
+
+def test_messages_that_were_stored_with_longer_fields_are_delivered() -> None:
+    host, trace = "h" * 20_000, b"t" * 20_000
+    long = [Message(b"%d" % n, source=host, headers=(("mq:id", b"%d" % n), ("mq:trace", trace))) for n in range(2)]
+
+    async def store(desk: BrokerHarness) -> None:
+        await desk.core.publish("plain", long[:1])
+        await desk.delayed_messages.hold([delayed_message(long[1], "later", desk.clock.now() + MICROSECONDS)])
+
+    async def read(desk: BrokerHarness) -> None:
+        desk.clock.advance(2)
+        await settle(lambda: desk.core.topic("later").last_id == 1)
+        for topic in ("plain", "later"):
+            (found,) = await desk.receive("g", topic)
+            assert (found.system_properties.born_host, found.system_properties.trace_context) == (host, trace.decode())
+            await desk.core.move_to_dead_letters("g", topic, [1], "")
+        assert [each.system_properties.born_host for each in await desk.receive("h", "%DLQ%g")] == [host, host]
+
+    with_harness(store, read)
 
 
 @pytest.mark.parametrize("seconds", [2**63 - 1, -(2**63), MAX_BORN // MICROSECONDS + 1, MIN_BORN // MICROSECONDS - 1])

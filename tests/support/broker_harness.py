@@ -120,9 +120,10 @@ class BrokerHarness:
 
 
 def fill(message: v2.Message, **system: Any) -> None:
-    """Give *message* a ``tag``, ``message_group``, ``message_type``, ``keys``, ``deliver_at``, ``properties``."""
+    """Give *message* a ``tag``, ``message_group``, ``message_type``, ``born_host``, ``trace_context``, ``keys``,
+    ``deliver_at``, ``properties``."""
     properties = message.system_properties
-    for name in ("tag", "message_group", "message_type"):
+    for name in ("tag", "message_group", "message_type", "born_host", "trace_context"):
         if name in system:
             setattr(properties, name, system[name])
     properties.keys.extend(system.get("keys", ()))

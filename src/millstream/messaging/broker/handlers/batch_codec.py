@@ -15,6 +15,7 @@ from millstream.messaging.broker.handlers.validation import (
     MAX_BODY,
     MAX_BORN,
     MAX_ID_CHARACTERS,
+    check_born_host,
     check_count,
     check_ids,
     check_keys,
@@ -87,6 +88,7 @@ def is_uniform(batch: SendBatchRequest) -> bool:
         return False
     try:
         _check_ids(batch.ids)
+        check_born_host(batch.host)
         if batch.group:
             check_message_group(batch.group)
         for keys in batch.keys:

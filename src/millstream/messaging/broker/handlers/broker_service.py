@@ -24,6 +24,7 @@ from millstream.messaging.broker.handlers.routes import assigned_queues, route_r
 from millstream.messaging.broker.handlers.send import SendHandler, combined_status
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler, long_poll
 from millstream.messaging.broker.handlers.validation import (
+    check_caller_id,
     check_client_type,
     check_count,
     check_group_name,
@@ -256,6 +257,7 @@ class BrokerService:
     def _ask(self, request: v2.ReceiveMessageRequest, call: CallContext) -> ReceiveRequest:
         group = full_name(request.group, call.namespace)
         check_group_name(group)
+        check_caller_id("attempt id", request.attempt_id)
         limits = self._core.limits
         asked = self._polling_time(request, call)
         if asked < 0:

@@ -21,6 +21,7 @@ MAX_PROPERTIES: Final = 128
 MAX_PROPERTY_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 63
 MAX_ID_CHARACTERS: Final = 255
+MAX_HOST_CHARACTERS: Final = 255
 MIN_BORN: Final = -62_135_596_800_000_000
 MAX_BORN: Final = 253_402_300_799_999_999
 """The first and the last microsecond that a timestamp of the protocol can have: years 1 to 9999."""
@@ -88,6 +89,9 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
         check_properties(message.user_properties)
     check_ids((system.message_id,))
     check_born(born_at(system))
+    check_born_host(system.born_host)
+    if system.trace_context:
+        check_trace_context(system.trace_context)
     group, tag, keys = system.message_group, system.tag, system.keys
     if group:
         check_message_group(group)
@@ -223,6 +227,40 @@ def check_born(time: int) -> None:
             v2.BAD_REQUEST,
             f"the born timestamp of the message, {time / 1e6:,.0f} seconds since 1970, is not in the years 1 to 9999: "
             "send seconds, not milliseconds, and check the clock of the client",
+        )
+
+
+def check_born_host(host: str) -> None:
+    """Raise MESSAGE_PROPERTIES_TOO_LARGE, or BAD_REQUEST for control characters, unless *host* can be a born host."""
+    if len(host) > MAX_HOST_CHARACTERS:
+        raise StatusError(
+            v2.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the born host {host[:80]!r}… has {len(host):,} characters; the limit is {MAX_HOST_CHARACTERS}: send the "
+            "name or the address of the host",
+        )
+    if _CONTROL.search(host):
+        raise StatusError(v2.BAD_REQUEST, f"invalid born host {host[:80]!r}: it must not contain control characters")
+
+
+def check_trace_context(context: str) -> None:
+    """Raise MESSAGE_PROPERTIES_TOO_LARGE, or BAD_REQUEST for control characters, unless *context* can be a trace
+    context."""
+    if len(context) > MAX_PROPERTY_BYTES:
+        raise StatusError(
+            v2.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the trace context has {len(context):,} characters; the limit is {MAX_PROPERTY_BYTES:,}: shorten it",
+        )
+    if _CONTROL.search(context):
+        raise StatusError(v2.BAD_REQUEST, "invalid trace context: it must not contain control characters")
+
+
+def check_caller_id(name: str, value: str) -> None:
+    """Raise BAD_REQUEST unless *value*, the client's id *name* of itself or of its request, is short enough to be
+    stored with each delivery."""
+    if len(value) > MAX_ID_CHARACTERS:
+        raise StatusError(
+            v2.BAD_REQUEST,
+            f"the {name} {value[:80]!r}… has {len(value):,} characters; the limit is {MAX_ID_CHARACTERS}: shorten it",
         )
 
 

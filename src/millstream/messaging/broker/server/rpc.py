@@ -26,6 +26,7 @@ from millstream.messaging.broker.handlers.method_table import (
 )
 from millstream.messaging.broker.handlers.request_decoder import read_request
 from millstream.messaging.broker.handlers.telemetry import serve
+from millstream.messaging.broker.handlers.validation import check_caller_id
 from millstream.messaging.broker.security.access_keys import UNRESTRICTED, CallerPermissions, Keyring
 from millstream.messaging.broker.security.required_permissions import RequiredPermission, check_admin, check_call
 from millstream.messaging.broker.server.forwarder import FORWARDED, forwarding_proof
@@ -83,7 +84,7 @@ def check_caller(
 ) -> tuple[str, str, CallerPermissions]:
     """The client, its namespace, and its permissions, which suffice for *request* of a method that has this *need*.
 
-    Raises UNAUTHORIZED, FORBIDDEN, CLIENT_ID_REQUIRED.
+    Raises UNAUTHORIZED, FORBIDDEN, CLIENT_ID_REQUIRED, BAD_REQUEST.
     """
     access = keys.access(headers)
     client_id, namespace = str(headers.get("x-mq-client-id", "")), str(headers.get("x-mq-namespace", ""))
@@ -91,6 +92,7 @@ def check_caller(
         raise StatusError(
             v2.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing: set the header to the id of the client"
         )
+    check_caller_id("client id", client_id)
     if access is not UNRESTRICTED:
         client_id = f"{access.name}/{client_id}"  # no client speaks for a client of another key
         check_call(need, request, access, namespace)
