@@ -103,6 +103,21 @@ def test_sends_that_met_before_meet_again_in_one_call_and_a_later_one_alone_does
     asyncio.run(test())
 
 
+def test_sends_that_were_refused_together_meet_again_in_one_call() -> None:
+    async def test() -> None:
+        with open_store("memory://") as store:
+            async with counted_broker(store) as (at, calls), Producer(at, ["plain"]) as producer:
+                await send(producer, "plain", 20)
+                reserved = [Message("plain", b"x", properties={"KEYS": "x"})] * 20
+                results = await asyncio.gather(*map(producer.send, reserved), return_exceptions=True)
+                assert all(isinstance(result, ClientError) for result in results)
+                before = calls["SendMessage"], calls["Send"]
+                await send(producer, "plain", 20)
+                assert (calls["SendMessage"], calls["Send"]) == (before[0], before[1] + 1)
+
+    asyncio.run(test())
+
+
 def test_p4_sends_of_a_message_group_that_meet_keep_their_order() -> None:
     async def test() -> None:
         with open_store("memory://") as store:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -193,6 +193,49 @@ class AsyncBatcher(Generic[Item, Result]):
         self._advance()
         if self._on_idle is not None and self._accumulator.is_idle:
             self._on_idle()
+
+
+class KeyedBatchers(Generic[Item, Result]):
+    """An :class:`AsyncBatcher` for each key of which items wait or are in flight; *run*, *failure*, *linger* and
+    *drops_cancelled* are those of each."""
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]],
+        *,
+        failure: Callable[[BaseException], Exception],
+        linger: float = 0.0,
+        drops_cancelled: bool = False,
+    ) -> None:
+        self._run = run
+        self._failure = failure
+        self._linger, self._drops_cancelled = linger, drops_cancelled
+        self._batchers: dict[Hashable, AsyncBatcher[Item, Result]] = {}
+        self.had_company = False
+        """Whether the last batch, of any key, had several items. Callers that got their results together are likely to
+        submit their next items together: the first of these should wait for the others, and not run alone."""
+
+    def batcher(self, key: Hashable, limits: BatchingLimits) -> AsyncBatcher[Item, Result]:
+        """The batcher of *key*; a new one has the *limits*. To be used at once: it ends when it is idle."""
+        found = self._batchers.get(key)
+        if found is None:
+            found = self._batchers[key] = AsyncBatcher(
+                self._run_batch,
+                limits,
+                failure=self._failure,
+                linger=self._linger,
+                drops_cancelled=self._drops_cancelled,
+                on_idle=lambda: self._batchers.pop(key, None),
+            )
+        return found
+
+    async def flush(self) -> None:
+        """Like :meth:`AsyncBatcher.flush`, for all keys."""
+        await asyncio.gather(*(batcher.flush() for batcher in list(self._batchers.values())))
+
+    async def _run_batch(self, items: Sequence[Item]) -> Sequence[Result | Exception]:
+        self.had_company = len(items) > 1
+        return await self._run(items)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

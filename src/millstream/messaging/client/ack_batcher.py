@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
-from millstream.messaging.async_batcher import AsyncBatcher
+from millstream.messaging.async_batcher import KeyedBatchers
 from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.client.errors import ClientError, call_failure
 from millstream.messaging.client.message import Received
@@ -20,35 +21,27 @@ MAX_CALLS_IN_FLIGHT = 2
 MAX_MESSAGES = 1000
 """About how many messages one call takes."""
 
+_LIMITS: Final = BatchingLimits(max_in_flight=MAX_CALLS_IN_FLIGHT, max_items=MAX_MESSAGES)
+
 
 class AckBatcher:
     """Hands messages to *acknowledge*; those of one topic and server go together while other calls are in flight."""
 
     def __init__(self, acknowledge: Acknowledge) -> None:
         self._acknowledge = acknowledge
-        self._batchers: dict[Hashable, AsyncBatcher[Sequence[Received], Errors]] = {}
-        self._had_company = False  # whether the last call had the acknowledgements of several callers
+        self._batchers: KeyedBatchers[Sequence[Received], Errors] = KeyedBatchers(self._run, failure=call_failure)
 
     async def acknowledge(self, messages: Sequence[Received]) -> Errors:
         """The errors of *messages*, all of one topic and server. Raises :class:`ClientError` where the call failed.
 
         A caller that is cancelled while it waits does not get the result; the acknowledgements are still sent.
         """
-        key = (messages[0].topic, messages[0].endpoints)
-        batcher = self._batchers.get(key)
-        if batcher is None:
-            batcher = self._batchers[key] = AsyncBatcher(
-                self._run,
-                BatchingLimits(max_in_flight=MAX_CALLS_IN_FLIGHT, max_items=MAX_MESSAGES),
-                failure=call_failure,
-                on_idle=lambda: self._batchers.pop(key, None),
-            )
-        if self._had_company:  # else the first of those that come again together would go alone
+        batcher = self._batchers.batcher((messages[0].topic, messages[0].endpoints), _LIMITS)
+        if self._batchers.had_company:
             return await batcher.submit(messages, count=len(messages))
         return await batcher.submit_at_once(messages, count=len(messages))
 
     async def _run(self, groups: Sequence[Sequence[Received]]) -> Sequence[Errors]:
-        self._had_company = len(groups) > 1
         if len(groups) == 1:
             return [await self._acknowledge(groups[0])]
         errors = await self._acknowledge([message for group in groups for message in group])

@@ -83,7 +83,6 @@ class Producer(Client):
         self._lingers, self._may_batch = linger is not None, batch > 1
         self._send_batcher = SendBatcher(_batching(linger or 0.0, batch, batch_bytes), self._send_alike)
         self._under_way = 0
-        self._had_company = False  # whether the last batch had several messages
         self._is_idle = asyncio.Event()
         self._ids = MessageIds(self.clock)
         self._host = socket.gethostname()
@@ -204,11 +203,10 @@ class Producer(Client):
             return False
         if self._lingers:
             return True
-        has_company = bool(self._under_way) or self._had_company or bool(message.message_group)
+        has_company = bool(self._under_way) or self._send_batcher.had_company or bool(message.message_group)
         return has_company and self._may_batch and bool(self.batch_servers)
 
     async def _send_alike(self, messages: Sequence[Message]) -> Results:
-        self._had_company = len(messages) > 1  # else the first of those that are sent again together would go alone
         return await self._send(messages, messages[0].kind)
 
     async def _send(self, messages: Sequence[Message], kind: int) -> Results:

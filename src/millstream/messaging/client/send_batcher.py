@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from millstream.messaging.async_batcher import AsyncBatcher
+from millstream.messaging.async_batcher import KeyedBatchers
 from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.client.errors import ClientError, call_failure, is_definite
 from millstream.messaging.client.message import Message, Receipt
@@ -38,41 +37,36 @@ class SendBatcher:
     """Batches messages by topic and message group and hands the batches to *send*, as *batching* says."""
 
     def __init__(self, batching: Batching, send: SendBatch) -> None:
-        self._batching = batching
         self._send = send
-        self._batchers: dict[Hashable, AsyncBatcher[Message, Receipt]] = {}
+        self._limits = BatchingLimits(
+            max_in_flight=MAX_CALLS_IN_FLIGHT,
+            max_partial=MAX_PARTIAL,
+            max_items=batching.messages,
+            max_bytes=batching.bytes,
+            lingers=True,
+        )
+        self._ordered_limits = msgspec.structs.replace(self._limits, max_in_flight=1)
+        self._batchers: KeyedBatchers[Message, Receipt] = KeyedBatchers(
+            self._results, failure=call_failure, linger=batching.linger, drops_cancelled=True
+        )
+
+    @property
+    def had_company(self) -> bool:
+        """Whether the last batch had several messages: see :class:`KeyedBatchers`."""
+        return self._batchers.had_company
 
     async def send(self, message: Message) -> Receipt:
         """Send *message* with others. Raises :class:`ClientError`.
 
         A message whose sender is cancelled before it is in flight is not sent.
         """
-        key = (message.topic, message.message_group)
-        batcher = self._batchers.get(key)
-        if batcher is None:
-            batcher = self._batchers[key] = self._new_batcher(key, 1 if message.message_group else MAX_CALLS_IN_FLIGHT)
+        limits = self._ordered_limits if message.message_group else self._limits
+        batcher = self._batchers.batcher((message.topic, message.message_group), limits)
         return await batcher.submit(message, size=len(message.body))
 
     async def flush(self) -> None:
         """Send what waits without lingering, and return when all of it has its result."""
-        await asyncio.gather(*(batcher.flush() for batcher in list(self._batchers.values())))
-
-    def _new_batcher(self, key: Hashable, max_in_flight: int) -> AsyncBatcher[Message, Receipt]:
-        limits = BatchingLimits(
-            max_in_flight=max_in_flight,
-            max_partial=MAX_PARTIAL,
-            max_items=self._batching.messages,
-            max_bytes=self._batching.bytes,
-            lingers=True,
-        )
-        return AsyncBatcher(
-            self._results,
-            limits,
-            failure=call_failure,
-            linger=self._batching.linger,
-            drops_cancelled=True,
-            on_idle=lambda: self._batchers.pop(key, None),
-        )
+        await self._batchers.flush()
 
     async def _results(self, messages: Sequence[Message]) -> Results:
         """The result of each message; where a server refused a whole batch, each is tried by itself.
