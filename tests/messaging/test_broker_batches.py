@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+import threading
 from datetime import UTC
 from typing import Any
 
@@ -18,6 +19,7 @@ from millstream.batching.message_events import make_tick
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogError, LogSpec
 from millstream.log import Message as Stored
+from millstream.log.block import Block
 from millstream.messaging.broker.handlers.batch_codec import name_run, to_array, to_columns, to_log_messages
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex, NameRun
@@ -644,6 +646,20 @@ def test_few_blocks_of_large_messages_are_read_ahead_and_kept() -> None:
         (message,) = await cache.read(1, 1)
         assert (message.id, len(cache._batches)) == (1, 5)
         assert cache._bytes == sum(batch.raw_bytes for batch in cache._batches.values()) <= 16 << 20
+
+    with_harness(step)
+
+
+def test_blocks_are_decoded_outside_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        for number in range(6):
+            await desk.core.topic("plain").publish([Stored(b"%d" % number + bytes(20_000)) for _ in range(10)])
+        threads, decode = list[int](), Block.decode
+        monkeypatch.setattr(Block, "decode", lambda *given: threads.append(threading.get_ident()) or decode(*given))
+        for _ in range(6):
+            assert (await desk.service.receive_batch(receive_request("g", "plain", 10), CALL)).bodies.count == 10
+        assert len(threads) == 6
+        assert threading.get_ident() not in threads
 
     with_harness(step)
 

@@ -69,15 +69,16 @@ class MessageCache:
 
     def _load(self, first_id: int, last_id: int, count: int) -> list[Batch]:
         """The next *count* runs of blocks from *first_id* on, or about :data:`_AHEAD_BYTES` of them; none where it was
-        trimmed. They are whole, as their messages are decoded together."""
+        trimmed. They are whole, as their messages are decoded together, and decoded: it is called in a thread, so that
+        the event loop does not stand still meanwhile."""
         batches = iter(self._log.read(first_id, max(last_id, first_id + 1024 * count - 1)))
         first = next(batches)
         if isinstance(first, Gap):
             return []
-        found, size = [first.extended()], first.raw_bytes
+        found, size = [_decoded(first)], first.raw_bytes
         with contextlib.suppress(LogError, StopIteration):  # an error is told to the call that asks for those messages
             while len(found) < count and size < _AHEAD_BYTES and not isinstance(batch := next(batches), Gap):
-                found.append(batch.extended())
+                found.append(_decoded(batch))
                 size += batch.raw_bytes
         return found
 
@@ -88,3 +89,10 @@ class MessageCache:
         while len(self._batches) > 1 and (len(self._batches) > _KEPT or self._bytes > _KEPT_BYTES):
             _, oldest = self._batches.popitem(last=False)
             self._bytes -= oldest.raw_bytes
+
+
+def _decoded(batch: Batch) -> Batch:
+    """The whole run of blocks of *batch*, which keeps what is decoded here."""
+    run = batch.extended()
+    run.decode(None)
+    return run
