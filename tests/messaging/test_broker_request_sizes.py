@@ -237,3 +237,16 @@ def test_a_client_refuses_results_of_messages_that_it_has_not_sent(row: int) -> 
         read_stored(SendBatchResponse(v2.BAD_REQUEST, "bad", [0], refused), ["i"], queue, "")
     with pytest.raises(ServerFailedError, match=f"row {row} of 1 messages"):
         list(refusals(AckBatchResponse(v2.BAD_REQUEST, "bad", refused), 1, ""))
+
+
+def test_a_compressed_request_is_refused_as_its_size_is_not_known() -> None:
+    async def step(channel: grpc.aio.Channel) -> None:
+        call = channel.unary_unary(methods()["QueryRoute"].path, None, v2.QueryRouteResponse.FromString)
+        request = v2.QueryRouteRequest(topic=v2.Resource(name="t" * 10_000)).SerializeToString()
+        assert (await call(request, metadata=HEADERS)).status.code == v2.ILLEGAL_TOPIC
+        for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(request, metadata=HEADERS, compression=compression)
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    with_server(step)

@@ -99,6 +99,8 @@ def _make(interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server
         interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", MAX_REQUEST),
+            # gRPC checks that limit before it decompresses a request, so none may be compressed.
+            ("grpc.compression_enabled_algorithms_bitset", 1),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
