@@ -32,3 +32,9 @@ def test_importing_the_packages_loads_none_of_what_their_names_need():
     script = f"import sys, {', '.join(PACKAGES)}; print(sorted({HEAVY} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_session_of_spark_is_not_delayed_by_importing_pyspark():
+    script = f"import sys, millstream.pipeline.session; print(sorted({HEAVY} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any, cast
 
 import pytest
 
+from millstream.core.cid import cid_of
 from millstream.demo.errors import DemoError
 from millstream.demo.progress import PlainProgress
 from millstream.demo.runner import DemoRun, Stage, StageResult, run_stages
 from millstream.demo.stages import copies
 from millstream.demo.summary import Summary
+from millstream.mill.tasks import QueueName
 from millstream.node import Node
-from millstream.settings import Settings
+from millstream.settings import PRIMARY_URL, Settings, StoreSettings
 from millstream.stores import all_entries
 
 PATIENCE = 60.0
@@ -73,6 +76,91 @@ def test_what_fails_ahead_of_a_stage_is_raised_in_its_turn(demo_run: DemoRun) ->
     with pytest.raises(DemoError, match="no folder"):
         run_stages(stages, demo_run, PlainProgress())
     assert ran == ["stage"]
+
+
+def test_a_part_begins_when_the_part_that_it_follows_has_ended(demo_run: DemoRun) -> None:
+    order: list[str] = []
+    may_end = threading.Event()
+
+    def first(_: DemoRun) -> StageResult:
+        may_end.set()
+        return StageResult({})
+
+    def ahead(_: DemoRun) -> None:
+        assert may_end.wait(PATIENCE)
+        order.append("two")
+
+    def run(_: DemoRun) -> StageResult:
+        return StageResult({})
+
+    stages = [
+        Stage("one", "one", first),
+        Stage("two", "two", run, ahead=ahead),
+        Stage("three", "three", run, ahead=lambda _: order.append("three"), after="two"),
+    ]
+    figures = run_stages(stages, demo_run, PlainProgress())
+    assert order == ["two", "three"]
+    assert figures[2].seconds < PATIENCE  # waiting is not its work
+
+
+def test_a_part_never_begins_if_the_part_that_it_follows_fails(demo_run: DemoRun) -> None:
+    begun: list[str] = []
+
+    def fail() -> None:
+        raise DemoError("no folder")
+
+    demo_run.begin("two", fail)
+    demo_run.begin("three", lambda: begun.append("three"), after="two")
+    for name in ("two", "three"):
+        with pytest.raises(DemoError, match="no folder"):
+            demo_run.await_lead(name)
+    assert begun == []
+
+
+def test_a_run_that_closes_begins_no_part_that_follows_another(demo_run: DemoRun) -> None:
+    begun: list[str] = []
+
+    def put() -> None:
+        assert demo_run.closing.wait(PATIENCE)
+
+    demo_run.begin("files", put)
+    demo_run.begin("copies", lambda: begun.append("copies"), after="files")
+    demo_run.close()
+    assert begun == []
+
+
+def test_files_are_copied_before_anything_is_anchored_and_once(tmp_path: Path) -> None:
+    urls = {name: f"file://{{data}}/stores/{name}" for name in copies.COPIES} | {copies.PRIMARY: PRIMARY_URL}
+    settings = Settings(data=str(tmp_path), stores={name: StoreSettings(url) for name, url in urls.items()})
+    with Node.open(settings, create=True) as node:
+        demo_run = DemoRun(node, cast(Any, None), tmp_path, PlainProgress())
+        store = node.stores.providers[copies.PRIMARY]
+        for space in copies.SPACES:
+            store.create_space(space)
+        store.put(copies.FILES_SPACE, "os.py", io.BytesIO(b"import sys"))
+        copies.copy_files(demo_run)
+        found = [list(all_entries(node.stores.providers[name], copies.FILES_SPACE)) for name in copies.COPIES]
+        assert [[entry.content_id for entry in entries] for entries in found] == [["os.py"], ["os.py"]]
+        anchored = cid_of(b"anchored")
+        store.put(copies.SPACES[0], anchored, io.BytesIO(b"anchored"))
+        copies.ingest_files(demo_run)
+        assert copies.duplicate_spaces(demo_run).counts == {"copies": 4}
+        assert node.queues.open(QueueName.DUPLICATION_LOW).depth().open == 0
+
+
+def test_copies_end_early_once_the_run_is_closing(tmp_path: Path) -> None:
+    urls = {name: f"file://{{data}}/stores/{name}" for name in copies.COPIES} | {copies.PRIMARY: PRIMARY_URL}
+    settings = Settings(data=str(tmp_path), stores={name: StoreSettings(url) for name, url in urls.items()})
+    with Node.open(settings, create=True) as node:
+        demo_run = DemoRun(node, cast(Any, None), tmp_path, PlainProgress())
+        store = node.stores.providers[copies.PRIMARY]
+        store.create_space(copies.FILES_SPACE)
+        for number in range(300):
+            store.put(copies.FILES_SPACE, f"{number}", io.BytesIO(b"%d" % number))
+        demo_run.closing.set()
+        copies.copy_files(demo_run)
+        left = node.queues.open(QueueName.DUPLICATION_LOW).depth().open
+        assert 0 < left < 600
 
 
 def test_a_run_that_is_cut_short_does_not_put_the_rest_of_the_files(demo_run: DemoRun) -> None:

@@ -85,11 +85,14 @@ class DemoRun(ClosesOnExit):
         if self.closing.is_set():
             self._resources.close()
 
-    def begin(self, name: str, work: Callable[[], None]) -> None:
-        """Begin *work*, ahead of the stage *name*, in a thread."""
-        future = Future[float]()
-        Thread(target=self._run_ahead, args=(work, future), name=f"demo-{name}", daemon=True).start()
-        self._ahead[name] = future
+    def begin(self, name: str, work: Callable[[], None], *, after: str = "") -> None:
+        """Begin *work*, ahead of the stage *name*, in a thread.
+
+        It begins when what was begun as *after* has ended; never if that fails, or ends when the run is closing.
+        """
+        first = self._ahead.get(after)
+        self._ahead[name] = future = Future[float]()
+        Thread(target=self._run_ahead, args=(work, first, future), name=f"demo-{name}", daemon=True).start()
 
     def await_lead(self, name: str) -> Lead:
         """Wait for what was begun ahead of the stage *name*, if anything. Raises what that raised."""
@@ -99,10 +102,13 @@ class DemoRun(ClosesOnExit):
         seconds = self._ahead[name].result()
         return Lead(seconds, self.node.clock.monotonic() - began)
 
-    def _run_ahead(self, work: Callable[[], None], future: Future[float]) -> None:
-        began = self.node.clock.monotonic()
+    def _run_ahead(self, work: Callable[[], None], first: Future[float] | None, future: Future[float]) -> None:
         try:
-            work()
+            if first is not None:
+                first.result()
+            began = self.node.clock.monotonic()
+            if not self.closing.is_set():
+                work()
         except BaseException as error:
             future.set_exception(error)
         else:
@@ -114,7 +120,8 @@ class Stage(NamedTuple):
 
     With ``spark`` a session is started before the stage's own time begins; one that is ``fresh`` is run each time, also
     where an earlier run has recorded it. ``ahead`` is a part that needs no other stage: it begins with the walk, in a
-    thread, and ``run`` follows when it has ended. It ends early once the walk is ``closing``.
+    thread, after the part ahead of the earlier stage ``after``, and ``run`` follows when it has ended. It ends early
+    once the walk is ``closing``.
     """
 
     name: str
@@ -123,6 +130,7 @@ class Stage(NamedTuple):
     spark: bool = False
     fresh: bool = False
     ahead: Callable[[DemoRun], None] | None = None
+    after: str = ""
 
 
 def run_stages(stages: Sequence[Stage], demo_run: DemoRun, reporter: ProgressReporter) -> list[StageMetrics]:
@@ -133,7 +141,7 @@ def run_stages(stages: Sequence[Stage], demo_run: DemoRun, reporter: ProgressRep
         demo_run.begin(SPARK, demo_run.start_spark)
     for stage in left:
         if stage.ahead is not None:
-            demo_run.begin(stage.name, partial(stage.ahead, demo_run))
+            demo_run.begin(stage.name, partial(stage.ahead, demo_run), after=stage.after)
     for stage in stages:
         figures = recorded[stage.name]
         if figures is None:
@@ -147,6 +155,9 @@ def run_stages(stages: Sequence[Stage], demo_run: DemoRun, reporter: ProgressRep
 
 def _await_spark(demo_run: DemoRun, reporter: ProgressReporter) -> StageMetrics:
     reporter.begin("start Spark")
+    import millstream.pipeline.jobs.batch
+    import millstream.pipeline.jobs.report  # noqa: F401  (this takes a second: it is done while Java starts)
+
     lead = demo_run.await_lead(SPARK)
     figures = StageMetrics(SPARK, "start Spark", round(lead.seconds, 3), {}, beside=round(lead.beside, 3))
     reporter.end(figures)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.util
 import os
 import re
 import shlex
@@ -16,11 +17,10 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import pyspark
 
 from millstream.core.clock import Clock
 from millstream.pipeline.errors import SessionStartError
@@ -106,12 +106,13 @@ def start_gateway(
     work: Path,
     clock: Clock,
     more: Sequence[str] = (),
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Gateway:
     """Start the Java machine and wait until it listens.
 
     *confs* are Spark settings; *memory* the most heap it may take (``1g``); *quick* keeps to the fast compiler, for
-    jobs of minutes rather than hours; *more* are further options; its log files go into *work*. Raises
-    :class:`SessionStartError` with the end of the log where it does not come up.
+    jobs of minutes rather than hours; *more* are further options; its log files go into *work*. *meanwhile* is called
+    while it starts. Raises :class:`SessionStartError` with the end of the log where it does not come up.
     """
     with tempfile.TemporaryDirectory(prefix="millstream-") as folder:
         address = Path(folder) / "address"
@@ -127,6 +128,7 @@ def start_gateway(
             )
         atexit.register(process.kill)  # where this runs in a thread, the process may end meanwhile
         try:
+            meanwhile()
             port, secret = _await_address(process, address, output, clock)
         except BaseException:
             process.kill()
@@ -195,7 +197,10 @@ def class_path() -> str:
 
 def spark_home() -> Path:
     """The folder of Spark in the PySpark package."""
-    return Path(pyspark.__file__).parent
+    spec = importlib.util.find_spec("pyspark")  # importing it takes a fifth of a second
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+    return Path(spec.origin).parent
 
 
 def _environment(address: Path, confs: Mapping[str, str]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from millstream.core.canonical import canonical_json
 from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.settings import RESULTS_SETTING
 from millstream.stores import Store, all_entries, open_provider
 from millstream.stores.protocol import ItemNotFoundError
 from millstream.stores.throttled import shared_rate
@@ -40,9 +41,6 @@ SPACE = "x-results"
 
 LISTING = "parts.json"
 """The file of a result table whose parts are objects."""
-
-SETTING = "spark.millstream.results"
-"""The setting of a Spark session with the URL of the storage provider for results; without it they go to folders."""
 
 PART_SCHEMA = pa.schema(
     [
@@ -174,7 +172,7 @@ _COPIED_BYTES = 1 << 20
 
 def results_url(spark: SparkSession) -> str:
     """The URL of the storage provider for the results of *spark*; empty where they go to folders."""
-    return str(spark.conf.get(SETTING, "") or "")
+    return str(spark.conf.get(RESULTS_SETTING, "") or "")
 
 
 def read_table(data: Path) -> StoredTable | None:

@@ -1,4 +1,7 @@
-"""A Spark session in one call: on this machine by default, on any Spark master by its URL."""
+"""A Spark session in one call: on this machine by default, on any Spark master by its URL.
+
+PySpark is imported while Java starts: that takes a second, and Java takes several.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,19 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.class_archive import archive_path, using, writing
 from millstream.pipeline.errors import PipelineInputError, SessionBusyError, SessionStartError
 from millstream.pipeline.gateway import start_gateway
-from millstream.pipeline.gateway_connection import connected, is_connected
 from millstream.pipeline.java import JavaCandidate, find_java
-from millstream.pipeline.result_parts import SETTING
-from millstream.pipeline.source import register
+from millstream.pipeline.settings import RESULTS_SETTING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _STOPPING, _DUMPING = 20.0, 120.0
 """Seconds that the Java machine has to end, and to write its archive of classes before."""
@@ -96,7 +100,7 @@ def spark_session(
     classes = using(archive_path(work, java, quick=options.quick), java)
     with _session(work, options, java, classes, clock or SystemClock()) as spark:
         if registered:
-            register(spark)
+            _register(spark)
         yield spark
 
 
@@ -126,7 +130,7 @@ def warm_up(
 def _time_query(work: Path, options: SparkOptions, java: JavaCandidate, classes: Sequence[str], clock: Clock) -> float:
     began = clock.monotonic()
     with _session(work, options, java, classes, clock, patience=_DUMPING) as spark:
-        register(spark)
+        _register(spark)
         spark.sql("select id % 7 as k, count(*), sum(id) from range(1000) group by k").toArrow()
         return round(clock.monotonic() - began, 3)
 
@@ -141,7 +145,7 @@ def _session(
     *,
     patience: float = _STOPPING,
 ) -> Iterator[SparkSession]:
-    if is_connected():
+    if _is_connected():
         raise SessionBusyError
     with scratch_folder(work) as scratch:
         gateway = start_gateway(
@@ -152,12 +156,33 @@ def _session(
             work=work,
             clock=clock,
             more=classes,
+            meanwhile=_import_pyspark,
         )
+        from millstream.pipeline.gateway_connection import connected
+
         try:
             with connected(gateway) as spark:
                 yield spark
         finally:
             gateway.stop(patience)
+
+
+def _import_pyspark() -> None:
+    import millstream.pipeline.gateway_connection  # noqa: F401
+
+
+def _is_connected() -> bool:
+    if "pyspark" not in sys.modules:
+        return False
+    from millstream.pipeline.gateway_connection import is_connected
+
+    return is_connected()
+
+
+def _register(spark: SparkSession) -> None:
+    from millstream.pipeline.source import register
+
+    register(spark)
 
 
 def cores_of(master: str) -> int | None:
@@ -215,7 +240,7 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
     if partitions is not None:
         confs["spark.sql.shuffle.partitions"] = str(partitions)
     if options.results:
-        confs[SETTING] = options.results
+        confs[RESULTS_SETTING] = options.results
     return confs | dict(options.confs)
 
 

@@ -10,6 +10,9 @@ from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.settings import Section
 
+RESULTS_SETTING = "spark.millstream.results"
+"""The setting of a Spark session with the URL of the storage provider for results; without it they go to folders."""
+
 
 class PipelineSettings(Section, frozen=True):
     """Spark. ``driver_memory`` is the Java heap; ``java`` is a Java home (empty: the first Java 17 or newer of

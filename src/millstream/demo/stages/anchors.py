@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -14,7 +14,9 @@ from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
 from millstream.demo.errors import DemoError
 from millstream.demo.hourly_counts import HourlyCounts
 from millstream.demo.runner import DemoRun, StageResult
-from millstream.pipeline.jobs.batch import BatchJob, run_batch
+
+if TYPE_CHECKING:
+    from millstream.pipeline.jobs.batch import BatchJob
 
 GROUP = 5_000
 """Batches that are accepted in one transaction."""
@@ -75,6 +77,8 @@ def _stage(demo_run: DemoRun, log: str) -> str:
 
 
 def _job(demo_run: DemoRun, log: str) -> BatchJob:
+    from millstream.pipeline.jobs.batch import run_batch
+
     node = demo_run.node
     last_id = demo_run.facts(f"publish-{log}")["last_id"]
     return run_batch(

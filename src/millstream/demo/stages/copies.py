@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 import sysconfig
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,31 +59,44 @@ def ingest_files(demo_run: DemoRun) -> StageResult:
     return StageResult({"files": recorded[FILES_SPACE].listed, "anchored files": recorded[CAS_SPACE].listed}, size)
 
 
+def copy_files(demo_run: DemoRun) -> None:
+    """Record and copy the files, which need no anchors; the rest is left out once the run is closing."""
+    node = demo_run.node
+    record_space(node.stores.providers, node.stores.manifest, PRIMARY, FILES_SPACE)
+    _duplicate(demo_run, FILES_SPACE, step=lambda *_: None)
+
+
 def duplicate_spaces(demo_run: DemoRun) -> StageResult:
     """Write the policy, plan what it asks for, and let workers copy until nothing is left to do."""
+    _duplicate(demo_run, *SPACES, step=demo_run.step)
+    stores = demo_run.node.stores.providers
+    copies = [entry.size for name in COPIES for space in SPACES for entry in all_entries(stores[name], space)]
+    return StageResult({"copies": len(copies)}, sum(copies))
+
+
+def _duplicate(demo_run: DemoRun, *spaces: str, step: Callable[[int, int], None]) -> None:
     node = demo_run.node
     _write_policy(node.settings.policy_folder, node.settings.mill.account)
     queue = node.queues.open(QueueName.DUPLICATION_LOW)
     policy = node.policies.current.by_account[node.settings.mill.account]
     if queue.depth().open:  # an earlier run was cut off, perhaps in the midst of its plan: what it left comes first
-        _work(demo_run, queue)
-    for space in SPACES:
+        _work(demo_run, queue, step)
+    for space in spaces:
         for pair in policy.lookup(space):
             plan_space_duplication(node.stores.providers, node.stores.manifest, pair, space, queue)
-    _work(demo_run, queue)
-    copies = [
-        entry.size for name in COPIES for space in SPACES for entry in all_entries(node.stores.providers[name], space)
-    ]
-    return StageResult({"copies": len(copies)}, sum(copies))
+    _work(demo_run, queue, step)
 
 
-def _work(demo_run: DemoRun, queue: WorkQueue) -> None:
+def _work(demo_run: DemoRun, queue: WorkQueue, step: Callable[[int, int], None]) -> None:
     planned = queue.depth().open
 
     def tell(tally: WorkTally) -> None:
-        demo_run.step(tally.done, planned)
+        step(tally.done, planned)
+        if demo_run.closing.is_set():
+            workers.stop()
 
-    demo_run.node.mill.workers(QueueName.DUPLICATION_LOW, on_progress=tell).run_until_drained()
+    workers = demo_run.node.mill.workers(QueueName.DUPLICATION_LOW, on_progress=tell)
+    workers.run_until_drained()
     if queue.depth().dead:
         cause = queue.dead(limit=1)[0].cause
         raise DemoError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,16 +16,20 @@ from millstream.demo.runner import DemoRun, StageResult
 from millstream.demo.stages.copies import COPIES, FILES_SPACE, SPACES
 from millstream.mill.tasks import QueueName, Repair, encode_task
 from millstream.node import Node
-from millstream.pipeline.jobs.integrity import run_integrity
-from millstream.pipeline.jobs.report import JudgedSweep, SpaceSweep, run_report
 from millstream.stores import CAS_SPACE, ItemNotFoundError, LocalStore, hash_stream
 from millstream.testing.damage import flip_bit, remove
+
+if TYPE_CHECKING:
+    from millstream.pipeline.jobs.report import JudgedSweep, SpaceSweep
 
 
 def sweep_copies(name: str) -> Callable[[DemoRun], StageResult]:
     """The stage that reads every bit of every copy, judges what was seen, and keeps a report of each space."""
 
     def run(demo_run: DemoRun) -> StageResult:
+        from millstream.pipeline.jobs.integrity import run_integrity
+        from millstream.pipeline.jobs.report import run_report
+
         node, jobs = demo_run.node, demo_run.node.folder / "jobs"
         sweep = run_integrity(
             demo_run.spark,
