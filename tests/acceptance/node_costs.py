@@ -50,6 +50,8 @@ _FIRST_ITEMS = 200
 _ENVIRONMENT = {
     "MILLSTREAM_NODE__LEASE": "15s",  # the default; several_nodes.py has a shorter one, at a cost
     "MILLSTREAM_SERVE__REGISTRY": "true",
+    "MILLSTREAM_REGISTRY__MAX_OPERATIONS": "1000",  # batches of one size, however many members make them,
+    "MILLSTREAM_REGISTRY__BATCH_WRITER_TIMEOUT": "5s",  # and no minute of waiting for each member's last one
     "MILLSTREAM_BATCHING__MAX_COUNT": "1000",
     "MILLSTREAM_SERVE__PRODUCERS": "false",  # the program puts the tasks itself
     "MILLSTREAM_MILL__PRODUCE__BITS_FREQUENCY": "1s",
