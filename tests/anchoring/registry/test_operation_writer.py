@@ -438,6 +438,54 @@ def test_operations_that_wait_are_not_read_while_their_files_cannot_be_full(
     assert (len(looks), anchors(sqlite_fleet)) == (1, [8, 8])
 
 
+def test_operations_that_wait_are_counted_when_they_come_and_not_at_every_look(fleet: Any, submit: Submit) -> None:
+    registry, looks = fleet.instance(), list[str]()
+    registry.work_once()
+    sa.event.listen(fleet.engine, "before_cursor_execute", lambda *event: looks.append(event[2]))
+    for number in range(3):
+        submit(registry, *creates(2, f"{number}-"))
+        registry.work_once()
+    looks.clear()
+    for _ in range(5):
+        registry.work_once()
+    assert not [look for look in looks if "sum(" in look.lower()]
+
+
+def test_the_bound_of_a_queue_is_never_below_what_may_be_cut(sqlite_fleet: Any, submit: Submit) -> None:
+    sqlite_fleet.settings = {"max_operations": 4}
+    registry, people = sqlite_fleet.instance(), [DidOwner(f"bound{n}") for n in range(6)]
+    seen = list[tuple[int, int]]()
+
+    def look() -> None:
+        bound, exact = registry.queue.bound(), registry.queue.summary()
+        for kind, (count, size) in exact.by_type.items():
+            assert bound.by_type[kind] >= (count, size)
+        assert bound.versions >= exact.versions and (not exact.oldest or 0 < bound.oldest <= exact.oldest)
+        seen.append((bound.count, exact.count))
+
+    for operations in (
+        [p.create for p in people[:3]],
+        [p.update() for p in people[:3]],
+        [p.create for p in people[3:]],
+    ):
+        sqlite_fleet.clock.advance(1.0)
+        submit(registry, *operations)
+        registry.queue.add([status.id for p in people for status in registry.store.statuses_of(p.suffix)])
+        look()
+    registry.writer.cut()
+    look()
+    registry.queue.remove(registry.queue.peek(1)).nack({})
+    registry.queue.claim(10)
+    look()
+    registry.queue.count_anew()
+    look()
+    assert seen == [(3, 3), (6, 3), (9, 6), (1, 1), (2, 1), (1, 1)]
+    sqlite_fleet.sql("UPDATE registry_operations SET instance = 'two' WHERE state = 'queued'")
+    assert registry.queue.bound().count == 1
+    sqlite_fleet.clock.advance(10.0)
+    assert registry.queue.bound().count == 0, "the database may know what was not counted"
+
+
 def test_a_batch_shrinks_until_it_fits_whatever_was_estimated() -> None:
     operations = [parsed(operation) for operation in creates(30)]
     narrow = msgspec.structs.replace(SIDETREE, max_core_index_bytes=900)

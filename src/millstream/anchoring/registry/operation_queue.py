@@ -13,7 +13,10 @@ from collections.abc import Mapping, Sequence
 from millstream.anchoring.registry.errors import QueueStoppedError
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.settings import OperationQueueSettings
-from millstream.anchoring.registry.states import QueuedOperation, QueueSummary
+from millstream.anchoring.registry.states import NOTHING_QUEUED, QueuedOperation, QueueSummary
+
+COUNT_SECONDS = 10.0
+"""Maximum age in seconds of the count of the queue: a database that is lost at a commit may add what is not counted."""
 
 
 class OperationQueue:
@@ -26,11 +29,15 @@ class OperationQueue:
         self._held: set[int] = set()
         self._lock = threading.Lock()
         self._open = True
+        self._clock = store.database.clock
+        self._counted: QueueSummary | None = None
+        self._counted_at = 0.0
+        self._added = NOTHING_QUEUED
 
     def add(self, operations: Sequence[str]) -> int:
         """Take *operations* (ids of accepted ones) into this queue; returns how many no other instance had taken."""
         self._check_open()
-        return self.store.take(self.instance, operations)
+        return self._add(self.store.take(self.instance, operations))
 
     def claim(self, limit: int, *, older_than: float = 0.0) -> int:
         """Take up to *limit* accepted operations from the database that have been due for *older_than* seconds.
@@ -38,7 +45,7 @@ class OperationQueue:
         Returns how many. With a broker this finds those whose notice was lost.
         """
         self._check_open()
-        return self.store.claim(self.instance, limit, older_than=older_than)
+        return self._add(self.store.claim(self.instance, limit, older_than=older_than))
 
     def peek(self, limit: int) -> Sequence[QueuedOperation]:
         """The first operations that may be cut, without removing them: for each DID only its earliest."""
@@ -52,6 +59,26 @@ class OperationQueue:
         """What :meth:`peek` would show without a limit, and what was removed, in numbers."""
         self._check_open()
         return self.store.queue_summary(self.instance)
+
+    def bound(self) -> QueueSummary:
+        """What :meth:`summary` gives, or more: it also counts what may not be cut yet, or was removed since
+        :meth:`count_anew`. The database is asked only now and then."""
+        self._check_open()
+        if self._counted is None or self._clock.monotonic() - self._counted_at >= COUNT_SECONDS:
+            self.count_anew()
+        with self._lock:
+            return (self._counted or NOTHING_QUEUED) + self._added
+
+    def count_anew(self) -> None:
+        """Let :meth:`bound` begin with what is in the queue now: operations have left it."""
+        with self._lock:
+            if self._counted is not None:
+                self._counted += self._added
+            self._added = NOTHING_QUEUED  # what is added from now on may count twice
+        self._counted_at = self._clock.monotonic()
+        counted = self.store.whole_queue(self.instance)
+        with self._lock:
+            self._counted = counted
 
     def remove(self, operations: Sequence[QueuedOperation]) -> RemovedOperations:
         """Take *operations* (as :meth:`peek` has shown them) out of the hands of other threads."""
@@ -71,6 +98,12 @@ class OperationQueue:
             self._open = False
             while self.store.repost(self.instance, self.settings.max_repost):
                 pass
+
+    def _add(self, added: tuple[int, QueueSummary]) -> int:
+        count, summary = added
+        with self._lock:
+            self._added += summary
+        return count
 
     def _check_open(self) -> None:
         if not self._open:

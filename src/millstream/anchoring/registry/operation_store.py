@@ -13,6 +13,7 @@ from millstream.anchoring.registry.database import RegistryDatabase
 from millstream.anchoring.registry.follow_state import read_only, refuse_if_following
 from millstream.anchoring.registry.states import (
     FINAL,
+    NOTHING_QUEUED,
     OpenCut,
     OperationState,
     OperationStatus,
@@ -147,16 +148,19 @@ class OperationStore:
 
     # The queue of an instance
 
-    def claim(self, instance: str, limit: int, *, older_than: float = 0.0) -> int:
+    def claim(self, instance: str, limit: int, *, older_than: float = 0.0) -> tuple[int, QueueSummary]:
         """Put up to *limit* accepted operations into the queue of *instance*, oldest first: those that have been due
-        for *older_than* seconds."""
+        for *older_than* seconds. Returns how many, and what they are; another instance may have taken some of those.
+        """
 
-        def transaction(connection: sa.Connection, now: int) -> int:
+        def transaction(connection: sa.Connection, now: int) -> tuple[int, QueueSummary]:
             latest = now - int(older_than * 1_000_000)
             due = sa.and_(_ops.c.state == OperationState.ACCEPTED, _ops.c.available_at <= latest)
             first = sa.select(_ops.c.seq).where(due).order_by(_ops.c.seq).limit(limit).subquery()
             last = connection.scalar(sa.select(sa.func.max(first.c.seq)))
-            return 0 if last is None else _queue(connection, instance, sa.and_(due, _ops.c.seq <= last))
+            if last is None:
+                return 0, NOTHING_QUEUED
+            return _queue(connection, instance, sa.and_(due, _ops.c.seq <= last))
 
         return self.database.write(transaction)
 
@@ -164,10 +168,11 @@ class OperationStore:
         """Whether an operation is accepted or in the queue of *instance*, or a cut of it is open."""
         return self.database.query(lambda connection: bool(connection.scalar(_work_of(instance))))
 
-    def take(self, instance: str, operations: Sequence[str]) -> int:
-        """Put those of *operations* (ids) that are accepted into the queue of *instance*."""
+    def take(self, instance: str, operations: Sequence[str]) -> tuple[int, QueueSummary]:
+        """Put those of *operations* (ids) that are accepted into the queue of *instance*; returns what :meth:`claim`
+        does."""
 
-        def transaction(connection: sa.Connection, _now: int) -> int:
+        def transaction(connection: sa.Connection, _now: int) -> tuple[int, QueueSummary]:
             return _queue(connection, instance, _ops.c.id.in_(operations))
 
         return self.database.write(transaction)
@@ -184,16 +189,11 @@ class OperationStore:
 
     def queue_summary(self, instance: str) -> QueueSummary:
         """What there is of operations of *instance* that may be cut; no request is read."""
-        count, request_bytes = sa.func.count(), sa.func.sum(sa.func.length(_ops.c.request))
-        key = (_ops.c.type, _ops.c.version)
-        query = sa.select(*key, count, request_bytes, sa.func.min(_ops.c.accepted_at)).where(_may_be_cut(instance))
-        rows: list[Sequence[Any]] = list(map(tuple, self.database.rows(query.group_by(*key))))
-        by_type = dict[str, tuple[int, int]]()
-        for kind, _, number, size, _ in rows:
-            before = by_type.get(kind, (0, 0))
-            by_type[kind] = before[0] + int(number), before[1] + int(size)
-        oldest = min((int(row[4]) for row in rows), default=0)
-        return QueueSummary(by_type, oldest, len({version for _, version, *_ in rows}))
+        return self.database.query(lambda c: _summary(c, _may_be_cut(instance)))
+
+    def whole_queue(self, instance: str) -> QueueSummary:
+        """As :meth:`queue_summary`, with the operations whose DID has an earlier one under way."""
+        return self.database.query(lambda c: _summary(c, _in_queue(instance)))
 
     def requeue(self, instance: str, delays: Mapping[int, float], *, reasons: Mapping[int, str], most: int) -> None:
         """Queued operations failed: each may be claimed again after its delay in seconds, by any instance.
@@ -406,10 +406,23 @@ def _may_be_cut(instance: str) -> sa.ColumnElement[bool]:
     return sa.and_(_in_queue(instance), ~sa.exists(sa.select(sa.literal(1)).select_from(earlier).where(same)))
 
 
-def _queue(connection: sa.Connection, instance: str, chosen: sa.ColumnElement[bool]) -> int:
-    """Queue those of the operations *chosen* that no instance has; returns how many."""
-    free = sa.update(_ops).where(chosen, _ops.c.state == OperationState.ACCEPTED)
-    return connection.execute(free.values(state=OperationState.QUEUED, instance=instance)).rowcount
+def _queue(connection: sa.Connection, instance: str, chosen: sa.ColumnElement[bool]) -> tuple[int, QueueSummary]:
+    """Queue those of the operations *chosen* that no instance has; returns how many, and what they are."""
+    free = sa.and_(chosen, _ops.c.state == OperationState.ACCEPTED)
+    summary = _summary(connection, free)
+    change = sa.update(_ops).where(free).values(state=OperationState.QUEUED, instance=instance)
+    return connection.execute(change).rowcount, summary
+
+
+def _summary(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> QueueSummary:
+    """What there is of the operations *chosen*; no request is read."""
+    count, request_bytes = sa.func.count(), sa.func.sum(sa.func.length(_ops.c.request))
+    key = (_ops.c.type, _ops.c.version)
+    query = sa.select(*key, count, request_bytes, sa.func.min(_ops.c.accepted_at)).where(chosen).group_by(*key)
+    found = NOTHING_QUEUED
+    for kind, version, number, size, oldest in connection.execute(query):
+        found += QueueSummary({kind: (int(number), int(size))}, int(oldest), frozenset({version}))
+    return found
 
 
 def _fields(cut: OpenCut) -> Sequence[Any]:

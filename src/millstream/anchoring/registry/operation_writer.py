@@ -153,13 +153,24 @@ class OperationWriter:
 
     def _may_be_due(self, most: int, profile: Profile) -> bool:
         """Whether a look at the operations that wait is worth it, by their numbers: this is asked every second."""
+        if not self._is_enough(self._queue.bound(), most, profile):
+            return False
         waiting = self._queue.summary()
         if not waiting.count:
             self._examined = _Examined()
+        enough = self._is_enough(waiting, most, profile)
+        if not enough:
+            self._queue.count_anew()
+        return enough
+
+    def _is_enough(self, waiting: QueueSummary, most: int, profile: Profile) -> bool:
+        """Whether *waiting* may be a batch that is due."""
+        if not waiting.count:
             return False
         now = self._store.database.read(lambda _connection, now: now)
         aged = now - waiting.oldest >= self._timeout
-        return aged or waiting.count >= most or waiting.versions > 1 or self._examined.most(waiting).left(profile) < 0
+        full = waiting.count >= most or len(waiting.versions) > 1
+        return aged or full or self._examined.most(waiting).left(profile) < 0
 
     def _if_full(self, waiting: Sequence[QueuedOperation]) -> Sequence[QueuedOperation]:
         """*waiting* where the files they give are estimated to be full."""

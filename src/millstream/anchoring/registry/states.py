@@ -86,18 +86,30 @@ class ParsedOperation(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
-    """The number of the operations that an instance may cut and the bytes of their requests, by type; when the oldest
-    of them was accepted (microseconds; 0 without any), and how many versions of the protocol they were accepted under.
+    """The number of some operations of a queue and the bytes of their requests, by type; when the oldest of them was
+    accepted (microseconds; 0 without any), and under which versions of the protocol they were accepted.
     """
 
     by_type: Mapping[str, tuple[int, int]]
     oldest: int
-    versions: int
+    versions: frozenset[str]
 
     @property
     def count(self) -> int:
         """The number of all of them."""
         return sum(count for count, _ in self.by_type.values())
+
+    def __add__(self, other: QueueSummary) -> QueueSummary:
+        """These operations and those of *other*."""
+        by_type = dict(self.by_type)
+        for kind, (count, size) in other.by_type.items():
+            known_count, known_size = by_type.get(kind, (0, 0))
+            by_type[kind] = known_count + count, known_size + size
+        oldest = min((time for time in (self.oldest, other.oldest) if time), default=0)
+        return QueueSummary(by_type, oldest, self.versions | other.versions)
+
+
+NOTHING_QUEUED = QueueSummary({}, 0, frozenset())
 
 
 class OpenCut(msgspec.Struct, frozen=True):
