@@ -299,3 +299,11 @@ def test_what_recovery_and_expiry_look_for_has_an_index(sqlite_fleet: Any, state
         plan = " ".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}"))
     assert "USING INDEX registry_operations" in plan or "USING COVERING INDEX registry_operations" in plan
     assert "SCAN" not in plan
+
+
+@pytest.mark.parametrize("column", ["cut", "expires_at"])
+def test_what_an_operation_does_not_have_yet_is_in_no_index(sqlite_fleet: Any, column: str) -> None:
+    with sqlite_fleet.engine.connect() as connection:
+        made = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE tbl_name = 'registry_operations'")
+        texts = [text for (text,) in made if text and text.startswith("CREATE INDEX") and f"({column})" in text]
+    assert [text.rpartition(" WHERE ")[2] for text in texts] == [f"{column} IS NOT NULL"]

@@ -701,6 +701,31 @@ def test_files_that_are_lost_between_the_anchor_and_its_observation_are_written_
     assert len(list(sqlite_fleet.ledger.entries())) == 1
 
 
+def test_operations_that_are_observed_at_once_are_not_written_as_anchored_before(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, changes = sqlite_fleet.instance(), list[str]()
+    submit(registry, *creates(3))
+    registry.queue.claim(10)
+    sa.event.listen(sqlite_fleet.engine, "before_cursor_execute", lambda *event: changes.append(event[2]))
+    registry.writer.cut(force=True)
+    changes = [change for change in changes if change.startswith("UPDATE registry_operations")]
+    assert len(changes) == 3, "cut, observed, and those that the anchor does not have"
+    assert sqlite_fleet.counts == {"observed": 3}
+    submit(registry, *creates(2, "later"))
+    registry.queue.claim(10)
+    with monkeypatch.context() as blocked, pytest.raises(ObservationBlockedError):
+        blocked.setattr(sqlite_fleet.cas, "get", _unavailable)
+        registry.writer.cut(force=True)
+    assert sqlite_fleet.counts == {"observed": 3, "anchored": 2}
+    assert len(registry.writer.recover()) == 1
+    assert sqlite_fleet.counts == {"observed": 5}
+
+
+def _unavailable(cid: str, limit: int) -> bytes:
+    raise CasUnavailableError("no answer")
+
+
 def test_a_ledger_that_was_rewritten_is_noticed(sqlite_fleet: Any, submit: Submit) -> None:
     registry = sqlite_fleet.instance()
     submit(registry, *creates(1))

@@ -184,8 +184,8 @@ class OperationStore:
 
     def next_in_queue(self, instance: str, limit: int) -> Sequence[QueuedOperation]:
         """The first operations of *instance* that may be cut: none whose DID has an earlier one under way."""
-        query = sa.select(*_QUEUED).where(_may_be_cut(instance)).order_by(_ops.c.seq).limit(limit)
-        return self.database.query(lambda c: [QueuedOperation(*row) for row in c.execute(query)])
+        rows = self.database.query(lambda c: _NEXT.rows(c, instance=instance, limit=limit))
+        return [QueuedOperation(*row) for row in rows]
 
     def queue_summary(self, instance: str) -> QueueSummary:
         """What there is of operations of *instance* that may be cut; no request is read."""
@@ -279,14 +279,15 @@ class OperationStore:
         return self.database.query(lambda c: [QueuedOperation(*row) for row in c.execute(query)])
 
     def anchored(self, cut: OpenCut, number: int) -> None:
-        """The ledger has *cut* as entry *number*."""
+        """The ledger has *cut* as entry *number*. Its operations show that after :meth:`show_anchored`."""
+        change = sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(number=number)
+        self.database.write(lambda connection, _now: connection.execute(change))
 
-        def transaction(connection: sa.Connection, _now: int) -> None:
-            connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(number=number))
-            still = sa.and_(_ops.c.cut == cut.cut, _ops.c.state == OperationState.CUT)
-            connection.execute(sa.update(_ops).where(still).values(state=OperationState.ANCHORED, anchor=number))
-
-        self.database.write(transaction)
+    def show_anchored(self, cut: OpenCut, number: int) -> None:
+        """The operations of *cut* are anchored as entry *number*, and not observed yet."""
+        still = sa.and_(_ops.c.cut == cut.cut, _ops.c.state == OperationState.CUT)
+        change = sa.update(_ops).where(still).values(state=OperationState.ANCHORED, anchor=number)
+        self.database.write(lambda connection, _now: connection.execute(change))
 
     def close_cut(self, cut: OpenCut, fault: str | None) -> None:
         """The observer has read *cut* back; operations that it did not find in the anchor are rejected with *fault*."""
@@ -387,8 +388,8 @@ def _take_again(connection: sa.Connection, operations: Sequence[str], now: int) 
         connection.execute(sa.update(_ops).where(chosen).values(fresh))
 
 
-def _in_queue(instance: str) -> sa.ColumnElement[bool]:
-    return sa.and_(_ops.c.state == OperationState.QUEUED, _ops.c.instance == instance)
+def _in_queue(instance: str | sa.BindParameter[str]) -> sa.ColumnElement[bool]:
+    return sa.and_(_ops.c.state == OperationState.QUEUED.value, _ops.c.instance == instance)
 
 
 @functools.lru_cache(maxsize=8)
@@ -399,11 +400,19 @@ def _work_of(instance: str) -> sa.Select[tuple[bool]]:
     return sa.select(sa.or_(accepted, sa.exists().where(_in_queue(instance)), cut))
 
 
-def _may_be_cut(instance: str) -> sa.ColumnElement[bool]:
+def _may_be_cut(instance: str | sa.BindParameter[str]) -> sa.ColumnElement[bool]:
     """In the queue of *instance*, and the earliest operation under way of its DID."""
     earlier = _ops.alias("earlier")
     same = sa.and_(earlier.c.suffix == _ops.c.suffix, earlier.c.open, earlier.c.seq < _ops.c.seq)
     return sa.and_(_in_queue(instance), ~sa.exists(sa.select(sa.literal(1)).select_from(earlier).where(same)))
+
+
+_NEXT = DriverQuery(
+    sa.select(*_QUEUED)
+    .where(_may_be_cut(sa.bindparam("instance", type_=sa.Text)))
+    .order_by(_ops.c.seq)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
 
 
 def _queue(connection: sa.Connection, instance: str, chosen: sa.ColumnElement[bool]) -> tuple[int, QueueSummary]:

@@ -240,11 +240,15 @@ class OperationWriter:
         entry = _PATIENCE.call(append, self._store.database.clock)
         if cut.number is None:
             self._store.anchored(cut, entry.number)
-        if prepared is None:
-            self._observer.observe()
-        else:
-            self._observer.observe(known=prepared.read, accepted=prepared.accepted)
-        self._read_again(entry)
+        try:
+            if prepared is None:
+                self._observer.observe()
+            else:
+                self._observer.observe(known=prepared.read, accepted=prepared.accepted)
+            self._read_again(entry)
+        except Exception:  # it is read later
+            self._store.show_anchored(cut, entry.number)
+            raise
         seen = self._observer.history.anchor(entry.number)
         self._store.close_cut(cut, seen.fault if seen else None)
         return entry

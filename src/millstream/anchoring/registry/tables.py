@@ -9,6 +9,13 @@ from millstream.core.leases import lease_table
 
 metadata = sa.MetaData()
 
+
+def _index_of_set_values(name: str, column: str) -> sa.Index:
+    """An index of the rows that have a value in *column*, where the database can leave the others out."""
+    has_value = sa.column(column).is_not(None)
+    return sa.Index(name, column, sqlite_where=has_value, postgresql_where=has_value)
+
+
 operations = sa.Table(
     "registry_operations",
     metadata,
@@ -31,8 +38,8 @@ operations = sa.Table(
     sa.Column("reason", sa.Text),
     sa.Index("registry_operations_chain", "suffix", "open", "seq"),
     sa.Index("registry_operations_waiting", "state", "instance", "seq"),
-    sa.Index("registry_operations_cut", "cut"),
-    sa.Index("registry_operations_expiry", "expires_at"),
+    _index_of_set_values("registry_operations_cut", "cut"),
+    _index_of_set_values("registry_operations_expiry", "expires_at"),
 )
 cuts = sa.Table(
     "registry_cuts",
