@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from weather_batches import anchored, append, expected, given
 
 from millstream.node import Node
 from millstream.node.members.members_status import Member, MemberState
+from millstream.status.verdict.judge_members import settings_issues
 from support.server_databases import new_database
 
 SETTINGS = f"""{MEMBER_SETTINGS}
@@ -20,6 +23,32 @@ anchor_every = "1s"
 [serve.batching]
 weather = "weather.batches"
 """
+
+
+@pytest.mark.served
+def test_mill_work_is_a_member_until_it_ends_and_is_named_if_it_lacks_a_store(tmp_path: Path, postgresql: str) -> None:
+    with new_database(postgresql, "node") as database, new_database(postgresql, "logs") as logs:
+        settings = MEMBER_SETTINGS.format(database=database, logs=logs, shared=tmp_path / "cas")
+        folders = [tmp_path / name for name in ("works", "serves")]
+        for folder, stores in zip(folders, (["one"], ["one", "two"]), strict=True):
+            folder.mkdir()
+            lines = "".join(f'[stores.{name}]\nurl = "file:///{name}"\n' for name in stores)
+            (folder / "millstream.toml").write_text(settings + lines, "utf-8")
+        with open_node(folders[1]) as node:
+            members = node.databases.members
+            command = [sys.executable, "-m", "millstream", "mill", "work", "repair", "--data", str(folders[0])]
+            with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process, members.joined_worker(["repair"]):
+                here = soon(lambda: _working(node, process.pid), "a member")
+                assert (here.details.command, list(here.details.queues), here.owns) == ("mill work", ["repair"], {})
+                status = members.status()
+                assert status is not None and here.id in next(settings_issues(status)).what
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 0
+                assert not _working(node, process.pid)
+
+
+def _working(node: Node, pid: int) -> Member | None:
+    return next((one for one in node.databases.members.table.alive() if one.details.pid == pid), None)
 
 
 @pytest.mark.served

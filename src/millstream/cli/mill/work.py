@@ -80,7 +80,7 @@ def work(
         else {name: queues_of(name, settings.mill.pools) for name in pools or (ALL,)}
     )
     names = tuple(dict.fromkeys(name for each in chosen.values() for name in each))
-    with Node.open(settings) as node, _joined(node, names, stays=not drain), WorkStatus() as status:
+    with Node.open(settings) as node, WorkStatus() as status:
         managers = dict[str, WorkerManager]()
 
         def show(pool: str, tally: WorkTally) -> None:
@@ -96,7 +96,8 @@ def work(
         loops = (
             running_producers(node, lambda: wake_others(managers), _log.info) if produce else contextlib.nullcontext()
         )
-        with watching(monitor_of(node, names, stays=not drain), port), loops:
+        joined = _joined(node, names, stays=not drain)  # now, as a signal lets it leave in order
+        with joined, watching(monitor_of(node, names, stays=not drain), port), loops:
             tally = run_pools(managers, drain)
     print_tally(tally, as_json)
     return 1 if tally.dead else 0
