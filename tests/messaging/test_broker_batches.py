@@ -25,11 +25,12 @@ from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex, NameRun
 from millstream.messaging.broker.storage.journal import JOURNAL
 from millstream.messaging.broker.storage.journal_events import Finished, read_event
-from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer
+from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer, batch_codec
 from millstream.messaging.client.batch_codec import consecutive_offsets, from_batch, to_batch
 from millstream.messaging.client.endpoints import parse_endpoints
 from millstream.messaging.client.message import MessageStamp, from_wire, to_wire
 from millstream.messaging.client.message_ids import MessageIds
+from millstream.messaging.client.transport import Transport
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import (
@@ -488,6 +489,43 @@ def test_a_run_of_ids_that_is_sent_again_is_stored_once() -> None:
     with_harness(first)
 
 
+def _note_calls(transport: Transport, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange = transport.exchange
+
+    async def noted(name: str, *arguments: Any) -> Any:
+        calls.append(name)
+        return await exchange(name, *arguments)
+
+    monkeypatch.setattr(transport, "exchange", noted)
+
+
+def test_many_messages_go_in_parts_to_a_server_that_takes_no_columns(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("parts")
+    monkeypatch.setattr(batch_codec, "_PLAIN_PART", 50)
+    calls: list[str] = []
+
+    async def talk() -> None:
+        place = parse_endpoints(str(broker.place))
+        async with (
+            Producer(str(place), ["parts"]) as producer,
+            SimpleConsumer(str(place), "g", {"parts": "*"}, await_duration=5) as consumer,
+        ):
+            producer.batch_servers.clear()
+            for transport in (producer.transport(place), consumer.transport(place)):
+                _note_calls(transport, calls, monkeypatch)
+            receipts = await producer.send_many([Message("parts", b"%d" % n) for n in range(120)])
+            assert [receipt.offset for receipt in receipts] == list(range(120))
+            got = [message for _ in range(4) for message in await consumer.receive(32, invisible=30)]
+            consumer.batch_servers.clear()
+            await consumer.ack(*got)
+            assert len(got) == 120
+        assert (calls.count("SendMessage"), calls.count("AckMessage")) == (3, 3)
+
+    asyncio.run(talk())
+
+
 def test_our_clients_use_batches_and_tell_what_failed(broker: BrokerProcess) -> None:
     broker.create_topic("batches")
 
@@ -591,13 +629,34 @@ def test_small_messages_that_are_being_stored_count_with_more_than_their_bodies(
     with_harness(step, limits=Limits(longest_poll=0, max_pending_bytes=1500))
 
 
-def test_a_batch_with_a_long_born_host_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("change", "code", "text"),
+    [
+        ({"host": "h" * 256}, v2.MESSAGE_PROPERTIES_TOO_LARGE, "the born host"),
+        ({"group": "g" * 64}, v2.ILLEGAL_MESSAGE_GROUP, "message group"),
+    ],
+)
+def test_a_batch_with_a_long_host_or_group_is_refused_before_each_message_has_a_copy_of_it(
+    change: Any, code: int, text: str
+) -> None:
     async def step(desk: BrokerHarness) -> None:
         batch = batch_of(_many("bare", 100))
-        answer = await desk.service.send_batch(msgspec.structs.replace(batch, host="h" * 256), CALL)
-        assert (answer.code, len(answer.refused)) == (v2.MESSAGE_PROPERTIES_TOO_LARGE, 100)
-        assert "the born host" in answer.text
+        with pytest.raises(StatusError, match=text) as refused:
+            await desk.service.send_batch(msgspec.structs.replace(batch, **change), CALL)
+        assert refused.value.code == code
         assert (await desk.service.send_batch(msgspec.structs.replace(batch, host="h" * 255), CALL)).code == v2.OK
+
+    with_harness(step)
+
+
+def test_of_many_messages_each_second_one_is_refused_and_the_others_keep_their_places() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        bodies = [b"%d" % row if row % 2 else b"" for row in range(1000)]
+        batch = msgspec.structs.replace(batch_of(_many("bare", 1000)), bodies=byte_column(bodies))
+        answer = await desk.service.send_batch(batch, CALL)
+        assert sorted(answer.refused) == list(range(0, 1000, 2))
+        offsets = [offset for row, offset in enumerate(answer.offsets) if row % 2]
+        assert offsets == sorted(set(offsets))
 
     with_harness(step)
 

@@ -14,7 +14,13 @@ import pytest
 
 from millstream.core.address import Address
 from millstream.log import open_store
-from millstream.messaging.broker.handlers.request_decoder import MAX_METADATA, MAX_PLAIN, read_request
+from millstream.messaging.broker.handlers.request_decoder import (
+    MAX_ACKS,
+    MAX_METADATA,
+    MAX_PLAIN,
+    MAX_TELEMETRY,
+    read_request,
+)
 from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.client.batch_codec import from_batch, read_stored, refusals, to_batch
 from millstream.messaging.client.endpoints import parse_endpoints
@@ -128,11 +134,26 @@ def test_a_call_with_too_many_messages_and_properties_of_the_protocol_is_refused
         assert error.value.code == v2.PAYLOAD_TOO_LARGE
 
 
-@pytest.mark.parametrize("name", sorted(set(methods()) - {"SendMessage"}))
+@pytest.mark.parametrize("name", sorted(set(methods()) - {"SendMessage", "Telemetry"}))
 def test_a_call_without_bodies_has_at_most_4_mib(name: str) -> None:
     unknown_field = b"\x82\x7d\x80\x80\x80\x02" + bytes(MAX_PLAIN)
     with pytest.raises(StatusError, match=f"the {name} request has 4,194,310 bytes; the limit is 4,194,304") as error:
         read_request(methods()[name], unknown_field)
+    assert error.value.code == v2.PAYLOAD_TOO_LARGE
+
+
+def test_a_client_may_report_the_stacks_of_many_threads() -> None:
+    report = v2.TelemetryCommand(thread_stack_trace=v2.ThreadStackTrace(thread_stack_trace="x" * 2 * MAX_PLAIN))
+    assert read_request(methods()["Telemetry"], report.SerializeToString()) == report
+    with pytest.raises(StatusError, match="the Telemetry request has 33,554,433 bytes; the limit is 33,554,432 bytes"):
+        read_request(methods()["Telemetry"], bytes(MAX_TELEMETRY + 1))
+
+
+def test_acknowledgements_of_two_bytes_each_are_limited() -> None:
+    empty = b"\x1a\x00"
+    assert len(read_request(methods()["AckMessage"], empty * MAX_ACKS).entries) == MAX_ACKS
+    with pytest.raises(StatusError, match="too many acknowledgements; the limit is 65,536") as error:
+        read_request(methods()["AckMessage"], empty * (MAX_ACKS + 1))
     assert error.value.code == v2.PAYLOAD_TOO_LARGE
 
 
@@ -178,7 +199,7 @@ def test_the_server_answers_a_refused_request_with_its_status() -> None:
         stream = channel.unary_stream(methods()["ReceiveMessage"].path, None, v2.ReceiveMessageResponse.FromString)
         assert [each.status.code async for each in stream(large, metadata=HEADERS)] == [v2.PAYLOAD_TOO_LARGE]
         telemetry = channel.stream_stream(methods()["Telemetry"].path, None, v2.TelemetryCommand.FromString)
-        commands = telemetry(iter([large]), metadata=HEADERS)
+        commands = telemetry(iter([large + bytes(MAX_TELEMETRY)]), metadata=HEADERS)
         assert [each.status.code async for each in commands] == [v2.PAYLOAD_TOO_LARGE]
 
     with_server(step)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.messaging.client.ack_batcher import AckBatcher, Errors
-from millstream.messaging.client.batch_codec import from_batch, refusals
+from millstream.messaging.client.batch_codec import from_batch, parts_of, refusals
 from millstream.messaging.client.client import Client
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import (
@@ -102,17 +102,19 @@ class Consumer(Client):
             raise PartialFailureError(errors, "acknowledged")
 
     async def _ack_each(self, messages: Sequence[Received]) -> Errors:
-        first = messages[0]
-        request = v2.AckMessageRequest(group=self.group_resource(), topic=self.resource(first.topic))
-        for message in messages:
-            request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
-        transport = self.transport(self._server_of(first))
-        response, request_id = await transport.exchange("AckMessage", request, self.options.request_timeout)
-        if len(response.entries) != len(messages):
-            error = status_error(response.status, request_id)
-            text = f"the server returned {len(response.entries):,} results for {len(messages):,} acknowledgements"
-            raise error or ServerFailedError(text, request_id=request_id)
-        return [status_error(entry.status, request_id) for entry in response.entries]
+        first, errors = messages[0], list[ClientError | None]()
+        for part in parts_of(len(messages)):
+            request = v2.AckMessageRequest(group=self.group_resource(), topic=self.resource(first.topic))
+            for message in messages[part]:
+                request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
+            transport = self.transport(self._server_of(first))
+            response, request_id = await transport.exchange("AckMessage", request, self.options.request_timeout)
+            if len(response.entries) != len(request.entries):
+                error = status_error(response.status, request_id)
+                text = f"the server returned {len(response.entries):,} results for {len(messages):,} acknowledgements"
+                raise error or ServerFailedError(text, request_id=request_id)
+            errors += [status_error(entry.status, request_id) for entry in response.entries]
+        return errors
 
     async def _ack_batch(self, messages: Sequence[Received]) -> Errors:
         first = messages[0]

@@ -17,7 +17,7 @@ import msgspec
 from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.messaging.client.backoff import Backoff, read_backoff
-from millstream.messaging.client.batch_codec import read_stored, to_batch
+from millstream.messaging.client.batch_codec import parts_of, read_stored, to_batch
 from millstream.messaging.client.client import Client
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import (
@@ -300,6 +300,17 @@ class Producer(Client):
         return read_stored(answer, ids, queue, request_id)
 
     async def _send_each(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
+        results: list[Receipt | ClientError] = []
+        for part in parts_of(len(messages)):
+            try:
+                results += await self._send_part(queue, messages[part], ids[part], kind)
+            except ClientError as error:
+                if not results:
+                    raise
+                return results + [error] * (len(messages) - len(results))
+        return results
+
+    async def _send_part(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
         born, namespace = self.clock.now(), self.options.namespace
         request = v2.SendMessageRequest(
             messages=[

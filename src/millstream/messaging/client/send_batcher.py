@@ -62,7 +62,7 @@ class SendBatcher:
         """
         limits = self._ordered_limits if message.message_group else self._limits
         batcher = self._batchers.batcher((message.topic, message.message_group), limits)
-        return await batcher.submit(message, size=len(message.body))
+        return await batcher.submit(message, size=_size(message))
 
     async def flush(self) -> None:
         """Send what waits without lingering, and return when all of it has its result."""
@@ -77,3 +77,12 @@ class SendBatcher:
         if len(messages) == 1 or not all(isinstance(each, ClientError) and is_definite(each) for each in results):
             return results
         return [(await self._send([message]))[0] for message in messages]
+
+
+def _size(message: Message) -> int:
+    """The bytes of the body, and the characters of what else a batch has of *message*."""
+    size = len(message.body)
+    if message.properties or message.keys or message.tag:
+        size += len(message.tag) + sum(map(len, message.keys))
+        size += sum(len(name) + len(value) for name, value in message.properties.items())
+    return size

@@ -73,11 +73,19 @@ def check_columns(batch: SendBatchRequest) -> None:
     check_count(ids.count)
 
 
+def check_sender(batch: SendBatchRequest) -> None:
+    """Raise where no message can have the born host or the message group of *batch*. These are checked before each
+    message gets a copy of them."""
+    check_born_host(batch.host)
+    if batch.group:
+        check_message_group(batch.group)
+
+
 def is_uniform(batch: SendBatchRequest) -> bool:
     """Whether all messages of *batch* have the same kinds of headers, and nothing is wrong with any of them.
 
-    Its columns were checked (:func:`check_columns`). Others go the way of single messages, which tells what is wrong
-    with which.
+    It was checked (:func:`check_columns`, :func:`check_sender`). Others go the way of single messages, which tells what
+    is wrong with which.
     """
     count, lengths = batch.ids.count, batch.bodies.lengths
     if not count or not 0 < batch.born <= MAX_BORN or any(batch.properties):
@@ -88,9 +96,6 @@ def is_uniform(batch: SendBatchRequest) -> bool:
         return False
     try:
         _check_ids(batch.ids)
-        check_born_host(batch.host)
-        if batch.group:
-            check_message_group(batch.group)
         for keys in batch.keys:
             check_keys(keys, "")
         for tag in set(batch.tags):

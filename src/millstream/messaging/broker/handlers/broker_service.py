@@ -149,8 +149,10 @@ class BrokerService:
 
     async def ack_batch(self, batch: AckBatchRequest, call: CallContext) -> AckBatchResponse:
         group, topic = _name(batch.group, batch.namespace, call), _name(batch.topic, batch.namespace, call)
-        if not batch.handles.is_valid:
-            raise StatusError(v2.MESSAGE_CORRUPTED, "the request does not contain as many handles as it states")
+        if not batch.handles.is_valid or not all(batch.handles.lengths):
+            raise StatusError(
+                v2.MESSAGE_CORRUPTED, "the request does not contain as many handles as it states, or an empty one"
+            )
         check_count(batch.handles.count)
         held, refused = self._core.check_handles(group, topic, batch.handles)
         if held:

@@ -1,10 +1,11 @@
-"""Decodes requests. One that would take a multiple of its bytes in memory is refused before there is an object for
-each of its parts: an empty property takes one byte in a request, and 72 bytes as an object.
+"""Decodes requests. A large one of very many parts is refused before there is an object for each of them: an empty
+property takes one byte in a request, and 72 bytes as an object.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -19,11 +20,19 @@ from millstream.messaging.protocol.batch_calls import MAX_BATCH, AckBatchRequest
 from millstream.messaging.protocol.descriptor_methods import Method
 
 MAX_PLAIN: Final = 4 << 20
-"""The bytes of a request that sends or acknowledges no batch; below, no request needs more than a few times its size
-for its objects."""
+"""The bytes of a request that sends or acknowledges no batch."""
+
+MAX_TELEMETRY: Final = 32 << 20
+"""The bytes of a command that a client sends: the stacks of its threads can be large."""
 
 MAX_METADATA: Final = 16 << 20
 """The bytes of a request without the bodies (in a batch, also without the ids) of its messages."""
+
+MAX_ACKS: Final = 65_536
+"""The entries of an ``AckMessageRequest``: two bytes can be one, which takes 500 bytes as an object."""
+
+_FEW: Final = MAX_ACKS * 2
+"""The bytes of a request that cannot have so many entries."""
 
 _LENGTH_DELIMITED: Final = 2  # the wire type of bytes, texts and messages
 _MESSAGES: Final = v2.SendMessageRequest.DESCRIPTOR.fields_by_name["messages"].number << 3 | _LENGTH_DELIMITED
@@ -35,12 +44,11 @@ def read_request(method: Method | BatchMethod, data: bytes) -> Any:
 
     Raises PAYLOAD_TOO_LARGE where it has too many bytes or parts, BAD_REQUEST where it cannot be decoded.
     """
-    check = _CHECKS.get(method.request)
-    if check is None and len(data) > MAX_PLAIN:
+    check, limit = _CHECKS.get(method.request), _LIMITS.get(method.request, MAX_PLAIN)
+    if len(data) > limit:
         raise StatusError(
             v2.PAYLOAD_TOO_LARGE,
-            f"the {method.name} request has {len(data):,} bytes; the limit is {MAX_PLAIN:,} bytes: send less in one "
-            "call",
+            f"the {method.name} request has {len(data):,} bytes; the limit is {limit:,} bytes: send less in one call",
         )
     try:
         if check is not None:
@@ -107,6 +115,11 @@ def _check_messages(data: bytes) -> None:
     _check_metadata(len(data) - sum(sizes))
 
 
+def _check_acks(data: bytes) -> None:
+    if len(data) > _FEW and next(itertools.islice(_fields(data, 0, len(data)), MAX_ACKS, None), None):
+        raise _too_large("too many acknowledgements", f"{MAX_ACKS:,}")
+
+
 def _body_bytes(data: bytes) -> Iterator[int]:
     """For each message of the ``SendMessageRequest`` *data* and each of its fields: its bytes if it is the body, else
     0. Raises ValueError where *data* is no such request."""
@@ -121,6 +134,12 @@ _CHECKS: Final[dict[Any, Callable[[bytes], None]]] = {
     SendBatchRequest: _check_send_batch,
     AckBatchRequest: _check_ack_batch,
     v2.SendMessageRequest: _check_messages,
+    v2.AckMessageRequest: _check_acks,
+}
+
+_LIMITS: Final[dict[Any, float]] = {
+    **dict.fromkeys((SendBatchRequest, AckBatchRequest, v2.SendMessageRequest), math.inf),  # gRPC's own limit
+    v2.TelemetryCommand: MAX_TELEMETRY,
 }
 
 

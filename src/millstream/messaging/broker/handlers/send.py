@@ -12,6 +12,7 @@ from millstream.log.encoding.columns import MESSAGE_BYTES
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.batch_codec import (
     check_columns,
+    check_sender,
     is_uniform,
     name_run,
     to_columns,
@@ -74,15 +75,17 @@ class SendHandler:
             except StatusError as error:
                 refused[row] = SendResult(error.code, str(error))
         results = await self._store(topic, stored, names)
-        for row, result in refused.items():  # ascending
-            results.insert(row, result)
-        return results
+        if not refused:
+            return results
+        left = iter(results)
+        return [refused[row] if row in refused else next(left) for row in range(len(messages))]
 
     async def send_batch(self, name: str, batch: SendBatchRequest) -> SendBatchResponse:
         """Like :meth:`send`, of a batch of one of our clients."""
         check_topic_name(name)
         topic = self._core.topic(name)
         check_columns(batch)
+        check_sender(batch)
         size = self._reserve_bytes(len(batch.bodies.data), batch.ids.count)
         try:
             return await self._send_batch(topic, batch)

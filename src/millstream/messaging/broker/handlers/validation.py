@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from millstream.batching.message_events import TICK_SOURCE
 from millstream.core.amounts import format_duration
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.names import enum_name
@@ -238,6 +239,8 @@ def check_born_host(host: str) -> None:
             f"the born host {host[:80]!r}… has {len(host):,} characters; the limit is {MAX_HOST_CHARACTERS}: send the "
             "name or the address of the host",
         )
+    if host == TICK_SOURCE:
+        raise StatusError(v2.BAD_REQUEST, f"the born host {host!r} is reserved: send the name of the host")
     if _CONTROL.search(host):
         raise StatusError(v2.BAD_REQUEST, f"invalid born host {host[:80]!r}: it must not contain control characters")
 
