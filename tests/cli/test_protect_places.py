@@ -30,6 +30,15 @@ def test_places_that_lie_in_one_another_or_are_named_twice_are_refused(desk: Des
     assert not desk.data.exists() and sorted(path.name for path in desk.photos.iterdir()) == ["2013"]
 
 
+def test_both_spellings_of_a_place_that_is_named_twice_are_in_the_error(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    one, two = map(str, desk.disks[:2])
+    places = ["--to", one, "--to", two, "--to", f"{one}/"]
+    assert run(["protect", str(desk.photos), *places, "--data", str(desk.data)]) == 2
+    assert f"--to {one} and --to {one}/ are the same place" in capsysbinary.readouterr().err.decode()
+
+
 @pytest.mark.parametrize("scheme", ["cas", "folder"])
 def test_a_store_that_cannot_hold_copies_is_refused_before_anything_is_written(desk: Desk, scheme: str) -> None:
     copy = desk.photos / "copy"

@@ -78,7 +78,7 @@ def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "g  dead after 4 attempts; waits 1 s, 1 min\n"
     for wrong, text in (
         ((), "give --max-attempts N"), (("--backoff", "soon"), "invalid duration"),
-        (("--backoff", "13h"), "more than 0 and at most 12h, not 13 h"), (("--max-attempts", "0"), "1<=x<=1000"),
+        (("--backoff", "13h"), "more than 0 and at most 12 h, not 13 h"), (("--max-attempts", "0"), "1<=x<=1000"),
     ):  # fmt: skip
         assert run(["group", "configure", "g", *wrong, *data]) == 2
         assert text in capsys.readouterr().err
@@ -89,7 +89,7 @@ def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFi
     [
         ("max_attempts = 0", "set a value, or remove the setting"),
         ("max_attempts = 1001", "max_attempts must be 1 to 1,000, not 1,001"),
-        ('backoff = ["0s"]', "each duration must be more than 0 and at most 12h"),
+        ('backoff = ["0s"]', "each duration must be more than 0 and at most 12 h"),
         ('backoff = ["1s", "x"]', r"invalid duration 'x'"),
     ],
 )

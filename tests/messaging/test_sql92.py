@@ -69,6 +69,7 @@ def test_what_is_no_condition_is_refused(condition: str) -> None:
     [
         ("(a = 1 b", "'\\)' is missing before 'b'"),
         ("(a = 1", "'\\)' is missing at the end"),
+        (" " * 5000, "it has 5,000 characters; the limit is 4,096: shorten it"),
         ("a = 1 b = 2", "unexpected 'b' after a condition: combine conditions with AND or OR"),
     ],
 )

@@ -65,6 +65,20 @@ class TestAuditedStore(StoreConformance):
         return AuditedStore(MemoryStore(), AuditOutbox(engine(folder)), "1")
 
 
+def test_a_damaged_access_list_is_replaced_with_its_event(outbox: AuditOutbox, tmp_path: Path) -> None:
+    store = audited(outbox, LocalStore(tmp_path / "store"))
+    store.create_space("s")
+    store.set_space_acls("s", {"ann": SpaceAccess.READ})
+    record = tmp_path / "store" / ".millstream" / "spaces" / "s.json"
+    record.write_bytes(b"damaged")
+    cut = outbox.begin(store.event(AuditAction.SET_SPACE_ACLS, "s", acls={"bob": "read"}), had_space=True)
+    store.set_space_acls("s", {"ann": SpaceAccess.READ})
+    assert store.space_acls("s") == {"ann": SpaceAccess.READ}
+    seen = events(outbox)
+    assert [event.acls for event in seen if event.action == AuditAction.SET_SPACE_ACLS] == [{"ann": "read"}] * 2
+    assert cut.event.number not in {event.number for event in seen}
+
+
 def test_every_change_has_its_event_with_its_fields(outbox: AuditOutbox) -> None:
     store = audited(outbox)
     store.put("s", "a", io.BytesIO(b"grain"), mimetype="text/plain", properties={"p": "1"})

@@ -21,7 +21,9 @@ from millstream.stores import (
     Checksum,
     ChecksumMismatchError,
     ChecksumOrigin,
+    DamagedRecordError,
     ItemNotFoundError,
+    SpaceAccess,
     StoreError,
     StoreInputError,
     StoreUnavailableError,
@@ -248,6 +250,17 @@ def test_provider_sums_count_only_where_they_are_of_the_whole_object(moto: S3Ser
     store.create_space("space")
     info = store.put("space", "item", io.BytesIO(DATA))
     assert info.checksums == (Checksum("sha256", SHA256, ChecksumOrigin.USER),)
+
+
+def test_a_damaged_access_list_says_how_it_is_replaced_and_is(moto: S3Server) -> None:
+    store = moto.new_store()
+    store.create_space("space")
+    key = f"{parse_address(store.url).prefix}space/"
+    moto.client.put_object(Bucket=moto.address.bucket, Key=key, Body=b"damaged")
+    with pytest.raises(DamagedRecordError, match=r"contains no access list .*acl STORE SPACE --replace --set"):
+        store.space_acls("space")
+    store.set_space_acls("space", {"ann": SpaceAccess.READ})
+    assert store.space_acls("space") == {"ann": SpaceAccess.READ}
 
 
 def test_a_missing_bucket_is_no_missing_item(swift: S3Server) -> None:

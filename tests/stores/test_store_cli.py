@@ -66,7 +66,25 @@ def test_items_are_copied_and_access_lists_kept(
     assert run(["store", "acl", url, "space", "--unset", "ann", "--json"]) == 0
     assert capfdbinary.readouterr().out == b'ann: write\ngroup-all: read\n{"group-all":"read"}\n'
     assert run(["store", "acl", url, "space", "--set", "ann=own"]) == 2
+    assert run(["store", "acl", url, "space", "--replace", "--unset", "ann"]) == 2
+    assert b"--replace and --unset cannot be combined" in capfdbinary.readouterr().err
+    assert run(["store", "acl", url, "space", "--replace"]) == run(["store", "acl", url, "space"]) == 0
+    assert capfdbinary.readouterr().out == b""
     assert run(["store", "list", "unknown"]) == 3
+
+
+def test_a_damaged_access_list_is_replaced_by_the_command_that_the_error_names(
+    tmp_path: Path, url: str, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    run(["store", "put", url, "space", str(folder / "a.txt"), "--create"])
+    run(["store", "acl", url, "space", "--set", "ann=write"])
+    flip_bit(tmp_path / "store" / ".millstream" / "spaces" / "space.json")
+    capfdbinary.readouterr()
+    assert run(["store", "acl", url, "space", "--set", "bob=read"]) == 1
+    assert b"millstream store acl STORE SPACE --replace --set NAME=ACCESS" in capfdbinary.readouterr().err
+    assert run(["store", "acl", url, "space", "--replace", "--set", "bob=read"]) == 0
+    assert run(["store", "acl", url, "space"]) == 0
+    assert capfdbinary.readouterr().out == b"bob: read\nbob: read\n"
 
 
 def test_properties_are_set_shown_and_removed(

@@ -103,8 +103,12 @@ def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[
         ) from error
     destinations = [_destination_url(one) for one in to]
     same = [_same(one) for one in destinations]
-    if twice := [to[number] for number, one in enumerate(same) if one in same[:number]]:
-        raise SetupError(f"--to names {twice[0]} twice, which would make a single copy: name two places")
+    for number, one in enumerate(same):
+        if (first := same.index(one)) < number:
+            raise SetupError(
+                f"--to {to[first]} and --to {to[number]} are the same place, which would hold only one copy: give each "
+                "--to a different place"
+            )
     name = check_space(found[0])
     if is_system(name):
         raise SetupError(f"space name {name!r} is reserved for the system: choose another name with --space")

@@ -235,19 +235,31 @@ def cp(
     "--set", "pairs", multiple=True, metavar="NAME=ACCESS", help="Give NAME the access read or write; repeatable."
 )
 @click.option("--unset", "names", multiple=True, metavar="NAME", help="Remove NAME from the list; repeatable.")
+@click.option("--replace", is_flag=True, help="Replace the whole list, even a damaged one, by the entries of --set.")
 @json_option
 @data_options
 def acl(
-    settings: Settings, store_name: str, space: str, pairs: tuple[str, ...], names: tuple[str, ...], as_json: bool
+    settings: Settings,
+    store_name: str,
+    space: str,
+    pairs: tuple[str, ...],
+    names: tuple[str, ...],
+    replace: bool,
+    as_json: bool,
 ) -> None:
     """Show or change who may read and write SPACE. NAME is a user, or group-NAME for a group.
 
     After a change, the new list is printed. The list is kept for the repository in front of the store; the store itself
     does not enforce it.
     """
-    opened = open_named_store(settings, store_name, reads=not (pairs or names))
-    acls = dict(opened.space_acls(space))
-    if pairs or names:
+    if replace and names:
+        raise InputError(
+            "--replace and --unset cannot be combined: with --replace, give only the entries to keep, with --set"
+        )
+    changes = bool(pairs or names or replace)
+    opened = open_named_store(settings, store_name, reads=not changes)
+    acls = {} if replace else dict(opened.space_acls(space))
+    if changes:
         acls = {name: access for name, access in acls.items() if name not in names} | _accesses(pairs)
         opened.set_space_acls(space, acls)
     if as_json:

@@ -109,11 +109,21 @@ class ContentTooLargeError(StoreInputError):
 
 
 class DamagedRecordError(StoreError):
-    """The provider's record of a content item (its checksum and properties) is damaged; ``record`` names it."""
+    """The provider's record of an item (its checksum and properties) or of a space (its access list) is damaged;
+    ``record`` names it."""
 
     def __init__(self, message: str, record: str = "") -> None:
         super().__init__(message)
         self.record = record
+
+
+def damaged_acls(damage: str, record: str) -> DamagedRecordError:
+    """The error of an access list whose *record* has this *damage*; only a whole new list can replace it."""
+    return DamagedRecordError(
+        f"{damage}: write the whole access list again with `millstream store acl STORE SPACE --replace --set "
+        "NAME=ACCESS`",
+        record,
+    )
 
 
 class ChecksumOrigin(enum.StrEnum):
@@ -226,12 +236,15 @@ class Store(Protocol):
     def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         """The access list of the space, by name of a user or, as ``group-NAME``, of a group. Kept, not enforced.
 
-        Raises :class:`SpaceNotFoundError`.
+        Raises :class:`SpaceNotFoundError`, and :class:`DamagedRecordError` where the record of the list is damaged.
         """
         ...
 
     def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
-        """Replace the access list of the space. Raises :class:`StoreRefusedError` where the provider keeps none."""
+        """Replace the access list of the space, also a damaged one.
+
+        Raises :class:`StoreRefusedError` where the provider keeps none.
+        """
         ...
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:

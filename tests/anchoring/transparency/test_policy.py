@@ -109,7 +109,8 @@ def test_a_ledger_that_the_policy_does_not_name_is_not_trusted() -> None:
         ("witness A {x1}\ngroup G any A none\nquorum G", "unknown witness or group 'none'"),
         ("group G any A\nwitness A {x1}\nquorum G", "line 1 .*unknown witness or group 'A'"),
         ("trust {log}\nquorum none", "unknown keyword 'trust'"),
-        ("log {log}\r\nquorum none", "control character"),
+        ("log {log}\r\nquorum none", "line 1 .*control character 0x0d: save the file with LF line ends"),
+        ("log {log}\nquorum\x00 none", "line 2 .*control character 0x00: remove it"),
         ("log {x1}\nquorum none", "line 1 .*is the key of a witness"),
     ],
 )  # fmt: skip

@@ -120,7 +120,7 @@ class LedgerKeys:
                 raise LedgerKeyError(
                     f"the ledger {self.ledger} already has {MAX_SIGNING_KEYS} signing keys: wait until the overlap of "
                     f"an earlier rotation ends (`millstream anchor key show --ledger {self.ledger}` prints its end), "
-                    "or rotate with --overlap 0s"
+                    "or rotate with --overlap 0s, which ends the overlap of all earlier keys at once"
                 )
             before = tuple(
                 StoredKey(each.private_key, until if each.until is None else min(each.until, until))

@@ -159,8 +159,10 @@ def parse_policy(data: bytes, what: str = "the trust policy") -> TrustPolicy:
     """The policy in *data*, which errors call *what*. Raises :class:`TrustPolicyError` with the line that is wrong."""
     if len(data) > MAX_POLICY_BYTES:
         raise TrustPolicyError(f"{what} has more than {MAX_POLICY_BYTES:,} bytes, the limit: shorten the policy")
-    if _FORBIDDEN.search(data):
-        raise TrustPolicyError(f"{what} contains a control character other than tab and newline: remove the character")
+    if forbidden := _FORBIDDEN.search(data):
+        place, character = data.count(b"\n", 0, forbidden.start()) + 1, forbidden[0][0]
+        advice = "save the file with LF line ends" if character == ord("\r") else "remove it"
+        raise TrustPolicyError(f"line {place} of {what} contains the control character 0x{character:02x}: {advice}")
     reader = _PolicyReader()
     for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
         words = _WORDS.findall(line)

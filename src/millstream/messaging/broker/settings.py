@@ -35,7 +35,8 @@ def check_retries(max_attempts: int, backoff: Sequence[int], where: str = "") ->
         raise RetryRuleError(f"{where}backoff must have at most {_MOST_PAUSES} durations, not {len(backoff):,}")
     if wrong := [pause for pause in backoff if not 0 < pause <= _LONGEST_PAUSE]:
         raise RetryRuleError(
-            f"{where}backoff: each duration must be more than 0 and at most 12h, not {format_duration(wrong[0])}"
+            f"{where}backoff: each duration must be more than 0 and at most {format_duration(_LONGEST_PAUSE)}, not "
+            f"{format_duration(wrong[0])}"
         )
 
 

@@ -73,7 +73,7 @@ class AuditedStore(StoreWrapper):
     def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
         kept = check_acls(acls)
         with self._changing(AuditAction.SET_SPACE_ACLS, space, acls=kept) as (event, seen):
-            if dict(self.store.space_acls(space)) != kept:
+            if self._space_acls(space) != kept:
                 intent = self.outbox.begin(event, had_space=True, seen=seen)
                 self._change(intent, lambda _: self.store.set_space_acls(space, kept))
 
@@ -193,7 +193,7 @@ class AuditedStore(StoreWrapper):
         if event.content_id:
             happened = self._item_changed(event, intent.item)
         elif event.action == AuditAction.SET_SPACE_ACLS:
-            acls_set = self.store.has_space(event.space) and dict(self.store.space_acls(event.space)) == event.acls
+            acls_set = self.store.has_space(event.space) and self._space_acls(event.space) == event.acls
             happened = event if acls_set else None
         else:
             happened = event if self.store.has_space(event.space) != intent.had_space else None
@@ -262,6 +262,13 @@ class AuditedStore(StoreWrapper):
         """The item before a change; None where there is none, or its record is damaged, which the change replaces."""
         try:
             return self.store.info(space, content_id) if required else self._look(space, content_id)
+        except DamagedRecordError:
+            return None
+
+    def _space_acls(self, space: str) -> dict[str, SpaceAccess] | None:
+        """The access list of the space; None where its record is damaged, which a change replaces."""
+        try:
+            return dict(self.store.space_acls(space))
         except DamagedRecordError:
             return None
 

@@ -13,7 +13,7 @@ import msgspec
 from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.stores.folders import make_folder, open_plain
-from millstream.stores.protocol import DamagedRecordError, SpaceAccess
+from millstream.stores.protocol import DamagedRecordError, SpaceAccess, damaged_acls
 
 
 class SpaceFiles:
@@ -26,7 +26,7 @@ class SpaceFiles:
         self._root, self._names = root, names
 
     def read(self, spelled: str) -> dict[str, SpaceAccess]:
-        """The access list of a space; empty where none was ever set."""
+        """The access list of a space; empty where none was ever set. Raises :class:`DamagedRecordError`."""
         path = self._path(spelled)
         try:
             with open_plain(path) as file:
@@ -36,10 +36,7 @@ class SpaceFiles:
                 raise DamagedRecordError(f"{path} is not a regular file: move this entry away", str(path)) from error
             return {}
         if rest.strip() != hashlib.sha256(line).hexdigest().encode("ascii"):
-            raise DamagedRecordError(
-                f"{self._path(spelled)} is damaged (its checksum does not match): set the access list again",
-                str(self._path(spelled)),
-            )
+            raise damaged_acls(f"{path} is damaged (its checksum does not match)", str(path))
         return msgspec.json.decode(line, type=prepared(dict[str, dict[str, SpaceAccess]]))["acls"]
 
     def write(self, spelled: str, acls: Mapping[str, SpaceAccess]) -> None:

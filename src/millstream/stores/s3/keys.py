@@ -8,7 +8,7 @@ import msgspec
 
 from millstream.core.decoding import prepared
 from millstream.stores.names import check_content_id, check_space
-from millstream.stores.protocol import ContentIdTooLongError, SpaceAccess, StoreError, StoreInputError
+from millstream.stores.protocol import ContentIdTooLongError, SpaceAccess, StoreInputError, damaged_acls
 from millstream.stores.s3.limits import MAX_KEY_BYTES
 
 MAX_MARKER_BYTES = 1024 * 1024
@@ -54,13 +54,11 @@ class _Marker(msgspec.Struct, frozen=True):
 
 
 def read_marker(data: bytes, where: str) -> dict[str, SpaceAccess]:
-    """The access list in *data*. Raises :class:`StoreError` that names *where* for anything else."""
+    """The access list in *data*. Raises :class:`DamagedRecordError` that names *where* for others."""
     try:
         return msgspec.json.decode(data, type=prepared(_Marker)).acls if data else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreError(
-            f"the marker object of {where} contains no access list ({error}): set the access list again"
-        ) from error
+        raise damaged_acls(f"the marker object of {where} contains no access list ({error})", where) from error
 
 
 def write_marker(acls: Mapping[str, SpaceAccess]) -> bytes:

@@ -38,7 +38,7 @@ _TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
 def compile_condition(expression: str) -> Callable[[Properties], bool]:
     """The test that *expression* stands for. Raises ILLEGAL_FILTER_EXPRESSION that says where it is wrong."""
     if len(expression) > _LONGEST:
-        raise _wrong(f"longer than {_LONGEST:,} characters, the limit")
+        raise _wrong(f"it has {len(expression):,} characters; the limit is {_LONGEST:,}: shorten it")
     parser = _Parser(_tokens(expression))
     condition = parser.disjunction(0)
     parser.end()
