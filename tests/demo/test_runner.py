@@ -148,19 +148,23 @@ def test_files_are_copied_before_anything_is_anchored_and_once(tmp_path: Path) -
         assert node.queues.open(QueueName.DUPLICATION_LOW).depth().open == 0
 
 
-def test_copies_end_early_once_the_run_is_closing(tmp_path: Path) -> None:
+def test_copies_that_others_hold_do_not_delay_the_end_of_a_run(tmp_path: Path) -> None:
     urls = {name: f"file://{{data}}/stores/{name}" for name in copies.COPIES} | {copies.PRIMARY: PRIMARY_URL}
     settings = Settings(data=str(tmp_path), stores={name: StoreSettings(url) for name, url in urls.items()})
     with Node.open(settings, create=True) as node:
         demo_run = DemoRun(node, cast(Any, None), tmp_path, PlainProgress())
         store = node.stores.providers[copies.PRIMARY]
-        store.create_space(copies.FILES_SPACE)
-        for number in range(300):
-            store.put(copies.FILES_SPACE, f"{number}", io.BytesIO(b"%d" % number))
-        demo_run.closing.set()
-        copies.copy_files(demo_run)
-        left = node.queues.open(QueueName.DUPLICATION_LOW).depth().open
-        assert 0 < left < 600
+        for space in copies.SPACES:
+            store.create_space(space)
+        store.put(copies.FILES_SPACE, "os.py", io.BytesIO(b"import sys"))
+        queue = node.queues.open(QueueName.DUPLICATION_LOW)
+        queue.put([b"a task of a process that was killed"])
+        (held,) = queue.lease(1, visibility=3600)
+        demo_run.begin("duplicate", lambda: copies.copy_files(demo_run))
+        demo_run.close()
+        demo_run.await_lead("duplicate")
+        assert queue.depth().leased == 1
+        queue.nack(held)
 
 
 def test_a_run_that_is_cut_short_does_not_put_the_rest_of_the_files(demo_run: DemoRun) -> None:

@@ -20,8 +20,8 @@ from millstream.mill.reports.archive import reports_of, verify_chain
 from millstream.node import Node
 from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.result_parts import SETTING
 from millstream.pipeline.session import SparkOptions
+from millstream.pipeline.settings import RESULTS_SETTING
 from millstream.settings import Settings, load_settings
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
@@ -41,9 +41,9 @@ def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
 
     @contextlib.contextmanager
     def shared(part: SparkPart, **_options: bool) -> Iterator[SparkSession]:
-        spark.conf.set(SETTING, part.options.results)
+        spark.conf.set(RESULTS_SETTING, part.options.results)
         yield spark
-        spark.conf.unset(SETTING)
+        spark.conf.unset(RESULTS_SETTING)
 
     monkeypatch.setattr(SparkPart, "session", shared)
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:

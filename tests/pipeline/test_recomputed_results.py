@@ -19,7 +19,7 @@ import millstream.node
 from millstream.log import LogSpec, Message, open_store
 from millstream.mill.manifest import ManifestEvent
 from millstream.node.spark import SparkPart
-from millstream.pipeline.result_parts import SETTING
+from millstream.pipeline.settings import RESULTS_SETTING
 from millstream.settings import load_settings
 from suite.sizes import sized
 from support.commands import run_command
@@ -48,9 +48,9 @@ def in_tests_session(spark: SparkSession) -> Iterator[None]:
 
     @contextlib.contextmanager
     def shared(part: SparkPart, **_options: bool) -> Iterator[SparkSession]:
-        spark.conf.set(SETTING, part.options.results)
+        spark.conf.set(RESULTS_SETTING, part.options.results)
         yield spark
-        spark.conf.unset(SETTING)
+        spark.conf.unset(RESULTS_SETTING)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SparkPart, "session", shared)

@@ -27,7 +27,6 @@ from millstream.pipeline.jobs.report import run_report
 from millstream.pipeline.output.job_folder import JobFolder, parquet_rows, remove_old_jobs
 from millstream.pipeline.output.shared_output import write_output
 from millstream.pipeline.result_parts import (
-    SETTING,
     SPACE,
     FolderTable,
     ParquetLayout,
@@ -43,6 +42,7 @@ from millstream.pipeline.result_parts import (
     store_part,
 )
 from millstream.pipeline.schema import open_parquet, read_parquet
+from millstream.pipeline.settings import RESULTS_SETTING
 from millstream.settings import Settings
 from millstream.stores import all_entries, open_provider
 
@@ -63,9 +63,9 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def by_url(spark: SparkSession, url: str) -> Iterator[SparkSession]:
-    spark.conf.set(SETTING, url)
+    spark.conf.set(RESULTS_SETTING, url)
     yield spark
-    spark.conf.unset(SETTING)
+    spark.conf.unset(RESULTS_SETTING)
 
 
 def put(table: StoredTable, name: str, rows: pa.RecordBatch, layout: ParquetLayout | None = None) -> ResultPart:
@@ -209,7 +209,7 @@ def test_batches_at_a_url_are_those_of_a_folder(
     run = partial(run_batch, by_url, log="untidy", rules=rules)
     at_url = run(jobs=tmp_path / "jobs", store_url=log_url)
     assert run(jobs=tmp_path / "jobs", store_url=log_url).reused
-    by_url.conf.unset(SETTING)
+    by_url.conf.unset(RESULTS_SETTING)
     in_folder = run(jobs=tmp_path / "other", store_url=log_url)
     assert list(at_url.data.glob("*.parquet")) == []
     assert list(at_url.batches()) == list(in_folder.batches())
@@ -243,10 +243,10 @@ def test_a_sweep_and_copies_at_a_url_are_those_of_a_folder(by_url: SparkSession,
         found.append([(space.report.store, space.report.result, space.report.checked) for space in judged.spaces()])
         assert sweep.record.counts["bins"] > 5
         assert list(jobs.rglob("bin-*.parquet" if jobs.name == "jobs" else "parts.json")) == []
-        by_url.conf.unset(SETTING)
+        by_url.conf.unset(RESULTS_SETTING)
     assert found[0] == found[1] == [("a", "SUCCESS", 40)]
     assert objects(url) == listed_parts(tmp_path / "jobs")
-    by_url.conf.set(SETTING, url)
+    by_url.conf.set(RESULTS_SETTING, url)
     pair = Pair("a", "b")
     planned = plan_duplication(by_url, tmp_path / "jobs", "run", stores, manifest, pair=pair, space="docs")
     copied = copy_missing(by_url, planned, stores, manifest, bin_bytes=10_000)

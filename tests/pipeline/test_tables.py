@@ -26,8 +26,8 @@ from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.batch import BatchJob, hand_over, run_batch
 from millstream.pipeline.jobs.integrity import run_integrity
 from millstream.pipeline.jobs.report import run_report
-from millstream.pipeline.result_parts import SETTING
 from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.settings import RESULTS_SETTING
 from millstream.settings import AnchoringSettings, LogSettings, Settings
 from millstream.stores import LocalStore
 from millstream.testing.swift import ENVIRONMENT
@@ -78,12 +78,12 @@ def test_the_recipes_of_the_page_run_on_results_of_jobs_at_a_url(
     jobs = tmp_path / "jobs"
     for name, value in ENVIRONMENT.items():
         monkeypatch.setitem(spark.sparkContext.environment, name, value)
-    spark.conf.set(SETTING, swift.new_url())
+    spark.conf.set(RESULTS_SETTING, swift.new_url())
     try:
         job = run_batch(spark, jobs, log_url, "weather", RULES)
         sweep(spark, tmp_path, jobs)
     finally:
-        spark.conf.unset(SETTING)  # tables say by themselves where their rows are
+        spark.conf.unset(RESULTS_SETTING)  # tables say by themselves where their rows are
     assert list(jobs.rglob("part-*.parquet")) == []
     settings = Settings(
         data=str(tmp_path / "node"), log=LogSettings(store=log_url), anchoring=AnchoringSettings(cas=swift.new_url())

@@ -23,6 +23,7 @@ from millstream.demo.stages.copies import COPIES, PRIMARY
 from millstream.demo.summary import Summary, print_summary, write_page
 from millstream.demo.userfile import UserRecords, read_records
 from millstream.node import Node
+from millstream.pipeline.gateway import spark_home
 from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, StoreSettings
 from millstream.stores import hash_stream
 
@@ -72,6 +73,7 @@ def demo(
     purpose, found and repaired; one message is proven. The data stays in its folder. An interrupted run resumes with
     the same command.
     """
+    spark_home()  # says that PySpark is missing before anything is made
     records = read_records(path, limit) if path else None
     delivery = DeliveryModel(settings.batching.max_delay, late, twice, seed)
     plan = DemoPlan(

@@ -59,6 +59,7 @@ class DemoRun(ClosesOnExit):
         self.closing = Event()
         self._resources = contextlib.ExitStack()
         self._ahead: dict[str, Future[float]] = {}
+        self._stops: list[Callable[[], None]] = []
         self._spark: Any = None
 
     def close(self) -> None:
@@ -67,8 +68,16 @@ class DemoRun(ClosesOnExit):
         A session of Spark that is still starting is not waited for, so that Ctrl-C is quick: it ends with this process.
         """
         self.closing.set()
+        for stop in self._stops:
+            stop()
         wait(future for name, future in self._ahead.items() if name != SPARK)
         self._resources.close()
+
+    def stop_at_close(self, stop: Callable[[], None]) -> None:
+        """Call *stop* when the run closes; at once if it does already."""
+        self._stops.append(stop)
+        if self.closing.is_set():
+            stop()
 
     def facts(self, stage: str) -> Mapping[str, Any]:
         """The facts of the earlier stage *stage*."""
@@ -155,8 +164,11 @@ def run_stages(stages: Sequence[Stage], demo_run: DemoRun, reporter: ProgressRep
 
 def _await_spark(demo_run: DemoRun, reporter: ProgressReporter) -> StageMetrics:
     reporter.begin("start Spark")
+    # This takes a second, and is done while Java starts. The first module is the one that the thread which starts Spark
+    # imports: whoever is second waits for it, while PySpark, imported by two threads at once, fails.
+    import millstream.pipeline.gateway_connection
     import millstream.pipeline.jobs.batch
-    import millstream.pipeline.jobs.report  # noqa: F401  (this takes a second: it is done while Java starts)
+    import millstream.pipeline.jobs.report  # noqa: F401
 
     lead = demo_run.await_lead(SPARK)
     figures = StageMetrics(SPARK, "start Spark", round(lead.seconds, 3), {}, beside=round(lead.beside, 3))

@@ -92,10 +92,9 @@ def _work(demo_run: DemoRun, queue: WorkQueue, step: Callable[[int, int], None])
 
     def tell(tally: WorkTally) -> None:
         step(tally.done, planned)
-        if demo_run.closing.is_set():
-            workers.stop()
 
     workers = demo_run.node.mill.workers(QueueName.DUPLICATION_LOW, on_progress=tell)
+    demo_run.stop_at_close(workers.stop)
     workers.run_until_drained()
     if queue.depth().dead:
         cause = queue.dead(limit=1)[0].cause
