@@ -15,7 +15,11 @@ from millstream.log.upkeep.rules import LogRule
 
 
 class NerveSettings(Section, frozen=True):
-    """A queue in the nerve layout: where each of its ``hosts`` keeps it (see docs/formats/nerve-layout.md)."""
+    """The queue NAME in the nerve layout (docs/formats/nerve-layout.md), and the account for its databases.
+
+    Each table ``hosts."HOST"`` has ``dbname`` (required), ``port`` (3306), ``table_parallelism`` (4),
+    ``pointers_parallelism`` (1) and ``max_rps_per_thread`` (0: unlimited).
+    """
 
     hosts: Mapping[str, Mapping[str, int | str]]
     user: str = "root"

@@ -164,6 +164,11 @@ def test_published_checkpoints_get_their_cosignatures_and_keep_them(node: Cosign
     assert node.command("anchor", "checkpoint").code == 0
     assert (tiles / "checkpoint").read_bytes() == cosigned, "a process that knows nothing of them keeps them"
     node.stop("A", "B")
+    shutil.rmtree(tiles)
+    assert node.command("anchor", "checkpoint").code == 0
+    assert not (tiles / "checkpoint.cosigned").exists()
+    assert node.cosign("--wait", "0s")[0] == 0
+    assert (tiles / "checkpoint").read_bytes() == (tiles / "checkpoint.cosigned").read_bytes() == cosigned
     node.anchor()
     node.cosign("--wait", "0s")
     newest = check_checkpoint((tiles / "checkpoint").read_bytes(), parse_policy(node.ledger_only_policy)).checkpoint
