@@ -347,6 +347,38 @@ def test_a_process_of_mill_work_is_a_member_whose_settings_are_compared(make_mem
     assert [one.id for one in table.alive()] == [member.id]
 
 
+def test_workers_count_lost_workers_where_nothing_else_runs(make_members: MakeMembers) -> None:
+    working = make_members("a")
+    table, killed = working.table, working.membership({}, {})
+    clock = table.clock
+    assert isinstance(clock, VirtualClock)
+    killed.join()
+    clock.advance(table.seconds + 1)
+    with working.joined_worker(["repair"]):
+        assert table.find(killed.id).lost, "as one starts"
+        (worker,) = table.alive()
+        killed.join()
+        clock.advance(table.seconds)
+
+        def is_lost() -> bool:
+            clock.advance(table.seconds / RENEWALS)
+            return table.find(killed.id).lost
+
+        assert until(is_lost, "as one joins again")
+        assert worker.id not in [one.id for one in table.alive()]
+
+
+def test_a_member_ends_without_an_error_while_the_database_does_not_answer(
+    tmp_path: Path, make_members: MakeMembers, caplog: pytest.LogCaptureFixture
+) -> None:
+    members, database = make_members("a"), tmp_path / "node.db"
+    with members.joined_worker(["repair"]):
+        members.table.database.engine.dispose()
+        database.rename(tmp_path / "kept.db")
+        database.mkdir()  # so that it cannot be opened
+    assert "could not leave: the database" in caplog.text
+
+
 def test_a_task_can_be_done_by_a_member_that_has_all_its_stores_and_works_on_its_queue(
     make_members: MakeMembers,
 ) -> None:

@@ -100,12 +100,13 @@ class MemberTable:
                 connection.execute(sa.update(t.leases).where(held).values(until=0, unowned_since=ran))
             return ids
 
-        with self.database.engine.connect() as connection:  # there are none, nearly always: without a lock
-            found = sa.select(t.members.c.id).where(
-                t.members.c.ended.is_(None), condition(self.database.now(connection))
+        def one(connection: sa.Connection, now: int) -> str | None:
+            return connection.scalar(
+                sa.select(t.members.c.id).where(t.members.c.ended.is_(None), condition(now)).limit(1)
             )
-            if connection.scalar(found.limit(1)) is None:
-                return []
+
+        if self.database.read(one) is None:  # nearly always: without a lock
+            return []
         return self.database.write(transaction)
 
     def drain(self, member: str, *, draining: bool) -> None:

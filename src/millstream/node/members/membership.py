@@ -174,6 +174,7 @@ class Membership:
                 if self._rejoins and not alive:
                     self.join()
                     _log.warning("this process was counted as lost (%s), and joined again as %s", member, self.id)
+                    self.end_lost()
                     continue
             except Exception as error:  # the database comes back; until then the own clock says what is lost
                 _log.warning("the member %s could not renew its lease: %s", member, error)

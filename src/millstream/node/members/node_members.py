@@ -87,6 +87,7 @@ class NodeMembers:
         membership = Membership(self.table, details, rejoins=True)
         membership.join()
         with membership:
+            membership.end_lost()  # no other process does that where the node has only workers
             _log.info("this process is the member %s of the node", membership.id)
             yield
 
