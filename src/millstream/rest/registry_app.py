@@ -49,7 +49,7 @@ _TEXTS = {
     413: "The body is too large; it is not read",
     415: "The content type is not application/json (bulk: application/jsonl) in UTF-8",
     429: "Too many open operations; see Retry-After",
-    503: "The database does not answer; see Retry-After",
+    503: "The database does not answer, or too many other operations failed; see Retry-After",
 }
 _SUBMIT_ERRORS, _READ_ERRORS = (400, 408, 409, 413, 415, 429, 503), (400, 404, 503)
 endpoints = EndpointRegistry()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from millstream.anchoring.registry import (
     TooManyOpenError,
     operation_intake,
 )
+from millstream.anchoring.registry.operation_intake import _PendingSubmissions
 from millstream.anchoring.sidetree import RequestError
 from millstream.core.canonical import canonical_json
 from millstream.core.sql import current_patience, patience_within, waiting_with
@@ -186,6 +187,56 @@ def test_after_some_faults_the_rest_of_a_group_is_not_tried(sqlite_fleet: Any) -
     results = registry.acceptance.submit_many([request_of(DidOwner(f"all{n}").create) for n in range(64)])
     assert {result.code for result in results} == {"internal"}
     assert len(tries) < 30
+
+
+def test_many_faults_of_one_caller_do_not_decide_for_the_others(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    many, others = [DidOwner(f"many{n}") for n in range(20)], [DidOwner(f"other{n}") for n in range(3)]
+    failing = ", ".join(f"'{person.suffix}'" for person in many)
+    sqlite_fleet.sql(
+        "CREATE TRIGGER fault BEFORE INSERT ON registry_operations "
+        f"WHEN NEW.suffix IN ({failing}) BEGIN SELECT RAISE(ABORT, 'a fault'); END"
+    )
+    sent = [[request_of(person.create) for person in people] for people in (many, others[:1], many, others[1:])]
+    groups = [
+        _PendingSubmissions([registry.acceptance.check(one) for one in some], current_patience()) for some in sent
+    ]
+    tries = list[object]()
+    sa.event.listen(sqlite_fleet.engine, "rollback", tries.append)
+    registry.acceptance._take(groups)
+    codes = [[result.code for result in group.future.result()] for group in groups]
+    assert codes == [["internal"] * 20, [None], ["internal"] * 20, [None, None]]
+    assert len(tries) < 40
+
+
+def test_a_group_that_was_refused_as_a_whole_does_not_ask_the_database(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    person = DidOwner("beside an empty group")
+    sqlite_fleet.sql(
+        "CREATE TRIGGER fault BEFORE INSERT ON registry_operations BEGIN SELECT RAISE(ABORT, 'a fault'); END"
+    )
+    judge = registry.acceptance._judge = _CountingJudge()
+    groups = [
+        _PendingSubmissions([registry.acceptance.check(request)], current_patience())
+        for request in (b"{", request_of(person.create))
+    ]
+    registry.acceptance._take(groups)
+    assert [[result.code for result in group.future.result()] for group in groups] == [["not_json"], ["internal"]]
+    assert 0 not in judge.sizes
+
+
+class _CountingJudge:
+    """Refuses nothing, and keeps how many operations it was asked about at a time."""
+
+    def __init__(self) -> None:
+        self.sizes = list[int]()
+
+    def refusals(self, operations: Sequence[Any]) -> Sequence[None]:
+        self.sizes.append(len(operations))
+        return [None] * len(operations)
+
+    def accepted(self, operations: Iterable[Any]) -> None:
+        pass
 
 
 def test_operations_between_many_that_fail_are_taken(sqlite_fleet: Any) -> None:

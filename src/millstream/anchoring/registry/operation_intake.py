@@ -219,7 +219,7 @@ class OperationIntake:
         """Record all that is valid in *groups*, durably, and report to each the results of its requests."""
         self._refuse_crowd()
         checked = [[item for item in group.items if isinstance(item, CheckedOperation)] for group in groups]
-        outcomes = self._decided_apart(checked, _Faults())
+        outcomes = self._decided_apart(sent, _Faults()) if (sent := [some for some in checked if some]) else ()
         if taken := [result.status.id for result in outcomes if result.status is not None]:
             self._notify(list(dict.fromkeys(taken)))
         following = iter(outcomes)
@@ -233,8 +233,8 @@ class OperationIntake:
         so that only one operation fails.
 
         *faults* are those of single operations in this commit; after :data:`MOST_FAULTS` since the last one that was
-        accepted, the operations that are left are not decided, either, and after :data:`COMMIT_FAULTS` of a group its
-        others are not tried.
+        accepted, the operations that are left of this group are not decided, either, and one fault more is enough in
+        each group behind it; after :data:`COMMIT_FAULTS` of a group its others are not tried.
         """
         checked = [item for group in groups for item in group]
         if len(faults.since_accepted) >= MOST_FAULTS:
@@ -252,8 +252,6 @@ class OperationIntake:
                 middle = len(checked) // 2
                 halves = checked[:middle], checked[middle:]
                 return [result for half in halves for result in self._decided_apart([half], faults)]
-            if not checked:
-                raise
             _log.exception("operation %s cannot be decided", checked[0].submission.id)
             faults.count += 1
             faults.since_accepted.append(error)
@@ -268,6 +266,7 @@ class OperationIntake:
         results: list[SubmissionResult] = []
         for group in groups:
             faults.count = 0
+            del faults.since_accepted[MOST_FAULTS - 1 :]  # another caller's operations may be in order: one is tried
             results += self._decided_apart([group], faults)
         return results
 
