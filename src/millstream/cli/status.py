@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 
 import click
 import msgspec
@@ -32,6 +34,7 @@ from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import CopyFinding, ReportResult
 from millstream.mill.tasks import QueueName, decode_task
 from millstream.node import Node
+from millstream.node.context import DATABASE
 from millstream.node.databases import has_database
 from millstream.queue import DeadTask
 from millstream.settings import Settings
@@ -45,6 +48,10 @@ from millstream.status.verdict.store_watch import disk_free
 from millstream.stores.protocol import StoreError
 
 _NOT_READABLE = (MillstreamError, OSError, sa.exc.SQLAlchemyError)
+
+_FILLED = ("batching", "cas", "ledger-tiles", "reports", "stores")
+"""Folders in a node's folder that are filled only once there is a database. Not ``keys`` and ``policies``: a key and a
+policy may be made before the first start."""
 
 MOST_DEAD = 100_000
 """Maximum number of dead tasks of one queue that are counted."""
@@ -77,6 +84,8 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
         members: Sequence[str] = ()
         is_monitored = False
         spaces, why = list[SpaceStatus](), "nothing is protected yet: see `millstream protect --help`"
+        if any(one.subject == DATABASE for one in verdict.unknown):
+            why = f"the protected spaces cannot be shown: {DATABASE} is missing"
         try:
             spaces = _protected_spaces(node, verdict, now)
             members, is_monitored = member_lines(node)
@@ -110,8 +119,9 @@ def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
     """The verdict on *node*, and the process that gave it; None if this process computed it."""
     serving, issues = find_serving_node(node.folder), list[Issue]()
     try:
-        if serving is None and _is_new(node.settings):
-            return Verdict.of(node.clock.now(), _disk_issues(node), [_nothing_yet(node)]), None
+        if serving is None and _has_no_databases(node.settings):
+            unknown = _databases_lost(node, filled) if (filled := _filled(node.folder)) else _nothing_yet(node)
+            return Verdict.of(node.clock.now(), _disk_issues(node), [unknown]), None
         if serving is None:
             return StatusPoller(NodeView(node)).verdict(), None
         return ask_verdict(serving, node.folder), serving
@@ -126,10 +136,29 @@ def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
     return Verdict.of(node.clock.now(), issues, [unknown]), serving
 
 
-def _is_new(settings: Settings) -> bool:
-    """Whether a node of *settings* has neither tables nor logs yet, as far as they would be in files."""
+def _has_no_databases(settings: Settings) -> bool:
+    """Whether a node of *settings* has neither tables nor logs, and both would be in its folder."""
+    if settings.node.database or settings.log.store or has_database(settings):
+        return False
     files = store_files(settings.log_url)
-    return not settings.node.database and not has_database(settings) and files is not None and not files.exists()
+    return files is not None and not files.exists()
+
+
+def _filled(folder: Path) -> Sequence[str]:
+    """Which of :data:`_FILLED` in *folder* have files."""
+    return [name for name in _FILLED if any(files for _, _, files in os.walk(folder / name))]
+
+
+def _databases_lost(node: Node, filled: Sequence[str]) -> Unknown:
+    names = ", ".join(f"{name}/" for name in filled)
+    return Unknown(
+        subject=DATABASE,
+        area="node",
+        since=None,
+        what=f"{DATABASE} and log.db are missing in {node.folder}, but there are files in {names}",
+        todo="restore both from a backup before a process of the node starts, which would create empty ones; if the "
+        "node is new, start `millstream serve`",
+    )
 
 
 def _nothing_yet(node: Node) -> Unknown:

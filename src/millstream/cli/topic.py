@@ -15,9 +15,10 @@ from millstream.cli.examples import example
 from millstream.cli.parameter_types import Timestamp
 from millstream.core.address import parse_address
 from millstream.core.amounts import counted, format_duration, parse_duration
+from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
 from millstream.core.private_files import make_private_folder
-from millstream.log import WriterBusyError
+from millstream.log import LogStore, WriterBusyError
 from millstream.messaging.admin_client import AskBroker, call_broker, call_store
 from millstream.messaging.broker.admin import (
     CONFIGURE_GROUP,
@@ -246,12 +247,21 @@ def _ask(
         record_change_if_node(settings, change.action, change.target, **change.facts)
 
     try:
-        with open_log_store(settings.log_url, create=changes) as store:
+        with _open_store(settings, changes=changes) as store:
             return call_store(store, call, request, limits=limits_of(settings.broker), record=record)
     except WriterBusyError as error:
         raise WriterBusyError(
             f"the topics in the log store are in use by a running broker: use --broker HOST:PORT or --url URL ({error})"
         ) from error
+
+
+def _open_store(settings: Settings, *, changes: bool) -> LogStore:
+    if not changes:
+        from millstream.node.logs import unmade_store
+
+        if (unmade := unmade_store(settings, SystemClock())) is not None:
+            return unmade
+    return open_log_store(settings.log_url, create=changes)
 
 
 def _print_rules(groups: list[GroupSpec], as_json: bool) -> None:

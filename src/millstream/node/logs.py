@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from millstream.batching.default_limits import BATCHING_FOLDER
 from millstream.core.cached import locked_cached_property
-from millstream.core.clock import MICROSECONDS
+from millstream.core.clock import MICROSECONDS, Clock
 from millstream.log import LogError, LogSpec, LogStore
 from millstream.log.backend_schemes import store_files
 from millstream.log.backends.memory import AbsentBackend
 from millstream.log.upkeep.upkeep_thread import UpkeepThread
 from millstream.node.context import NodeContext
+from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
 
 
@@ -37,9 +38,8 @@ class LogsPart:
 
     def _open(self) -> LogStore:
         context, settings = self._context, self._context.settings
-        files = store_files(settings.log_url)
-        if context.reads and not settings.log.store and files is not None and not files.exists():
-            return LogStore(AbsentBackend(settings.log_url, context.clock), context.clock)
+        if context.reads and (unmade := unmade_store(settings, context.clock)) is not None:
+            return unmade
         return open_log_store(
             settings.log_url,
             clock=context.clock,
@@ -59,3 +59,14 @@ class LogsPart:
     def prepare(self) -> None:
         """Open the store now."""
         _ = self.store
+
+
+def unmade_store(settings: Settings, clock: Clock) -> LogStore | None:
+    """A store without logs, for those who only read a node whose own one will be made by the first process that writes.
+
+    None where it was made, or where the settings name another one.
+    """
+    files = store_files(settings.log_url)
+    if settings.log.store or files is None or files.exists():
+        return None
+    return LogStore(AbsentBackend(settings.log_url, clock), clock)
