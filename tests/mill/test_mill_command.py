@@ -14,10 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
+from millstream.core.cid import cid_of
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.report import encode_report
+from millstream.node import Node
+from millstream.settings import load_settings
 from millstream.stores import LocalStore, StoreError
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.waiting import until
@@ -432,6 +438,29 @@ def test_newest_reports_that_were_removed_are_missed_in_the_ledger(
     shutil.copytree(kept, reports)
     code, out, _ = verify()
     assert (code, "1 report in the ledger is missing" in out) == (1, True), "the one that took their place"
+
+
+def test_reports_of_a_node_that_became_a_member_are_not_missing_but_those_removed_from_them_are(
+    data: Path, mill: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    mill("duplicate")
+    mill("check")
+    other = ReportFolder(tmp_path / "other")
+    with Node.open(load_settings({"data": str(data)})[0]) as node:
+        archive = node.mill.reports.archive
+        last = archive.latest("two", "s")
+        assert last is not None
+        for number in (1, 2, 3):
+            saved = other.save(msgspec.structs.replace(last, started_at=last.started_at + number))
+            node.mill.reports.anchor(saved)
+            archive.add_unchained(encode_report(saved))
+    mill("check")
+    assert run(["mill", "report", "--verify", "--data", str(data)]) == 0
+    assert b"3 reports of other chains" in capsysbinary.readouterr().out
+    first = next(other.stored("two", "s"))
+    (data / "reports" / ".unchained" / f"{cid_of(first.data)}.json").unlink()
+    assert run(["mill", "report", "--verify", "--data", str(data)]) == 1
+    assert b"3 reports in the ledger are missing" in capsysbinary.readouterr().out
 
 
 def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:

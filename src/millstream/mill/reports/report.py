@@ -24,7 +24,7 @@ from millstream.mill.manifest import CheckResult
 from millstream.mill.manifest_table import IntactItems
 
 VERSION = 2
-"""Of reports that belong to the only chain of their space; those of version 1 may be of a member's own chain."""
+"""Of reports that belong to the chain of a node; those of version 1 may be of a member's own chain."""
 
 LISTED = 100
 """Ids that a report names of a set of items."""
@@ -151,9 +151,9 @@ class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.coverage if self.checked else None
 
     @property
-    def has_one_chain(self) -> bool:
-        """Whether its space has one chain, so that a report outside of it was removed: a report of version 1 may be of
-        a chain that a member had in its folder (:mod:`~millstream.mill.reports.member_reports`)."""
+    def is_of_node(self) -> bool:
+        """Whether it belongs to the chain that a node has for its space: a report of version 1 may be of a chain that
+        a member had in its folder (:mod:`~millstream.mill.reports.member_reports`)."""
         return self.version > 1
 
     @property
