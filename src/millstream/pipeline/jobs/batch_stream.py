@@ -176,10 +176,6 @@ def save_state(spark: SparkSession, plan: StreamPlan) -> None:
 def _check_source(plan: StreamPlan, source: Log, output: Log, writer: Writer) -> None:
     if writer.sequence > source.last_id:
         raise PipelineInputError(shortened_source(plan.output, source, writer.sequence))
-    state = read_state(FileDocument(plan.state), plan.log, plan.output)
-    if state is not None and state.position > source.last_id:
-        where = f"{plan.state} (with node.database: or its row in the table node_documents)"
-        raise PipelineInputError(state_beyond_source(where, state.position, source))
     if writer.sequence and not is_made_from(output, source):
         raise PipelineInputError(foreign_batches(plan.output, plan.log))
 
@@ -226,6 +222,8 @@ def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
         progress = read_progress(plan.checkpoint)
         ours = written <= progress.done or written == progress.begun
         if progress.done and ours and (kept.shards, kept.changes) == (plan.shards, len(plan.rules.later)):
+            if progress.done > source.last_id:
+                raise PipelineInputError(_checkpoint_beyond_source(plan, progress.done, source))
             return kept.first_id
     first_id = _first_id_anew(plan, source, written)
     _save_beginning(plan, first_id, written)
@@ -235,9 +233,21 @@ def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
     return first_id
 
 
+def _checkpoint_beyond_source(plan: StreamPlan, done: int, source: Log) -> str:
+    return (
+        f"the checkpoint {plan.checkpoint} is at message {done} of log {source.name!r}, but this log now ends at "
+        f"{source.last_id}: the log was restored from an older backup or replaced, or lost messages at a power loss "
+        f"(durability=os). Delete the checkpoint: the stream then continues from the state {plan.state}, which must "
+        "not be newer than the log, either"
+    )
+
+
 def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
-    """The id after that of the state file; without one, the first of the log."""
+    """The id after that of the state file; without one, the first of the log. A checkpoint makes both unnecessary."""
     state = read_state(FileDocument(plan.state), plan.log, plan.output)
+    if state is not None and state.position > source.last_id:
+        where = f"{plan.state} (with node.database: or its row in the table node_documents)"
+        raise PipelineInputError(state_beyond_source(where, state.position, source))
     if state is not None:
         return state.position + 1
     if written and source.first_id > 1:
