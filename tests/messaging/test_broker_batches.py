@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import random
 import threading
+from collections.abc import Sequence
 from datetime import UTC
 from typing import Any
 
@@ -28,7 +29,8 @@ from millstream.messaging.broker.storage.journal_events import Finished, read_ev
 from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer, batch_codec
 from millstream.messaging.client.batch_codec import consecutive_offsets, from_batch, to_batch
 from millstream.messaging.client.endpoints import parse_endpoints
-from millstream.messaging.client.message import MessageStamp, from_wire, to_wire
+from millstream.messaging.client.errors import ThrottledError
+from millstream.messaging.client.message import MessageStamp, Receipt, from_wire, to_wire
 from millstream.messaging.client.message_ids import MessageIds
 from millstream.messaging.client.transport import Transport
 from millstream.messaging.errors import StatusError
@@ -487,6 +489,26 @@ def test_a_run_of_ids_that_is_sent_again_is_stored_once() -> None:
         assert desk.core.topic("plain").last_id == 300
 
     with_harness(first)
+
+
+def test_after_a_part_that_may_be_sent_again_no_other_part_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_codec, "_PLAIN_PART", 50)
+    sent: list[str] = []
+
+    async def send_part(_queue: Any, _messages: Any, ids: Sequence[str], _kind: int) -> list[Any]:
+        sent.extend(ids)
+        return [ThrottledError("later") if len(sent) == 100 else Receipt(each, 0, 0, HERE) for each in ids]
+
+    async def send() -> list[Any]:
+        producer = Producer("127.0.0.1:1")
+        monkeypatch.setattr(producer, "_send_part", send_part)
+        ids = [str(number) for number in range(150)]
+        queue: Any = None
+        return list(await producer._send_each(queue, [Message("t", b"x")] * 150, ids, v2.FIFO))
+
+    results = asyncio.run(send())
+    assert len(sent) == 100
+    assert [isinstance(result, Receipt) for result in results] == [True] * 50 + [False] * 100
 
 
 def _note_calls(transport: Transport, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,11 +149,25 @@ def test_a_client_may_report_the_stacks_of_many_threads() -> None:
         read_request(methods()["Telemetry"], bytes(MAX_TELEMETRY + 1))
 
 
+def test_the_settings_of_a_client_name_a_limited_number_of_topics() -> None:
+    def command(topics: int) -> bytes:
+        settings = v2.Settings(publishing=v2.Publishing(topics=[v2.Resource()] * topics))
+        return v2.TelemetryCommand(settings=settings).SerializeToString()
+
+    telemetry = methods()["Telemetry"]
+    assert len(read_request(telemetry, command(100_000)).settings.publishing.topics) == 100_000
+    many_fields = b"\x22\x00" * MAX_PLAIN
+    for data in (command(200_000), many_fields):
+        with pytest.raises(StatusError, match="settings of the client are too large; the limit is 262,144") as error:
+            read_request(telemetry, data)
+        assert error.value.code == v2.PAYLOAD_TOO_LARGE
+
+
 def test_acknowledgements_of_two_bytes_each_are_limited() -> None:
     empty = b"\x1a\x00"
     assert len(read_request(methods()["AckMessage"], empty * MAX_ACKS).entries) == MAX_ACKS
     with pytest.raises(StatusError, match="too many acknowledgements; the limit is 65,536") as error:
-        read_request(methods()["AckMessage"], empty * (MAX_ACKS + 1))
+        read_request(methods()["AckMessage"], b"\x0a\x00\x12\x00" + empty * (MAX_ACKS + 1))
     assert error.value.code == v2.PAYLOAD_TOO_LARGE
 
 

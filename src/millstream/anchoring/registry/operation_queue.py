@@ -103,6 +103,8 @@ class OperationQueue:
         count, summary = added
         with self._lock:
             self._added += summary
+            if count > summary.count:  # another transaction accepted some in between
+                self._counted = None
         return count
 
     def _check_open(self) -> None:

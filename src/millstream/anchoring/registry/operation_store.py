@@ -289,13 +289,14 @@ class OperationStore:
         change = sa.update(_ops).where(still).values(state=OperationState.ANCHORED, anchor=number)
         self.database.write(lambda connection, _now: connection.execute(change))
 
-    def close_cut(self, cut: OpenCut, fault: str | None) -> None:
-        """The observer has read *cut* back; operations that it did not find in the anchor are rejected with *fault*."""
+    def close_cut(self, cut: OpenCut, number: int, fault: str | None) -> None:
+        """The observer has read *cut* back from ledger entry *number*; operations that it did not find in the anchor
+        are rejected with *fault*."""
 
         def transaction(connection: sa.Connection, now: int) -> None:
             left = sa.update(_ops).where(_ops.c.cut == cut.cut, _ops.c.open)
             ended = self._ended(OperationState.REJECTED, now)
-            connection.execute(left.values(**ended, reason=fault or _NOT_HELD))
+            connection.execute(left.values(**ended, anchor=number, reason=fault or _NOT_HELD))
             connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(open=False))
 
         self.database.write(transaction)

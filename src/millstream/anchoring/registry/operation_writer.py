@@ -6,6 +6,7 @@ instance or, after its death, by another.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -38,6 +39,7 @@ from millstream.anchoring.sidetree import (
 from millstream.anchoring.sidetree.operations import stored_operation, time_window_fault
 from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import BusyError, MillstreamError
 from millstream.core.retry import RetryPolicy
 
 _log = logging.getLogger(__name__)
@@ -246,11 +248,13 @@ class OperationWriter:
             else:
                 self._observer.observe(known=prepared.read, accepted=prepared.accepted)
             self._read_again(entry)
-        except Exception:  # it is read later
-            self._store.show_anchored(cut, entry.number)
+        except Exception as error:  # it is read later
+            if not isinstance(error, BusyError):
+                with contextlib.suppress(MillstreamError):
+                    self._store.show_anchored(cut, entry.number)
             raise
         seen = self._observer.history.anchor(entry.number)
-        self._store.close_cut(cut, seen.fault if seen else None)
+        self._store.close_cut(cut, entry.number, seen.fault if seen else None)
         return entry
 
     def _read_again(self, entry: LedgerEntry) -> None:

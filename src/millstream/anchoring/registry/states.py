@@ -14,8 +14,9 @@ class OperationState(enum.StrEnum):
     """Show the state of an operation.
 
     The last three are final. ``accepted``: durable, and assigned to no instance. ``queued``: in the queue of an
-    instance. ``cut``: in a recorded batch. ``anchored``: the ledger has that batch. ``observed``: the batch was read
-    back. ``rejected``: it can never be anchored, with the reason. ``dead``: all retries failed, with the last cause.
+    instance. ``cut``: in a recorded batch. ``anchored``: the ledger has that batch, which could not be read back
+    yet. ``observed``: the batch was read back. ``rejected``: it can never be anchored, with the reason. ``dead``:
+    all retries failed, with the last cause.
     """
 
     ACCEPTED = "accepted"

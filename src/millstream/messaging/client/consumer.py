@@ -107,14 +107,22 @@ class Consumer(Client):
             request = v2.AckMessageRequest(group=self.group_resource(), topic=self.resource(first.topic))
             for message in messages[part]:
                 request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
-            transport = self.transport(self._server_of(first))
-            response, request_id = await transport.exchange("AckMessage", request, self.options.request_timeout)
-            if len(response.entries) != len(request.entries):
-                error = status_error(response.status, request_id)
-                text = f"the server returned {len(response.entries):,} results for {len(messages):,} acknowledgements"
-                raise error or ServerFailedError(text, request_id=request_id)
-            errors += [status_error(entry.status, request_id) for entry in response.entries]
+            try:
+                errors += await self._ack_part(request, self._server_of(first))
+            except ClientError as error:
+                if not errors:
+                    raise
+                return [*errors, *[error] * (len(messages) - len(errors))]
         return errors
+
+    async def _ack_part(self, request: v2.AckMessageRequest, server: Endpoints) -> Errors:
+        transport, count = self.transport(server), len(request.entries)
+        response, request_id = await transport.exchange("AckMessage", request, self.options.request_timeout)
+        if len(response.entries) != count:
+            error = status_error(response.status, request_id)
+            text = f"the server returned {len(response.entries):,} results for {count:,} acknowledgements"
+            raise error or ServerFailedError(text, request_id=request_id)
+        return [status_error(entry.status, request_id) for entry in response.entries]
 
     async def _ack_batch(self, messages: Sequence[Received]) -> Errors:
         first = messages[0]

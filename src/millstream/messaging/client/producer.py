@@ -54,11 +54,12 @@ class Producer(Client):
     *topics* are prepared at the start; others when they are first sent to. *checker* is asked how a transaction ends
     whose end the server has not heard of.
 
-    Messages that are sent at the same time travel together, at most *batch* of them and *batch_bytes* bytes of bodies
-    in one call; those of a message group keep the order in which they were sent. At a server that takes batches (ours)
-    what is sent while other calls are under way does so by itself, unless *batch* is 1; after a call with several
-    messages also what is sent by coroutines that are ready. None waits longer for company. With *linger* (seconds, or a
-    timedelta) each waits for so long, at any server. A call with several messages goes on if one sender is cancelled.
+    Messages that are sent at the same time travel together, at most *batch* of them and *batch_bytes* bytes of
+    bodies (and characters of their other fields) in one call; those of a message group keep the order in which they
+    were sent. At a server that takes batches (ours) what is sent while other calls are under way does so by itself,
+    unless *batch* is 1; after a call with several messages also what is sent by coroutines that are ready. None
+    waits longer for company. With *linger* (seconds, or a timedelta) each waits for so long, at any server. A call
+    with several messages goes on if one sender is cancelled.
 
     >>> async with Producer("127.0.0.1:8081", ["orders"]) as producer:  # doctest: +SKIP
     ...     receipt = await producer.send(Message("orders", b"one coffee", message_group="table-4"))
@@ -303,11 +304,15 @@ class Producer(Client):
         results: list[Receipt | ClientError] = []
         for part in parts_of(len(messages)):
             try:
-                results += await self._send_part(queue, messages[part], ids[part], kind)
+                found = await self._send_part(queue, messages[part], ids[part], kind)
             except ClientError as error:
                 if not results:
                     raise
-                return results + [error] * (len(messages) - len(results))
+                return [*results, *[error] * (len(messages) - len(results))]
+            results += found
+            open_ones = [each for each in found if isinstance(each, ClientError) and not is_definite(each)]
+            if open_ones:  # what follows must not come before what is sent again
+                return [*results, *open_ones[:1] * (len(messages) - len(results))]
         return results
 
     async def _send_part(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:

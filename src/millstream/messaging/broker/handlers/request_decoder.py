@@ -25,6 +25,9 @@ MAX_PLAIN: Final = 4 << 20
 MAX_TELEMETRY: Final = 32 << 20
 """The bytes of a command that a client sends: the stacks of its threads can be large."""
 
+MAX_SETTINGS: Final = 256 << 10
+"""The bytes of such a command without these stacks."""
+
 MAX_METADATA: Final = 16 << 20
 """The bytes of a request without the bodies (in a batch, also without the ids) of its messages."""
 
@@ -36,6 +39,8 @@ _FEW: Final = MAX_ACKS * 2
 
 _LENGTH_DELIMITED: Final = 2  # the wire type of bytes, texts and messages
 _MESSAGES: Final = v2.SendMessageRequest.DESCRIPTOR.fields_by_name["messages"].number << 3 | _LENGTH_DELIMITED
+_STACKS: Final = v2.TelemetryCommand.DESCRIPTOR.fields_by_name["thread_stack_trace"].number << 3 | _LENGTH_DELIMITED
+_MOST_FIELDS: Final = 100  # of a telemetry command, which has a few
 _BODY: Final = v2.Message.DESCRIPTOR.fields_by_name["body"].number << 3 | _LENGTH_DELIMITED
 
 
@@ -115,8 +120,22 @@ def _check_messages(data: bytes) -> None:
     _check_metadata(len(data) - sum(sizes))
 
 
+def _check_telemetry(data: bytes) -> None:
+    if len(data) <= MAX_SETTINGS:
+        return
+    fields = list(itertools.islice(_fields(data, 0, len(data)), _MOST_FIELDS + 1))
+    stacks = sum(end - begin for key, begin, end in fields if key == _STACKS)
+    if len(fields) > _MOST_FIELDS or len(data) - stacks > MAX_SETTINGS + _MOST_FIELDS:
+        raise StatusError(
+            v2.PAYLOAD_TOO_LARGE,
+            f"the settings of the client are too large; the limit is {MAX_SETTINGS:,} bytes: name fewer topics",
+        )
+
+
 def _check_acks(data: bytes) -> None:
-    if len(data) > _FEW and next(itertools.islice(_fields(data, 0, len(data)), MAX_ACKS, None), None):
+    group_and_topic = 2
+    fields = _fields(data, 0, len(data))
+    if len(data) > _FEW and next(itertools.islice(fields, MAX_ACKS + group_and_topic, None), None):
         raise _too_large("too many acknowledgements", f"{MAX_ACKS:,}")
 
 
@@ -135,6 +154,7 @@ _CHECKS: Final[dict[Any, Callable[[bytes], None]]] = {
     AckBatchRequest: _check_ack_batch,
     v2.SendMessageRequest: _check_messages,
     v2.AckMessageRequest: _check_acks,
+    v2.TelemetryCommand: _check_telemetry,
 }
 
 _LIMITS: Final[dict[Any, float]] = {
