@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
@@ -35,7 +36,7 @@ from millstream.node import Node
 from millstream.node.context import NodeContext
 from millstream.node.members.assignment import assign
 from millstream.node.members.member_table import MemberTable, UnknownMemberError
-from millstream.node.members.members_status import MemberDetails, MemberState, UnownedRole
+from millstream.node.members.members_status import WORK, MemberDetails, MemberState, UnownedRole
 from millstream.node.members.membership import RENEWALS, Membership, NeedsQueueBrokerError
 from millstream.node.members.node_members import NodeMembers
 from millstream.node.members.role_scheduler import Fence, RoleScheduler
@@ -620,6 +621,14 @@ def test_members_are_listed_and_drained_by_commands(
         ("cancel drain", f"member {member}"), ("drain", f"member {member}")
     ]  # fmt: skip
     assert run(["node", "drain", "nobody", "--data", str(tmp_path / "node")]) == 3
+    one.membership.details = msgspec.structs.replace(one.membership.details, command=WORK, roles={})
+    one.membership.renew()
+    capsys.readouterr()
+    assert run(["node", "drain", member, "--data", str(tmp_path / "node")]) == 2
+    assert "has no roles to give up: to stop its workers, send SIGTERM to process 1 on one" in capsys.readouterr().err
+    assert (json.loads(ask("ls", "--json"))["command"], json.loads(ask("ls", "--json"))["draining"]) == (WORK, False)
+    assert "command    mill work" in ask("info", member)
+    ask("drain", member, "--cancel")
     host.clock.advance(20.0)
     assert "lost, last seen 20 s ago" in ask("ls")
     one.table.leave(member)

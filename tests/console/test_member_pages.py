@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from in_process import AskedInProcess
 
 from millstream.core.clock import VirtualClock
 from millstream.node import Node
 from millstream.node.databases import DatabasesPart
+from millstream.node.members.members_status import WORK
 from millstream.node.members.membership import Membership
 from millstream.node.members.node_members import NodeMembers
 from millstream.settings import Settings
@@ -106,6 +108,18 @@ def test_an_operator_drains_a_member_and_lets_it_take_roles_again(desk: Desk) ->
     assert ">alive<" in done
     events = [(one.action, one.target, one.user) for one in desk.console.app.operator_log.last(2)]
     assert events == [(action, f"member {member}", "local") for action in ("cancel drain", "drain")]
+
+
+def test_a_process_of_mill_work_is_shown_as_one_and_cannot_be_drained(desk: Desk) -> None:
+    worker = desk.member()
+    worker.details = msgspec.structs.replace(worker.details, command=WORK)
+    worker.renew()
+    page = desk.console.page("/members")
+    assert '<span class="soft">mill work</span>' in page and "Drain…" not in page
+    status, text = desk.console.ask("POST", f"/api/v1/members/{worker.id}/drain", {})
+    assert status == 400 and "send SIGTERM to process" in json.loads(text)["message"]
+    (row,) = desk.console.api("/members")["items"]
+    assert (row["command"], row["state"]) == ("mill work", "alive")
 
 
 def test_a_node_whose_database_is_a_file_says_that_it_has_no_members(tmp_path: Path) -> None:

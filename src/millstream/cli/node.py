@@ -188,6 +188,7 @@ def info(settings: Settings, member: str, as_json: bool) -> None:
     details = found.details
     echo_line(f"{found.id}: {_state(found, now)}")
     echo_line(f"process    {details.pid} on {details.host}, millstream {details.version}")
+    echo_line(f"command    {details.command}")
     echo_line(f"joined     {format_timestamp(found.since)}")
     echo_line(f"last seen  {format_timestamp(found.seen)}")
     for what, address in sorted(details.addresses.items()):
@@ -208,7 +209,7 @@ def drain(settings: Settings, member: str, cancel: bool) -> None:
 
     MEMBER is an id that `millstream node ls` prints. Roles end as they do when the process is stopped: running work is
     finished first. The process keeps running, with its workers and its console; `millstream node info` shows which
-    roles it still owns.
+    roles it still owns. A process of `millstream mill work` has no roles: end it with SIGTERM.
     """
     from millstream.node import Node
 

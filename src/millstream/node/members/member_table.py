@@ -13,13 +13,14 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
-from millstream.core.errors import NotFoundError
+from millstream.core.errors import InputError, NotFoundError
 from millstream.core.leases import Leases
 from millstream.core.sql import SqlBusyError, SqlDatabase
 from millstream.core.sql_failures import describe_sql_failure
 from millstream.node.members import tables as t
 from millstream.node.members.members_status import (
     DAY,
+    WORK,
     Member,
     MemberDetails,
     MembersStatus,
@@ -34,6 +35,10 @@ KEPT = 30 * 24 * 3600 * MICROSECONDS
 
 class UnknownMemberError(NotFoundError):
     """No member of the node has this id."""
+
+
+class WorkerDrainError(InputError):
+    """A process of `millstream mill work` has no roles to give up."""
 
 
 class MemberTable:
@@ -112,9 +117,16 @@ class MemberTable:
     def drain(self, member: str, *, draining: bool) -> None:
         """*member* is to give its roles up and take none, or may take some again.
 
-        Raises :class:`UnknownMemberError`.
+        Raises :class:`UnknownMemberError`, and :class:`WorkerDrainError` for a process that has only workers.
         """
         alive = sa.and_(t.members.c.id == member, t.members.c.ended.is_(None))
+        rows = self.database.rows(sa.select(t.members.c.details).where(alive))
+        details = decode_details(rows[0].details) if rows else None
+        if draining and details is not None and details.command == WORK:
+            raise WorkerDrainError(
+                f"the member {member} runs `millstream {WORK}` and has no roles to give up: to stop its workers, send "
+                f"SIGTERM to process {details.pid} on {details.host}, which finishes the tasks that run, and ends"
+            )
         change = sa.update(t.members).where(alive).values(draining=draining)
         if not self.database.write(lambda connection, _now: connection.execute(change).rowcount):
             raise UnknownMemberError(f"no member {member!r} serves this node: see `millstream node ls`")

@@ -112,8 +112,8 @@ class UnownedRole(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A member: its ``state``, its process ``pid`` on ``host``, ``since`` when it is a member, when it was last
-    ``seen``, and when it ``ended``.
+    """A member: its ``state``, its process ``pid`` on ``host``, which runs ``command``, ``since`` when it is a member,
+    when it was last ``seen``, and when it ``ended``.
 
     It counts as lost after ``until``. ``addresses`` are those where it listens, by what listens there; ``offers`` are
     the roles that it can have, and ``owns`` those that it has, with the time since which it owns them.
@@ -124,6 +124,7 @@ class MemberRow(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     pid: int
     version: str
+    command: str
     since: int
     seen: int
     until: int
@@ -177,6 +178,7 @@ def member_row(member: Member, now: int) -> MemberRow:
         host=details.host,
         pid=details.pid,
         version=details.version,
+        command=details.command,
         since=member.since,
         seen=member.seen,
         until=member.until,
