@@ -165,9 +165,10 @@ def test_the_settings_of_a_client_name_a_limited_number_of_topics() -> None:
 
 def test_acknowledgements_of_two_bytes_each_are_limited() -> None:
     empty = b"\x1a\x00"
-    assert len(read_request(methods()["AckMessage"], empty * MAX_ACKS).entries) == MAX_ACKS
+    names = b"\x0a\x00\x12\x00"
+    assert len(read_request(methods()["AckMessage"], names + empty * MAX_ACKS).entries) == MAX_ACKS
     with pytest.raises(StatusError, match="too many acknowledgements; the limit is 65,536") as error:
-        read_request(methods()["AckMessage"], b"\x0a\x00\x12\x00" + empty * (MAX_ACKS + 1))
+        read_request(methods()["AckMessage"], names + empty * (MAX_ACKS + 1))
     assert error.value.code == v2.PAYLOAD_TOO_LARGE
 
 

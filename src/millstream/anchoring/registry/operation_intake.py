@@ -234,13 +234,12 @@ class OperationIntake:
 
         *faults* are those of single operations in this commit; after :data:`MOST_FAULTS` since the last one that was
         accepted, the operations that are left of this group are not decided, either, and one fault more is enough in
-        each group behind it; after :data:`COMMIT_FAULTS` of a group its others are not tried.
+        each group behind it, of which the others are not tried in this commit; after :data:`COMMIT_FAULTS` of a group
+        its others are not tried, either.
         """
         checked = [item for group in groups for item in group]
-        if len(faults.since_accepted) >= MOST_FAULTS:
-            return [SubmissionResult.undecided(faults.since_accepted[-1])] * len(checked)
-        if faults.count >= COMMIT_FAULTS:
-            return [SubmissionResult.untried()] * len(checked)
+        if (left := faults.instead()) is not None:
+            return [left] * len(checked)
         try:
             results = self._decided(checked)
         except (MillstreamError, sa.exc.TimeoutError):
@@ -337,6 +336,13 @@ class _Faults:
     def __init__(self) -> None:
         self.count = 0
         self.since_accepted: list[Exception] = []
+
+    def instead(self) -> SubmissionResult | None:
+        """The result of the operations of the group that are left; None if they are to be tried."""
+        in_a_row = len(self.since_accepted) >= MOST_FAULTS
+        if in_a_row and self.count >= MOST_FAULTS:  # else some are of other callers
+            return SubmissionResult.undecided(self.since_accepted[-1])
+        return SubmissionResult.untried() if in_a_row or self.count >= COMMIT_FAULTS else None
 
 
 class _PendingSubmissions:

@@ -311,7 +311,7 @@ class Producer(Client):
                 return [*results, *[error] * (len(messages) - len(results))]
             results += found
             open_ones = [each for each in found if isinstance(each, ClientError) and not is_definite(each)]
-            if open_ones:  # what follows must not come before what is sent again
+            if open_ones and kind == v2.FIFO:  # what follows must not come before what is sent again
                 return [*results, *open_ones[:1] * (len(messages) - len(results))]
         return results
 

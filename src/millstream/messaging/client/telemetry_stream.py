@@ -35,6 +35,7 @@ class TelemetryStream:
         self._reopen = reopen
         self._call: Any = None
         self._is_ending = False
+        self._told = ""
         self._writing = asyncio.Lock()
         self._commands: set[asyncio.Future[None]] = set()
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -72,6 +73,7 @@ class TelemetryStream:
             try:
                 await self._serve()
             except ClientError as error:
+                self._tell(error)
                 self._settle(error)
             except Exception as error:
                 _log.info("a telemetry stream broke: %s", error)
@@ -122,6 +124,12 @@ class TelemetryStream:
                 await call.write(command)
         except Exception as error:  # the reader of the stream notices as well, and opens it again
             _log.info("%s could not be sent: %s", command.WhichOneof("command"), error)
+
+    def _tell(self, error: ClientError) -> None:
+        """Log why the server refused settings that nobody waits for; again if it says something else."""
+        if self._settled.done() and not isinstance(error, TransportError) and str(error) != self._told:
+            self._told = str(error)
+            _log.warning("the server refused the settings of this client, which tries again: %s", error)
 
     def _settle(self, error: ClientError | None) -> None:
         if self._settled.done():

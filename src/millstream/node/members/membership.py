@@ -16,12 +16,16 @@ from millstream.core.amounts import counted
 from millstream.core.clock import uptime
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.leases import Leases
+from millstream.core.sql import patience_within, waiting_with
 from millstream.node.members.member_table import MemberTable, UnknownMemberError
 from millstream.node.members.members_status import SERVE, Member, MemberDetails
 from millstream.stores.audit.holders import Holders, HolderState
 
 RENEWALS = 3
 """How often a member sends a heartbeat within its lease."""
+
+_LEAVING = 2.0
+"""Seconds for which a member that ends waits for a database that does not answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +160,8 @@ class Membership:
             self._stopping.notify_all()
         self._thread.join()
         try:
-            self.table.leave(self.id)
+            with waiting_with(patience_within(_LEAVING)):  # after its lease the member counts as lost anyway
+                self.table.leave(self.id)
         except MillstreamError as failure:
             _log.warning("the member %s could not leave: %s", self.id, failure)
 
