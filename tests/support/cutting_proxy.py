@@ -30,7 +30,7 @@ class CuttingProxy:
             self._left[side] = after
 
     def __enter__(self) -> Self:
-        self._start(self._accept)
+        self._acceptor = self._start(self._accept)
         return self
 
     def __exit__(
@@ -39,15 +39,18 @@ class CuttingProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._acceptor.join()  # it may have accepted a connection just now, which is to be closed, too
         self._break()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                with self._lock:
+                    self._sockets.add(near)
                 far = socket.create_connection(self._target)
                 with self._lock:
-                    self._sockets |= {near, far}
+                    self._sockets.add(far)
                 self._start(self._pass, near, far, "client")
                 self._start(self._pass, far, near, "server")
 
@@ -84,5 +87,7 @@ class CuttingProxy:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
-    def _start(self, work: object, *arguments: object) -> None:
-        threading.Thread(target=work, args=arguments, daemon=True).start()  # type: ignore[arg-type]
+    def _start(self, work: object, *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
+        thread.start()
+        return thread
