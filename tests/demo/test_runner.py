@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from millstream.core.cid import cid_of
 from millstream.demo.errors import DemoError
 from millstream.demo.progress import PlainProgress
 from millstream.demo.runner import DemoRun, Stage, StageResult, run_stages
 from millstream.demo.stages import copies
 from millstream.demo.summary import Summary
-from millstream.mill.tasks import QueueName
 from millstream.node import Node
-from millstream.settings import PRIMARY_URL, Settings, StoreSettings
+from millstream.settings import Settings
 from millstream.stores import all_entries
 
 PATIENCE = 60.0
@@ -127,44 +124,6 @@ def test_a_run_that_closes_begins_no_part_that_follows_another(demo_run: DemoRun
     demo_run.begin("copies", lambda: begun.append("copies"), after="files")
     demo_run.close()
     assert begun == []
-
-
-def test_files_are_copied_before_anything_is_anchored_and_once(tmp_path: Path) -> None:
-    urls = {name: f"file://{{data}}/stores/{name}" for name in copies.COPIES} | {copies.PRIMARY: PRIMARY_URL}
-    settings = Settings(data=str(tmp_path), stores={name: StoreSettings(url) for name, url in urls.items()})
-    with Node.open(settings, create=True) as node:
-        demo_run = DemoRun(node, cast(Any, None), tmp_path, PlainProgress())
-        store = node.stores.providers[copies.PRIMARY]
-        for space in copies.SPACES:
-            store.create_space(space)
-        store.put(copies.FILES_SPACE, "os.py", io.BytesIO(b"import sys"))
-        copies.copy_files(demo_run)
-        found = [list(all_entries(node.stores.providers[name], copies.FILES_SPACE)) for name in copies.COPIES]
-        assert [[entry.content_id for entry in entries] for entries in found] == [["os.py"], ["os.py"]]
-        anchored = cid_of(b"anchored")
-        store.put(copies.SPACES[0], anchored, io.BytesIO(b"anchored"))
-        copies.ingest_files(demo_run)
-        assert copies.duplicate_spaces(demo_run).counts == {"copies": 4}
-        assert node.queues.open(QueueName.DUPLICATION_LOW).depth().open == 0
-
-
-def test_copies_that_others_hold_do_not_delay_the_end_of_a_run(tmp_path: Path) -> None:
-    urls = {name: f"file://{{data}}/stores/{name}" for name in copies.COPIES} | {copies.PRIMARY: PRIMARY_URL}
-    settings = Settings(data=str(tmp_path), stores={name: StoreSettings(url) for name, url in urls.items()})
-    with Node.open(settings, create=True) as node:
-        demo_run = DemoRun(node, cast(Any, None), tmp_path, PlainProgress())
-        store = node.stores.providers[copies.PRIMARY]
-        for space in copies.SPACES:
-            store.create_space(space)
-        store.put(copies.FILES_SPACE, "os.py", io.BytesIO(b"import sys"))
-        queue = node.queues.open(QueueName.DUPLICATION_LOW)
-        queue.put([b"a task of a process that was killed"])
-        (held,) = queue.lease(1, visibility=3600)
-        demo_run.begin("duplicate", lambda: copies.copy_files(demo_run))
-        demo_run.close()
-        demo_run.await_lead("duplicate")
-        assert queue.depth().leased == 1
-        queue.nack(held)
 
 
 def test_a_run_that_is_cut_short_does_not_put_the_rest_of_the_files(demo_run: DemoRun) -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from millstream.batching.batch_log_message import BatchLogMessage, decode_batch_log_message
 from millstream.log import Gap, Log
+from millstream.log.errors import WHY_SHORTER
 
 _MOST = 10_000
 """Newest messages of the output log that are read at most: they may be rejected messages, which say nothing of their
@@ -36,8 +37,7 @@ def shortened_source(output: str, source: Log, written: int) -> str:
     """The error where *output* has the batches of *source* up to message *written*, and *source* ends before it."""
     return (
         f"log {output!r} contains the batches of log {source.name!r} up to message {written}, but log {source.name!r} "
-        f"now ends at {source.last_id}: the log was restored from an older backup or replaced, or lost messages at a "
-        "power loss (durability=os). Choose a new output log"
+        f"now ends at {source.last_id}: {WHY_SHORTER}. Choose a new output log"
     )
 
 
@@ -45,8 +45,8 @@ def state_beyond_source(state: object, position: int, source: Log) -> str:
     """The error where the state *state* is at *position*, and *source* ends before it."""
     return (
         f"the state {state} of the batch service is at message {position} of log {source.name!r}, but this log now "
-        f"ends at {source.last_id}: the log was restored from an older backup or replaced, or lost messages at a power "
-        "loss (durability=os). Restore the state from the same backup, or delete it to replay the log"
+        f"ends at {source.last_id}: {WHY_SHORTER}. Restore the state from the same backup, or delete it to replay the "
+        "log"
     )
 
 

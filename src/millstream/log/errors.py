@@ -26,6 +26,9 @@ from __future__ import annotations
 
 from millstream.core.errors import BusyError, InputError, MillstreamError, NotFoundError
 
+WHY_SHORTER = "the log was restored from an older backup or replaced, or lost messages at a power loss (durability=os)"
+"""For errors of programs that have read a log farther than it now goes: why it ends earlier."""
+
 
 class LogError(MillstreamError):
     """The log could not do what was asked."""

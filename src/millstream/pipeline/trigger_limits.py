@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.log import LogSpec
+from millstream.log.errors import WHY_SHORTER
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.planning_store import open_to_plan
 from millstream.pipeline.read_options import LogReadOptions
@@ -62,8 +63,7 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end < done:
             raise PipelineInputError(
                 f"the query has read log {self._request.log!r} up to id {done}, but the log now ends at id {end}: "
-                "the log was restored from an older backup or replaced, or lost messages at a power loss "
-                f"(durability=os). Start the query with a new checkpoint, and with the option from={end + 1} to read "
+                f"{WHY_SHORTER}. Start the query with a new checkpoint, and with the option from={end + 1} to read "
                 "only new messages"
             )
         if isinstance(limit, ReadMaxRows):

@@ -33,6 +33,7 @@ from millstream.core.documents import FileDocument
 from millstream.core.durable import write_durably
 from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.log import Log, LogSpec, Writer
+from millstream.log.errors import WHY_SHORTER
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.output.batch_sink import BatchSink, Trigger, lease_lost
 from millstream.pipeline.output.checkpoint import last_done, read_progress
@@ -236,9 +237,8 @@ def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
 def _checkpoint_beyond_source(plan: StreamPlan, done: int, source: Log) -> str:
     return (
         f"the checkpoint {plan.checkpoint} is at message {done} of log {source.name!r}, but this log now ends at "
-        f"{source.last_id}: the log was restored from an older backup or replaced, or lost messages at a power loss "
-        f"(durability=os). Delete the checkpoint: the stream then continues from the state {plan.state}, which must "
-        "not be newer than the log, either"
+        f"{source.last_id}: {WHY_SHORTER}. Delete the checkpoint: the stream then continues from the state "
+        f"{plan.state}, which must not be newer than the log, either"
     )
 
 

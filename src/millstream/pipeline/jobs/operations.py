@@ -38,6 +38,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
 from millstream.core.sql_failures import describe_sql_failure
 from millstream.log import LogSpec, Writer
+from millstream.log.errors import WHY_SHORTER
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.output.job_folder import JobRecord, log_record
 from millstream.pipeline.output.streaming_queries import await_query, start_query
@@ -126,8 +127,7 @@ def run_operations(
         if writer.sequence > source.last_id:
             raise PipelineInputError(
                 f"log {plan.outcomes!r} was written from {plan.log!r} up to message {writer.sequence}, "
-                f"but {plan.log!r} now ends at {source.last_id}: the log was restored from an older "
-                "backup or replaced, or lost messages at a power loss (durability=os). Choose a new log of outcomes"
+                f"but {plan.log!r} now ends at {source.last_id}: {WHY_SHORTER}. Choose a new log of outcomes"
             )
         began = clock.monotonic()
         sink = OperationSink(acceptance, writer, clock, plan.log, skip_failed=skip_failed)
