@@ -424,7 +424,8 @@ def test_newest_reports_that_were_removed_are_missed_in_the_ledger(
         assert (code, f"{3 - number} report" in out, "other chains" in out) == (1, True, False)
     mill("check")  # another report takes their place
     code, out, _ = verify()
-    assert (code, "2 reports in the ledger are missing" in out, "other chains" in out) == (1, True, False)
+    assert (code, "2 reports outside the chains are unknown: removed" in out, "missing" in out) == (1, True, False)
+    assert len(re.findall(r"^unknown: entry [1-6] of \d{4}-\d\d-\d\dT[\d:.]+Z, 1\.\w+$", out, re.MULTILINE)) == 2
     shutil.rmtree(reports)
     assert verify()[0] == 1
     (other := data / "reports" / "two" / "other").mkdir()
@@ -440,27 +441,42 @@ def test_newest_reports_that_were_removed_are_missed_in_the_ledger(
     assert (code, "1 report in the ledger is missing" in out) == (1, True), "the one that took their place"
 
 
-def test_reports_of_a_node_that_became_a_member_are_not_missing_but_those_removed_from_them_are(
+def test_reports_of_a_node_that_became_a_member_are_missing_only_if_they_were_removed(
     data: Path, mill: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     mill("duplicate")
     mill("check")
     other = ReportFolder(tmp_path / "other")
-    with Node.open(load_settings({"data": str(data)})[0]) as node:
-        archive = node.mill.reports.archive
-        last = archive.latest("two", "s")
-        assert last is not None
-        for number in (1, 2, 3):
-            saved = other.save(msgspec.structs.replace(last, started_at=last.started_at + number))
-            node.mill.reports.anchor(saved)
-            archive.add_unchained(encode_report(saved))
+
+    def check_there(*, is_anchored: bool) -> None:
+        with Node.open(load_settings({"data": str(data)})[0]) as node:
+            archive = node.mill.reports.archive
+            last = archive.latest("two", "s")
+            assert last is not None
+            saved = other.save(msgspec.structs.replace(last, started_at=last.started_at + 1, previous=None))
+            if is_anchored:
+                node.mill.reports.anchor(saved)
+                archive.add_unchained(encode_report(saved))
+
+    def verify() -> tuple[int, str]:
+        code = run(["mill", "report", "--verify", "--data", str(data)])
+        return code, capsysbinary.readouterr().out.decode()
+
+    for _ in range(2):
+        check_there(is_anchored=True)
+    check_there(is_anchored=False)  # its process was killed
+    check_there(is_anchored=True)
     mill("check")
-    assert run(["mill", "report", "--verify", "--data", str(data)]) == 0
-    assert b"3 reports of other chains" in capsysbinary.readouterr().out
-    first = next(other.stored("two", "s"))
-    (data / "reports" / ".unchained" / f"{cid_of(first.data)}.json").unlink()
-    assert run(["mill", "report", "--verify", "--data", str(data)]) == 1
-    assert b"3 reports in the ledger are missing" in capsysbinary.readouterr().out
+    code, out = verify()
+    assert (code, "missing" in out, "1 report outside the chains is unknown" in out) == (1, False, True)
+    assert "2 reports of other chains" in out
+    check_there(is_anchored=True)
+    code, out = verify()
+    assert (code, "4 reports of other chains" in out, "unknown" in out, "missing" in out) == (0, True, False, False)
+    _, second, *_ = other.stored("two", "s")
+    (data / "reports" / ".unchained" / f"{cid_of(second.data)}.json").unlink()
+    code, out = verify()
+    assert (code, "1 report in the ledger is missing" in out, "3 reports of other chains" in out) == (1, True, True)
 
 
 def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:

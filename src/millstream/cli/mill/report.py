@@ -27,12 +27,12 @@ from millstream.mill.reports.report import IntegrityReport, ReportResult, report
 from millstream.mill.reports.statistics import store_sizes
 from millstream.mill.tasks import QueueName, StorageStatistics, encode_task
 from millstream.node import Node
-from millstream.node.missing_reports import missing_reports
+from millstream.node.missing_reports import absent_reports
 from millstream.node.reports import report_anchor
 from millstream.settings import Settings
 
 _NAMED = 10
-"""Of the missing reports this many, the newest ones, are printed with their entry."""
+"""Of the missing reports this many, the newest ones, are printed with their entry; of the unknown ones too."""
 
 
 @example("millstream mill report second photos --html report.html")
@@ -69,7 +69,7 @@ def report(
 
     Exit code 0 if all reports say SUCCESS and it is known of every change whether it happened, 3 if STORE and SPACE are
     given and there is no report on them, 1 otherwise. With --verify, exit code 1 if a report is not in the ledger, or
-    (without STORE and SPACE) if a report of the ledger is missing.
+    (without STORE and SPACE) if a report of the ledger is missing or may have been removed.
     """
     with Node.open(settings, reads=True) as node:
         places = chosen_spaces(node, store, space, known=node.mill.reports.archive.spaces(), asked=True)
@@ -116,7 +116,7 @@ def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -
 
 
 def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bool) -> int:
-    """Exit code 1 if a report is not in the ledger, or if the ledger has an entry whose report is missing.
+    """Exit code 1 if a report is not in the ledger, or if the ledger has an entry whose report is or may be missing.
 
     An entry does not name its space, so missing reports are found only if *places* are those of every space.
     """
@@ -127,22 +127,20 @@ def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bo
     found = {anchor for some in anchors.values() for anchor in some}
     entered = entries if found <= entries.keys() else node.mill.reports.ledger_entries()  # reports are made meanwhile
     for (store, space), some in anchors.items():
-        unknown = sum(anchor not in entered for anchor in some)
-        code = 1 if unknown else code
-        note = f"; {unknown:,} of its reports are not in the ledger" if unknown else ""
+        without_entry = sum(anchor not in entered for anchor in some)
+        code = 1 if without_entry else code
+        note = f"; {without_entry:,} of its reports are not in the ledger" if without_entry else ""
         click.echo(f"{store}/{space}: {heads[store, space] or 'no report yet'}{note}")
     if not is_every_space:
         click.echo("not checked: whether the newest reports were removed; for this, omit STORE and SPACE", err=True)
         return code
     for store, space in set(archive.spaces()).difference(places):
-        heads[store, space] = verify_chain(archive, store, space)
+        verify_chain(archive, store, space)
         anchors[store, space] = [report_anchor(one) for one in reports_of(archive, store, space)]
-        found.update(anchors[store, space])
-    absent = [entry for anchor, entry in entries.items() if anchor not in found]
-    begun = {place: entered[some[0]].number for place, some in anchors.items() if some and some[0] in entered}
-    missing = missing_reports(absent, map(decode_report, unchained), heads, begun)
-    if others := len(absent) - len(missing):
-        click.echo(f"{counted(others, 'report')} of other chains, which members had in their folders: not changed")
+    missing, unknown, other = absent_reports(entries, anchors, map(decode_report, unchained))
+    if other:
+        click.echo(f"{counted(len(other), 'report')} of other chains, which members had in their folders: not changed")
+    _print_unknown(unknown)
     _print_missing(missing)
     missing_anchors = {entry.anchor_string for entry in missing}
     if missing and (folder := node.mill.reports.folder_to_take_over(missing_anchors)) is not None:
@@ -151,7 +149,7 @@ def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bo
             "which adds them, and verify again",
             err=True,
         )
-    return 1 if missing else code
+    return 1 if missing or unknown else code
 
 
 def _print_missing(missing: Sequence[LedgerEntry]) -> None:
@@ -162,8 +160,24 @@ def _print_missing(missing: Sequence[LedgerEntry]) -> None:
         f"{counted(len(missing), 'report')} in the ledger {'is' if len(missing) == 1 else 'are'} missing: removed or "
         "changed; restore the reports from a backup"
     )
-    for entry in missing[-_NAMED:]:
-        click.echo(f"missing: entry {entry.number:,} of {format_timestamp(entry.time)}, {entry.anchor_string}")
+    _print_entries("missing", missing)
+
+
+def _print_unknown(unknown: Sequence[LedgerEntry]) -> None:
+    """Print the entries of the ledger whose reports are outside the chains for an *unknown* reason."""
+    if not unknown:
+        return
+    click.echo(
+        f"{counted(len(unknown), 'report')} outside the chains {'is' if len(unknown) == 1 else 'are'} unknown: removed "
+        "from a chain, or of another chain, which a member had in its folder; restore them if a chain in a backup has "
+        "them"
+    )
+    _print_entries("unknown", unknown)
+
+
+def _print_entries(what: str, entries: Sequence[LedgerEntry]) -> None:
+    for entry in entries[-_NAMED:]:
+        click.echo(f"{what}: entry {entry.number:,} of {format_timestamp(entry.time)}, {entry.anchor_string}")
 
 
 @example("millstream mill statistics second")
