@@ -26,7 +26,7 @@ from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex, NameRun
 from millstream.messaging.broker.storage.journal import JOURNAL
 from millstream.messaging.broker.storage.journal_events import Finished, read_event
-from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer, batch_codec
+from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer, call_parts
 from millstream.messaging.client.batch_codec import consecutive_offsets, from_batch, to_batch
 from millstream.messaging.client.endpoints import parse_endpoints
 from millstream.messaging.client.errors import ThrottledError
@@ -492,7 +492,7 @@ def test_a_run_of_ids_that_is_sent_again_is_stored_once() -> None:
 
 
 def test_after_a_part_that_may_be_sent_again_no_other_part_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_codec, "_PLAIN_PART", 50)
+    monkeypatch.setattr(call_parts, "MAX_MESSAGES", 50)
     sent: list[str] = []
 
     async def send_part(_queue: Any, _messages: Any, ids: Sequence[str], _kind: int) -> list[Any]:
@@ -525,7 +525,7 @@ def test_many_messages_go_in_parts_to_a_server_that_takes_no_columns(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("parts")
-    monkeypatch.setattr(batch_codec, "_PLAIN_PART", 50)
+    monkeypatch.setattr(call_parts, "MAX_MESSAGES", 50)
     calls: list[str] = []
 
     async def talk() -> None:

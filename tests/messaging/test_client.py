@@ -92,7 +92,7 @@ def test_a_batch_is_stored_at_once_and_each_message_has_its_result(at: str) -> N
             receipts = await producer.send_many([Message("batch", b"%d" % number) for number in range(50)])
             assert len({receipt.message_id for receipt in receipts}) == 50
             assert sorted(bodies(await drain(source, 50))) == sorted(b"%d" % number for number in range(50))
-            with pytest.raises(PartialFailureError, match="1 of 2 messages were not stored") as failed:
+            with pytest.raises(PartialFailureError, match="1 of 2 messages were not confirmed as stored") as failed:
                 await producer.send_many([Message("batch", b"x"), Message("batch", b"y", properties={"KEYS": "k"})])
             stored, refused = failed.value.results
             assert stored.offset == 50

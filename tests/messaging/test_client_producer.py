@@ -29,6 +29,7 @@ from millstream.messaging.client import (
     ServerFailedError,
     ThrottledError,
     TransportError,
+    blocking,
 )
 from millstream.messaging.protocol import v2
 from millstream.testing.scripted_server import ScriptedServer
@@ -180,6 +181,82 @@ def test_what_would_fail_again_is_tried_once_and_isolates_nobody(code: int) -> N
     run(test)
 
 
+def test_a_refusal_after_an_attempt_without_an_answer_is_told_as_an_unknown_result() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            server.script["SendMessage"].extend([grpc.StatusCode.UNAVAILABLE, refusal(v2.FORBIDDEN, "not you")])
+            with pytest.raises(TransportError, match=r"may have been stored, although .* failed: not you") as unknown:
+                await producer.send(Message("t", b"x"))
+            assert (unknown.value.code, unknown.value.reason) == (0, "UNAVAILABLE")
+            assert isinstance(unknown.value.__cause__, ForbiddenError)
+            server.script["SendMessage"].extend([grpc.StatusCode.UNAVAILABLE, *[refusal(v2.TOO_MANY_REQUESTS)] * 2])
+            with pytest.raises(TransportError, match="may have been stored"):
+                await producer.send(Message("t", b"x"))
+            server.script["SendMessage"].extend([refusal(v2.TOO_MANY_REQUESTS), refusal(v2.FORBIDDEN)])
+            with pytest.raises(ForbiddenError):  # a busy server has stored nothing
+                await producer.send(Message("t", b"x"))
+
+    run(test)
+
+
+def test_in_a_batch_only_what_an_earlier_attempt_may_have_stored_is_told_as_unknown() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            first = entries(v2.INTERNAL_SERVER_ERROR, v2.ILLEGAL_MESSAGE_KEY, v2.OK, v2.TOO_MANY_REQUESTS)
+            server.script["SendMessage"].extend([first, entries(v2.FORBIDDEN, v2.FORBIDDEN)])
+            with pytest.raises(PartialFailureError, match="3 of 4 messages were not confirmed as stored") as failed:
+                await producer.send_many(texts(4))
+            kinds = [type(each) for each in failed.value.results]
+            assert kinds == [ServerFailedError, BadRequestError, Receipt, ForbiddenError]
+            assert "may have been stored" in str(failed.value.results[0])
+
+    run(test)
+
+
+def test_messages_that_may_be_stored_are_not_sent_one_by_one_under_new_ids() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], linger=0.01, options=QUIET) as producer:
+            server.script["SendMessage"].extend([grpc.StatusCode.UNAVAILABLE, refusal(v2.FORBIDDEN)])
+            results = await asyncio.gather(*map(producer.send, texts(3)), return_exceptions=True)
+            assert [type(result) for result in results] == [TransportError] * 3
+            assert sent(server) == [[b"0", b"1", b"2"]] * 2
+
+    run(test)
+
+
+def test_a_blocking_send_tells_an_unknown_result_too() -> None:
+    def send(place: str) -> None:
+        with blocking.Producer(place, ["t"], options=QUIET) as producer:
+            producer.send(Message("t", b"x"))
+
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            server.script["SendMessage"].extend([grpc.StatusCode.UNAVAILABLE, refusal(v2.FORBIDDEN)])
+            with pytest.raises(TransportError, match="may have been stored"):
+                await asyncio.to_thread(send, server.place)
+
+    run(test)
+
+
+def test_a_transaction_that_may_have_ended_says_so_when_a_repeated_end_is_refused() -> None:
+    async def check(_message: Any) -> Any:
+        return "unknown"
+
+    async def test() -> None:
+        ended = v2.EndTransactionResponse(status=v2.Status(code=v2.INVALID_TRANSACTION_ID, message="no open one"))
+        async with ScriptedServer() as server, Producer(server.place, ["t"], checker=check, options=QUIET) as producer:
+            transaction = await producer.begin(Message("t", b"half"))
+            server.script["EndTransaction"].extend([grpc.StatusCode.UNAVAILABLE, ended])
+            with pytest.raises(TransportError, match=r"may have been committed, although .* failed: no open one"):
+                async with transaction:
+                    await transaction.commit()  # and the block rolls back
+            server.script["EndTransaction"].append(ended)
+            with pytest.raises(BadRequestError, match="no open one"):
+                await (await producer.begin(Message("t", b"half"))).commit()
+
+    run(test)
+
+
 def test_halves_of_transactions_are_never_sent_again() -> None:
     async def check(_message: Any) -> Any:
         return "unknown"
@@ -232,7 +309,7 @@ def test_of_a_batch_only_what_failed_is_sent_again() -> None:
     async def test() -> None:
         async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
             server.script["SendMessage"].append(entries(v2.OK, v2.INTERNAL_SERVER_ERROR, v2.ILLEGAL_MESSAGE_KEY, v2.OK))
-            with pytest.raises(PartialFailureError, match="1 of 4 messages were not stored") as failed:
+            with pytest.raises(PartialFailureError, match="1 of 4 messages were not confirmed as stored") as failed:
                 await producer.send_many(texts(4))
             assert [type(each) for each in failed.value.results] == [Receipt, Receipt, BadRequestError, Receipt]
             assert sent(server) == [[b"0", b"1", b"2", b"3"], [b"1"]]

@@ -22,14 +22,6 @@ from millstream.messaging.protocol.batch_calls import (
     text_column,
 )
 
-_PLAIN_PART = 5_000
-"""The messages of a call of the protocol, which has an object for each of them and of its fields."""
-
-
-def parts_of(count: int) -> list[slice]:
-    """The parts in which *count* messages go to a server that takes no columns."""
-    return [slice(first, first + _PLAIN_PART) for first in range(0, count, _PLAIN_PART)]
-
 
 def to_batch(messages: Sequence[Message], ids: Sequence[str], stamp: MessageStamp) -> SendBatchRequest:
     """*messages* with their *ids*, all of one topic and message group, as they are sent."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.messaging.client.ack_batcher import AckBatcher, Errors
-from millstream.messaging.client.batch_codec import from_batch, parts_of, refusals
+from millstream.messaging.client.batch_codec import from_batch, refusals
+from millstream.messaging.client.call_parts import call_in_parts
 from millstream.messaging.client.client import Client
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import (
@@ -102,18 +103,15 @@ class Consumer(Client):
             raise PartialFailureError(errors, "acknowledged")
 
     async def _ack_each(self, messages: Sequence[Received]) -> Errors:
-        first, errors = messages[0], list[ClientError | None]()
-        for part in parts_of(len(messages)):
+        first = messages[0]
+
+        async def acknowledge(part: slice) -> Errors:
             request = v2.AckMessageRequest(group=self.group_resource(), topic=self.resource(first.topic))
             for message in messages[part]:
                 request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
-            try:
-                errors += await self._ack_part(request, self._server_of(first))
-            except ClientError as error:
-                if not errors:
-                    raise
-                return [*errors, *[error] * (len(messages) - len(errors))]
-        return errors
+            return await self._ack_part(request, self._server_of(first))
+
+        return await call_in_parts(len(messages), acknowledge)
 
     async def _ack_part(self, request: v2.AckMessageRequest, server: Endpoints) -> Errors:
         transport, count = self.transport(server), len(request.entries)

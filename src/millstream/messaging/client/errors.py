@@ -61,14 +61,14 @@ class TransportError(ClientError):
 
 
 class PartialFailureError(ClientError):
-    """Some messages of a call were not *done* (stored, acknowledged).
+    """Some messages of a call were not confirmed as *done* (stored, acknowledged).
 
     ``results`` has something for each, in order: an error, or its receipt, or None where there is nothing to tell.
     """
 
     def __init__(self, results: Sequence[Any], done: str = "stored") -> None:
         failed = [result for result in results if isinstance(result, ClientError)]
-        text = f"{len(failed)} of {len(results)} messages were not {done}, the first because: {failed[0]}"
+        text = f"{len(failed)} of {len(results)} messages were not confirmed as {done}, the first because: {failed[0]}"
         super().__init__(text, code=failed[0].code, request_id=failed[0].request_id)
         self.results = results
 
@@ -150,6 +150,23 @@ def is_definite(error: Exception) -> bool:
     The workflow document retries "according to the error type"; throttling is the one 4xx that passes.
     """
     return isinstance(error, ClientError) and 40000 <= error.code < 50000 and not isinstance(error, ThrottledError)
+
+
+def may_be_done(error: Exception) -> bool:
+    """Whether the server may have done what was asked in a call that failed with *error*: it did not answer, or it
+    failed itself."""
+    return not is_definite(error) and not isinstance(error, ThrottledError)
+
+
+def unknown_result(earlier: ClientError, last: ClientError, doubt: str) -> ClientError:
+    """The error of a call that failed with *earlier*, which :func:`may_be_done`, and with *last* when it was repeated:
+    it is of the class of *earlier*, and its text ends with the *doubt* and with *last*."""
+    text = f"{earlier}; {doubt}, although the repeated call failed: {last}"
+    unknown = type(earlier)(text, code=earlier.code, request_id=earlier.request_id)
+    if isinstance(unknown, TransportError) and isinstance(earlier, TransportError):
+        unknown.reason = earlier.reason
+    unknown.__cause__ = last
+    return unknown
 
 
 def call_failure(error: BaseException) -> ClientError:

@@ -17,7 +17,8 @@ import msgspec
 from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.messaging.client.backoff import Backoff, read_backoff
-from millstream.messaging.client.batch_codec import parts_of, read_stored, to_batch
+from millstream.messaging.client.batch_codec import read_stored, to_batch
+from millstream.messaging.client.call_parts import call_in_parts
 from millstream.messaging.client.client import Client
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import (
@@ -29,7 +30,9 @@ from millstream.messaging.client.errors import (
     ThrottledError,
     TransportError,
     is_definite,
+    may_be_done,
     status_error,
+    unknown_result,
 )
 from millstream.messaging.client.message import Message, MessageStamp, Receipt, Received, from_wire, to_wire
 from millstream.messaging.client.message_ids import MessageIds
@@ -234,9 +237,13 @@ class Producer(Client):
             )
 
     async def _attempts(self, queues: Sequence[Queue], messages: Sequence[Message], kind: int) -> Results:
-        """Send *messages* to one of *queues* after another, as often as it makes sense."""
+        """Send *messages* to one of *queues* after another, as often as it makes sense.
+
+        A message that an earlier attempt may have stored has an error that says so, however the last attempt failed.
+        """
         topic, ids = messages[0].topic, self._ids.take(len(messages))
         results: list[Receipt | ClientError] = []
+        unknown: dict[int, ClientError] = {}
         left: Sequence[int] = range(len(messages))
         most = 1 if kind == v2.TRANSACTION else self._backoff.attempts
         for attempt in itertools.count(1):
@@ -249,19 +256,23 @@ class Producer(Client):
                     results[row] = result
             if _are_receipts(results):
                 break
-            again = [row for row in left if isinstance(error := results[row], ClientError) and not is_definite(error)]
-            if not again:
+            failed = {row: error for row in left if (error := _open_error(results[row])) is not None}
+            if not failed:
                 break
             self._isolated.add(queue.endpoints)
             if attempt >= most:
                 break
-            left, error = again, results[again[0]]
-            _log.info("attempt %d to send to %s failed, trying again: %s", attempt, topic, error)
-            if isinstance(error, ThrottledError):
+            unknown.update((row, error) for row, error in failed.items() if may_be_done(error))
+            left, first = list(failed), next(iter(failed.values()))
+            _log.info("attempt %d to send to %s failed, trying again: %s", attempt, topic, first)
+            if isinstance(first, ThrottledError):
                 await asyncio.sleep(self._backoff.delay(attempt + 1))
             elif queues[attempt % len(queues)].endpoints == queue.endpoints:
                 await asyncio.sleep(self.options.intervals.resend * _LONGER ** (attempt - 1))
                 queues = await self._fresh_candidates(topic, messages[0].message_group)
+        for row, earlier in unknown.items():
+            if isinstance(last := results[row], ClientError) and not may_be_done(last):
+                results[row] = unknown_result(earlier, last, "the message may have been stored")
         return results
 
     async def _fresh_candidates(self, topic: str, message_group: str) -> Sequence[Queue]:
@@ -301,19 +312,10 @@ class Producer(Client):
         return read_stored(answer, ids, queue, request_id)
 
     async def _send_each(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
-        results: list[Receipt | ClientError] = []
-        for part in parts_of(len(messages)):
-            try:
-                found = await self._send_part(queue, messages[part], ids[part], kind)
-            except ClientError as error:
-                if not results:
-                    raise
-                return [*results, *[error] * (len(messages) - len(results))]
-            results += found
-            open_ones = [each for each in found if isinstance(each, ClientError) and not is_definite(each)]
-            if open_ones and kind == v2.FIFO:  # what follows must not come before what is sent again
-                return [*results, *open_ones[:1] * (len(messages) - len(results))]
-        return results
+        async def send(part: slice) -> Results:
+            return await self._send_part(queue, messages[part], ids[part], kind)
+
+        return await call_in_parts(len(messages), send, _first_open if kind == v2.FIFO else None)
 
     async def _send_part(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
         born, namespace = self.clock.now(), self.options.namespace
@@ -369,6 +371,16 @@ class Producer(Client):
             await self._end_transaction(message.topic, receipt, resolution, v2.SOURCE_SERVER_CHECK)
         except Exception:
             _log.exception("cannot report the result of transaction %s; the server asks again", message.message_id)
+
+
+def _open_error(result: Receipt | ClientError) -> ClientError | None:
+    """The error in *result* after which its message is sent again."""
+    return result if isinstance(result, ClientError) and not is_definite(result) else None
+
+
+def _first_open(results: Results) -> ClientError | None:
+    """The first error after which a message is sent again: what follows must not come before it."""
+    return next(filter(None, map(_open_error, results)), None)
 
 
 def _are_receipts(results: Results) -> TypeGuard[list[Receipt]]:
