@@ -18,7 +18,6 @@ import msgspec
 
 from millstream.anchoring.batch_records import EncodedBatch, decode_message
 from millstream.batching import Reject
-from millstream.cli.anchor.operations import cut_operations
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.passwords import hash_password
@@ -64,7 +63,7 @@ def furnish(folder: Path) -> Path:
     with _open(folder) as node:
         _fill_log(node)
         node.registry.instance.acceptance.submit_many([canonical_json(DidOwner("ada").create.request)])
-        cut_operations(node.registry.instance, force=True)
+        node.registry.instance.cut_once(force=True)
         _make_photos(node)
         _bury_tasks(node)
     _put_policy(folder, data)

@@ -233,9 +233,49 @@ def test_an_instance_that_leaves_with_an_open_cut_is_still_found(sqlite_fleet: A
     one.queue.claim(100)
     leave_a_cut_open(sqlite_fleet, one)
     one.close()
-    sqlite_fleet.clock.advance(61.0)
+    assert two.instances.dead() == ["one"], "others need not wait for the end of its heartbeats"
     two.instances.take_over_dead()
     assert len(two.writer.recover()) == 1
+
+
+def test_the_next_run_finishes_what_a_failed_run_had_begun_to_anchor(fleet: Any, submit: Submit) -> None:
+    submit(fleet.instance("first"), *creates(3))
+    fleet.cas.fail_next()
+    with pytest.raises(CasUnavailableError):
+        fleet.instance("first").cut_once(force=True)
+    assert fleet.counts == {"cut": 3}
+    assert len(fleet.instance("second").cut_once(force=True)) == 1
+    assert fleet.counts == {"observed": 3}
+    assert fleet.instance("third").instances.known() == []
+
+
+def test_the_next_run_anchors_what_a_killed_run_had_queued(sqlite_fleet: Any, submit: Submit) -> None:
+    sqlite_fleet.queue_settings = {"max_repost": 2}
+    killed = sqlite_fleet.instance("killed")
+    submit(killed, *creates(5))
+    killed.instances.heartbeat()
+    killed.queue.claim(100)
+    assert sqlite_fleet.instance("second").cut_once(force=True) == [], "the first one may still be at work"
+    sqlite_fleet.clock.advance(61.0)
+    assert len(sqlite_fleet.instance("third").cut_once(force=True)) == 1
+    assert sqlite_fleet.counts == {"observed": 5}
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_work_of_an_instance_without_an_entry_is_taken_over(fleet: Any, submit: Submit, is_cut: bool) -> None:
+    """It never had an entry, or the entry was removed just before its claim was committed, and then it was killed."""
+    one, two = fleet.instance("one"), fleet.instance("two")
+    submit(one, *creates(3))
+    one.queue.claim(100)
+    if is_cut:
+        leave_a_cut_open(fleet, one)
+    assert one.instances.dead() == []
+    assert two.instances.dead() == ["one"]
+    two.instances.take_over_dead()
+    assert two.instances.dead() == []
+    two.queue.claim(100)
+    assert len(two.writer.cut(force=True)) == 1
+    assert fleet.counts == {"observed": 3}
 
 
 # Expiry

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.settings import OperationQueueSettings
+from millstream.anchoring.registry.states import OperationState
 
 _log = logging.getLogger(__name__)
+
+
+def _without_entry(table: sa.Table, has_work: sa.ColumnElement[bool]) -> sa.Select[tuple[str]]:
+    entry = sa.exists().where(t.instances.c.instance == table.c.instance)
+    return sa.select(table.c.instance).where(has_work, ~entry)
+
+
+_WITHOUT_ENTRY: sa.CompoundSelect[Any] = sa.union(
+    _without_entry(t.operations, t.operations.c.state == OperationState.QUEUED.value),
+    _without_entry(t.cuts, t.cuts.c.open),
+)
+"""The instances that have work and no entry, each once."""
 
 
 class Instances:
@@ -33,7 +47,8 @@ class Instances:
         self._store.database.write(transaction)
 
     def leave(self) -> None:
-        """Remove the entry of this instance, which has released its operations and ends."""
+        """Remove the entry of this instance, which has released its operations and ends: others may take over a cut
+        that it leaves open at once."""
         self._forget(self.instance)
 
     def known(self) -> Sequence[str]:
@@ -42,13 +57,15 @@ class Instances:
         return [row.instance for row in self._store.database.rows(query)]
 
     def dead(self) -> Sequence[str]:
-        """The other instances that have sent no heartbeat for longer than the task expiration."""
+        """The other instances that have sent no heartbeat for longer than the task expiration, and those without an
+        entry that still have queued operations or an open cut: they left with an open cut, or sent no heartbeat."""
         seconds = self._settings.task_expiration
 
         def query(connection: sa.Connection, now: int) -> Sequence[str]:
             silent = t.instances.c.updated_at < now - int(seconds * 1_000_000)
             others = sa.select(t.instances.c.instance).where(silent, t.instances.c.instance != self.instance)
-            return list(connection.scalars(others.order_by(t.instances.c.updated_at)))
+            found = list(connection.scalars(others.order_by(t.instances.c.updated_at)))
+            return found + [name for name in connection.scalars(_WITHOUT_ENTRY) if name != self.instance]
 
         return self._store.database.read(query)
 

@@ -108,20 +108,42 @@ class DidRegistry(ClosesOnExit):
 
     def start(self) -> None:
         """Register this instance and start its threads."""
-        self.instances.heartbeat()
+        self.keep_alive()
         settings = self.settings
         loops: list[tuple[str, Callable[[], object], float]] = [
             ("cut", self.work_once, self._cut_interval),
-            ("keep", self._keep, min(settings.queue.monitor_interval, settings.queue.task_expiration / 4)),
             ("tasks", self.tasks.run_due, settings.task_check_interval),
         ]
         if self._broker:
             loops.append(("announce", self._announce, 0.005))
             loops += [(f"subscribe-{n}", self._subscribe, _SUBSCRIBE_SECONDS) for n in range(settings.queue.pool)]
         for name, step, pause in loops:
-            thread = threading.Thread(target=self._loop, args=(step, pause), name=f"registry-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._start_thread(name, step, pause)
+
+    def keep_alive(self) -> None:
+        """Register this instance, and send its heartbeats from a thread until :meth:`close`, unless that is done."""
+        if not self._threads:
+            self.instances.heartbeat()
+            settings = self.settings.queue
+            self._start_thread("keep", self._keep, min(settings.monitor_interval, settings.task_expiration / 4))
+
+    def _start_thread(self, name: str, step: Callable[[], object], pause: float) -> None:
+        thread = threading.Thread(target=self._loop, args=(step, pause), name=f"registry-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def cut_once(self, *, force: bool) -> Sequence[LedgerEntry]:
+        """Anchor the operations that no live instance has, those of dead instances included, and leave; returns the
+        new ledger entries."""
+        try:
+            self.keep_alive()
+            while self.instances.take_over_dead():
+                pass
+            while self.queue.claim(10_000) == 10_000:
+                pass
+            return self.writer.cut(force=force)
+        finally:
+            self.close()
 
     def work_once(self) -> None:
         """Take what is due into the queue, and cut what is due. What failed is retried by the next call."""
@@ -147,8 +169,7 @@ class DidRegistry(ClosesOnExit):
         self.acceptance.close()
         self._announce()
         self.queue.close()
-        if not self.store.open_cuts(self.instance):  # else the others must be able to see that it is gone
-            self.instances.leave()
+        self.instances.leave()
 
     def status(self, operation: str) -> OperationStatus | None:
         """The status of the operation of this id, and its effect; None if it is not recorded."""

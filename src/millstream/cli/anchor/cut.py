@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.anchor.operations import cut_operations
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.node import Node
@@ -24,10 +23,12 @@ if TYPE_CHECKING:
 def cut(settings: Settings, force: bool, as_json: bool) -> None:
     """Anchor the waiting batches and operations, and finish an interrupted run.
 
-    Without --force, batches and operations that do not fill an anchor wait for more.
+    Without --force, batches and operations that do not fill an anchor wait for more. Operations that a killed run had
+    begun to anchor are finished by a run that starts registry.op_queue_task_expiration (60 s) later, or by a running
+    registry.
     """
     with Node.open(settings) as node:
-        entries = [*node.anchoring.batch_writer.cut(force=force), *cut_operations(node.registry.instance, force=force)]
+        entries = [*node.anchoring.batch_writer.cut(force=force), *node.registry.instance.cut_once(force=force)]
     for entry in entries:
         if as_json:
             print_json(entry)

@@ -10,8 +10,7 @@ from typing import BinaryIO
 
 import click
 
-from millstream.anchoring import LedgerEntry
-from millstream.anchoring.registry import DidRegistry, OperationStatus, SubmissionResult
+from millstream.anchoring.registry import OperationStatus, SubmissionResult
 from millstream.anchoring.states import state_word
 from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.cli.common import data_options, json_option, log_options, print_json
@@ -98,16 +97,6 @@ def redrive(settings: Settings, operations: Sequence[str]) -> None:
         count = node.registry.instance.store.redrive(list(operations) or None)
         record_change(node, "redrive", "operations on identifiers", operations=count)
     print(f"operations to retry: {count:,}")
-
-
-def cut_operations(registry: DidRegistry, *, force: bool) -> Sequence[LedgerEntry]:
-    """Anchor the operations that wait in *registry*, as an instance that ends afterwards; the new ledger entries."""
-    try:
-        while registry.queue.claim(10_000) == 10_000:
-            pass
-        return registry.writer.cut(force=force)
-    finally:
-        registry.queue.close()
 
 
 def print_status(status: OperationStatus, *, as_json: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 import msgspec
 
-from millstream.cli.anchor.operations import cut_operations
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
@@ -57,7 +56,7 @@ def operations_command(
                 spark, plan, registry.acceptance, registry.versions,
                 available_now=available_now, skip_failed=skip_failed, stopped=stop, clock=node.clock,
             )  # fmt: skip
-            cut_operations(registry, force=True)
+            registry.cut_once(force=True)
         head, waiting = node.registry.ledger.head(), registry.store.open_count()
     anchors = head.number if head else 0
     figures = {"job": "operations", "log": log, **msgspec.structs.asdict(done), "anchors": anchors, "waiting": waiting}
