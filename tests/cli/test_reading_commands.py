@@ -9,7 +9,9 @@ import pytest
 
 from millstream.cli.main import run
 
-SETTINGS = "\n".join(f'[stores.{name}]\nurl = "file://{{data}}/stores/{name}"' for name in ("primary", "second"))
+SETTINGS = "\n".join(
+    f'[stores.{name}]\nurl = "file://{{data}}/stores/{name}"\naudited = true' for name in ("primary", "second")
+)
 
 READING = {
     "status": 1,
@@ -27,6 +29,7 @@ READING = {
     "group list": 0,
     "group describe billing": 3,
     "batch rules readings.batches": 2,
+    "batch advise readings": 3,
     "anchor status": 0,
     "anchor status did:sidetree:EiAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA": 0,
     "anchor ledger": 0,
@@ -49,6 +52,13 @@ READING = {
     "mill policy lint": 0,
     "mill policy plan local {policy}": 0,
     "mill approve": 0,
+    "mill duplicate --dry-run": 0,
+    "mill repair photos a --dry-run": 3,
+    "mill retire third": 3,
+    "mill audit": 0,
+    "mill audit primary photos a": 0,
+    "mill reconcile": 3,
+    "mill reconcile primary photos": 3,
     "mill report": 3,
     "mill report --verify": 3,
     "mill report second photos": 3,
@@ -59,6 +69,7 @@ READING = {
     "node info web1-3f9a2c01": 2,
     "restore photos --test": 3,
     "pipeline report second photos": 3,
+    "pipeline verify-batches readings --batches readings.batches": 3,
 }
 """The exit code of each command on such a node."""
 
@@ -73,6 +84,23 @@ def test_a_command_that_reads_makes_no_files(command: str, tmp_path: Path, capsy
     code = run([*command.format(policy=policy).split(), "--data", str(folder)])
     assert sorted(tmp_path.rglob("*")) == before and "Usage:" not in capsys.readouterr().err
     assert code == READING[command] or command == "doctor"  # which also judges the machine
+
+
+def test_a_dry_run_before_the_first_start_makes_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "node"
+    (policies := folder / "policies").mkdir(parents=True)
+    (policies / "duplication-accounts.json").write_text('["local"]')
+    policy = '{"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": "second"}]}'
+    (policies / "local-duplication-policy.json").write_text(policy)
+    (folder / "millstream.toml").write_text(SETTINGS.replace("audited = true", ""))
+    (tmp_path / "a").touch()
+    put = ["store", "put", "primary", "photos", str(tmp_path / "a"), "--create", "--data", str(folder)]
+    assert run(put) == 0
+    capsys.readouterr()
+    before = sorted(tmp_path.rglob("*"))
+    assert run(["mill", "duplicate", "--dry-run", "--data", str(folder)]) == 0
+    assert "photos primary → second: 1 to copy" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_status_of_an_unused_folder_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from millstream.cli.examples import example
 from millstream.cli.spark_progress import shown
 from millstream.core.amounts import parse_duration
 from millstream.core.clock import MICROSECONDS
+from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -89,6 +90,7 @@ def advise_command(
             _policies(policies),
             _time("--grace", grace) if grace else None,
         )
+        node.logs.store.log(LogSpec(log), create=False)  # before Spark starts, which makes folders in the node's folder
         with node.spark.session(registered=False) as spark, shown(spark, "batch advise"):
             tried = try_rules(spark, settings.log_url, log, choices, last_id=last_id, clock=node.clock)
     best = recommend(tried.figures, late_share)

@@ -68,6 +68,12 @@ def _has_node(engine: sa.Engine) -> bool:
     return is_made(engine) or was_moved(engine)
 
 
+def lacks_database_file(settings: Settings) -> bool:
+    """Whether the node's own database is a file that is absent, so that nothing is recorded: the node was never used,
+    or its database is lost."""
+    return not settings.node.database and not (settings.folder / DATABASE).exists()
+
+
 @contextlib.contextmanager
 def open_tables(settings: Settings, url: str) -> Iterator[sa.Engine]:
     """The database at *url*, or in the node's folder where it is empty, to move tables out of it or into it.

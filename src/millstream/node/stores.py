@@ -11,8 +11,8 @@ from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
 from millstream.mill.manifest import Manifest
 from millstream.mill.mount_check import MountCheck
 from millstream.mill.reports.statistics import SpaceStatisticsTable
-from millstream.node.context import DATABASE, NodeContext
-from millstream.node.databases import DatabasesPart
+from millstream.node.context import NodeContext
+from millstream.node.databases import DatabasesPart, lacks_database_file
 from millstream.settings import Settings
 from millstream.stores import LocalStore, MemoryStore, Store, open_provider
 from millstream.stores.audit import AuditedStore, AuditOutbox, settle_ended
@@ -91,5 +91,4 @@ class StoresPart:
 def is_unmade(settings: Settings, name: str) -> bool:
     """Whether the store *name* is one of the node's own whose folder the first process that writes will make."""
     folder = local_folder(settings.store_urls[name])
-    is_new = not settings.node.database and not (settings.folder / DATABASE).exists()
-    return is_new and settings.owns(name) and folder is not None and not folder.exists()
+    return lacks_database_file(settings) and settings.owns(name) and folder is not None and not folder.exists()

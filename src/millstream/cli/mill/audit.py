@@ -14,6 +14,7 @@ from millstream.mill.audit.audit_log import tsv_lines
 from millstream.mill.audit.reconciliation import MissingEvent, missing_events
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
+from millstream.node.databases import lacks_database_file
 from millstream.settings import Settings
 from millstream.stores import StoreError
 from millstream.stores.audit import AuditedStore
@@ -42,7 +43,7 @@ def audit(
     with a line that says what to do, or if --recover could not reach a store.
     """
     unavailable = False
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=not recover and lacks_database_file(settings)) as node:
         if recover:
             unavailable = _recover(node)
             record_change(node, "recover audit", "open changes of all stores")
@@ -85,7 +86,7 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
     cannot be compared, or if it is not known of a change whether it happened.
     """
     found, unlisted = 0, list[str]()
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=lacks_database_file(settings)) as node:
         process_audits(node)
         for where in chosen_spaces(node, store, space, known=node.mill.audit.log.spaces(), unlisted=unlisted):
             if where[0] in unlisted or not isinstance(node.stores.providers[where[0]], AuditedStore):
@@ -113,7 +114,12 @@ def _reconcile_space(node: Node, store: str, space: str, as_json: bool) -> int:
 
 
 def process_audits(node: Node) -> None:
-    """Let workers process the pending changes of audited stores, including those of terminated processes."""
+    """Let workers process the pending changes of audited stores, including those of terminated processes.
+
+    A node without a database has none, and may be only read.
+    """
+    if lacks_database_file(node.settings):
+        return
     _ = node.stores.providers
     if node.stores.outbox.undelivered() or node.queues.open(QueueName.AUDIT).depth().open:
         node.mill.workers(QueueName.AUDIT).run_until_drained()

@@ -76,7 +76,7 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
             "give SPACE and CONTENT_ID to repair one item, or neither to process the repair queue; --dry-run and "
             "--restore-source require SPACE and CONTENT_ID"
         )
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=dry_run) as node:
         if dry_run:
             plan = node.mill.repairs.repairer.plan(*item, restore_source=restore_source)
             print_json(plan)

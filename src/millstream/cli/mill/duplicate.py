@@ -43,7 +43,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
     failed, 5 if the plan of a space is held, or with --dry-run would be.
     """
     dead = held = 0
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=dry_run) as node:
         rounds, failed = listed_rounds(node, space)
         for pairs in rounds:
             queue = None if dry_run else node.queues.open(QueueName.DUPLICATION_LOW)

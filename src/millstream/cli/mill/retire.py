@@ -13,6 +13,7 @@ from millstream.core.amounts import counted, size_text
 from millstream.core.shown_commands import arguments
 from millstream.mill.retirement import StoreRecords, StoreRetirement, require_copies
 from millstream.node import Node
+from millstream.node.databases import lacks_database_file
 from millstream.settings import Settings
 
 
@@ -44,7 +45,7 @@ def retire(
 
     STORE must not be in the settings or in a policy. Restart the processes of the node after you removed it there.
     """
-    with Node.open(settings) as node:
+    with Node.open(settings, reads=not yes and lacks_database_file(settings)) as node:
         process_audits(node)
         retirement = StoreRetirement(
             node.stores.manifest,

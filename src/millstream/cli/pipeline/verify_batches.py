@@ -41,11 +41,13 @@ def verify_command(
     """
     from millstream.pipeline.jobs.verify_batches import verify_batches
 
-    with Node.open(settings) as node, node.spark.session(registered=False) as spark, shown(spark, "verify-batches"):
-        found = verify_batches(
-            spark, settings.log_url, log, output, node.batching.rules_of(output),
-            first_id=first_id, last_id=last_id, limit=limit, clock=node.clock,
-        )  # fmt: skip
+    with Node.open(settings, reads=True) as node:
+        rules = node.batching.rules_of(output)  # before Spark starts, which makes folders in the node's folder
+        with node.spark.session(registered=False) as spark, shown(spark, "verify-batches"):
+            found = verify_batches(
+                spark, settings.log_url, log, output, rules,
+                first_id=first_id, last_id=last_id, limit=limit, clock=node.clock,
+            )  # fmt: skip
     print_json(found) if as_json else _show(found)
     return 0 if found.is_whole else 1
 
