@@ -19,7 +19,7 @@ READING = {
     "status --items": 0,
     "doctor": 0,
     "config show": 0,
-    "log list": 3,
+    "log list": 0,
     "log describe readings": 3,
     "log read readings": 3,
     "log tail readings": 3,
@@ -63,7 +63,7 @@ READING = {
     "mill report --verify": 3,
     "mill report second photos": 3,
     "mill statistics": 0,
-    "queue depth": 3,
+    "queue depth": 0,
     "queue dead duplication-high": 3,
     "node ls": 2,
     "node info web1-3f9a2c01": 2,
@@ -84,6 +84,27 @@ def test_a_command_that_reads_makes_no_files(command: str, tmp_path: Path, capsy
     code = run([*command.format(policy=policy).split(), "--data", str(folder)])
     assert sorted(tmp_path.rglob("*")) == before and "Usage:" not in capsys.readouterr().err
     assert code == READING[command] or command == "doctor"  # which also judges the machine
+
+
+@pytest.mark.parametrize("command", ["log list", "queue depth", "topic list", "group list"])
+@pytest.mark.parametrize("options", ["", "--store sqlite:///{folder}/log.db"])
+def test_a_list_of_a_folder_without_a_node_or_of_a_store_that_does_not_exist_is_not_empty(
+    command: str, options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if options:
+        (tmp_path / "millstream.toml").touch()
+    before = list(tmp_path.iterdir())
+    assert run([*command.split(), *options.format(folder=tmp_path).split(), "--data", str(tmp_path)]) == 3
+    printed = capsys.readouterr()
+    assert f"no log store at {tmp_path}/log.db: check the path" in printed.err and not printed.out
+    assert list(tmp_path.iterdir()) == before
+
+
+def test_a_queue_of_a_node_without_logs_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "millstream.toml").touch()
+    for command in ("queue depth orders", "queue dead orders"):
+        assert run([*command.split(), "--data", str(tmp_path)]) == 3
+        assert "there is no queue 'orders'" in capsys.readouterr().err
 
 
 def test_a_dry_run_before_the_first_start_makes_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from millstream.core.errors import NotFoundError
 from millstream.log import Log, LogNotFoundError, LogStore
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.node import Node
+from millstream.node.logs import open_to_read
 from millstream.queue import (
     DeadTask,
     Depth,
@@ -59,7 +60,7 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
             for each in [name] if name else node.queues.names_on_broker():
                 _print_depth(settings, each, node.queues.open(each).depth(), as_json)
         return
-    with open_log_store(settings.log_url, create=False, read_only=True) as store:
+    with open_to_read(settings, SystemClock()) as store:
         for each in [name] if name else queues_on_logs(store):
             state, _ = recover(_log_of(store, each))
             _print_depth(settings, each, state.depth(SystemClock().now()), as_json)
@@ -194,7 +195,7 @@ def dead_tasks(settings: Settings, name: str, *, limit: int, after: int = 0) -> 
     if settings.queue.broker:
         with _open(settings, name) as opened:
             return opened.dead(limit=limit, after=after)
-    with open_log_store(settings.log_url, create=False, read_only=True) as store:
+    with open_to_read(settings, SystemClock()) as store:
         state, _ = recover(_log_of(store, name))
     return state.dead(limit=limit, after=after)
 

@@ -11,7 +11,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.closing import ClosesOnExit
 from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.core.private_files import make_private_folder, restrict
-from millstream.node.context import DATABASE, NodeContext
+from millstream.node.context import NodeContext, is_node
 from millstream.node.errors import NodeFolderError, NodeNotFoundError
 from millstream.settings import FILE_NAME, Settings
 
@@ -36,9 +36,6 @@ _OURS = (
     "log.db*", "node.db*", "policies", "producers", "reports", "serving.json", "spark", "staging", "stores",
 )  # fmt: skip
 """The contents of a node's folder, without ``keys``, which only the owner can read."""
-
-_SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
-"""A folder with one of these in it is a node's; a first policy may be all that there is so far."""
 
 
 class Node(ClosesOnExit):
@@ -179,10 +176,9 @@ class Node(ClosesOnExit):
         try:
             if create:
                 make_private_folder(settings.folder)
-            is_node = any((settings.folder / name).exists() for name in _SIGNS)
-            if not is_node and not create:
+            if not (is_made := is_node(settings.folder)) and not create:
                 raise NodeNotFoundError(f"there is no node in {settings.folder}; check --data")
-            if is_node or not any(settings.folder.iterdir()):
+            if is_made or not any(settings.folder.iterdir()):
                 restrict(settings.folder, _OURS, group=settings.data_access == "group")
         except OSError as error:
             raise NodeFolderError(f"cannot use {settings.folder} as the node's folder: {error.strerror}") from error

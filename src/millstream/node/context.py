@@ -8,10 +8,13 @@ from pathlib import Path
 
 from millstream.core.clock import Clock
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.settings import Settings
+from millstream.settings import FILE_NAME, Settings
 
 DATABASE = "node.db"
 """The node's own database, in its folder."""
+
+_SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
+"""A folder with one of these in it is a node's; a first policy may be all that there is so far."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,3 +29,8 @@ class NodeContext:
     resources: contextlib.ExitStack
     metrics: MetricsCollector
     reads: bool = False
+
+
+def is_node(folder: Path) -> bool:
+    """Whether *folder* is a node's, also of one that was never used."""
+    return any((folder / name).exists() for name in _SIGNS)

@@ -12,7 +12,7 @@ from millstream.log import LogError, LogSpec, LogStore
 from millstream.log.backend_schemes import store_files
 from millstream.log.backends.memory import AbsentBackend
 from millstream.log.upkeep.upkeep_thread import UpkeepThread
-from millstream.node.context import NodeContext
+from millstream.node.context import NodeContext, is_node
 from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
 
@@ -64,9 +64,17 @@ class LogsPart:
 def unmade_store(settings: Settings, clock: Clock) -> LogStore | None:
     """A store without logs, for those who only read a node whose own one will be made by the first process that writes.
 
-    None where it was made, or where the settings name another one.
+    None where it was made, where the settings name another one, and where the folder is not a node's.
     """
     files = store_files(settings.log_url)
-    if settings.log.store or files is None or files.exists():
+    if settings.log.store or files is None or files.exists() or not is_node(settings.folder):
         return None
     return LogStore(AbsentBackend(settings.log_url, clock), clock)
+
+
+def open_to_read(settings: Settings, clock: Clock) -> LogStore:
+    """The log store of *settings* for a command that only reads: :func:`unmade_store`, or the one that is there.
+
+    Raises :class:`~millstream.log.LogNotFoundError` where the settings name one that does not exist.
+    """
+    return unmade_store(settings, clock) or open_log_store(settings.log_url, clock, create=False, read_only=True)

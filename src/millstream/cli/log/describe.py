@@ -9,12 +9,13 @@ from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
 from millstream.core.amounts import counted, format_duration, size_text
+from millstream.core.clock import SystemClock
 from millstream.log.kinds import SYSTEM_KINDS, Kind
 from millstream.log.spec import LogSpec
 from millstream.log.upkeep.retention import Retention
 from millstream.log.upkeep.rules import LogRule, rule_for
+from millstream.node.logs import open_to_read
 from millstream.settings import Settings
-from millstream.stores.tiers import open_log_store
 
 
 @example("millstream log describe weather --json")
@@ -72,7 +73,7 @@ def _limits(policy: Retention) -> str:
 @store_options
 def list_logs(settings: Settings, as_json: bool) -> None:
     """List the logs."""
-    with open_log_store(settings.log_url, read_only=True) as store:
+    with open_to_read(settings, SystemClock()) as store:
         for name in store.logs():
             found = store.log(LogSpec(name), create=False).info()
             if as_json:
