@@ -12,9 +12,12 @@ import sqlalchemy as sa
 
 from millstream.anchoring import MemoryCas, MemoryLedger
 from millstream.anchoring.registry import DidRegistry, RegistryDatabase
+from millstream.anchoring.registry.service import NOTICES
+from millstream.core.canonical import canonical_json
 from millstream.core.clock import SystemClock
 from millstream.queue import Lease
 from millstream.settings import RegistrySettings, SettingsError, load_settings
+from millstream.testing.dids import DidOwner
 from millstream.testing.waiting import until
 
 
@@ -39,6 +42,25 @@ class NotingBroker:
     def lease(self, _count: int, *, visibility: float) -> list[Lease]:
         self.visibilities.add(visibility)
         return []
+
+
+class CountingBroker:
+    """A broker that has *notices* of nothing whenever it is asked. ``pauses`` are the seconds before each request, as
+    far as the clock of a test adds them; ``told`` are the notices that were put."""
+
+    def __init__(self, notices: int) -> None:
+        self.pauses, self.told = [0.0], list[str]()
+        self._leases = [Lease(task_id=n, body=b"", attempts=1, token="t", until=0) for n in range(notices)]
+
+    def lease(self, _count: int, *, visibility: float) -> list[Lease]:  # noqa: ARG002
+        self.pauses.append(0.0)
+        return self._leases
+
+    def ack(self, leases: list[Lease]) -> None:
+        assert leases == self._leases
+
+    def put(self, bodies: list[bytes]) -> None:
+        self.told += [body.decode() for body in bodies]
 
 
 def settings_of(folder: Path, text: str) -> RegistrySettings:
@@ -99,6 +121,45 @@ def test_a_broker_without_notices_is_asked_ever_less_often(instance: Callable[..
         registry.start()
         until(lambda: len(waits) >= 10)
     assert waits[:10:2] == pytest.approx([0.2, 0.4, 0.8, 1.0, 1.0]), "at last as often as batches are cut"
+
+
+@pytest.mark.parametrize(("notices", "pause"), [(1, 0.4), (NOTICES - 1, 0.4), (NOTICES, 0.2)])
+def test_a_broker_with_few_notices_is_not_asked_again_at_once(
+    instance: Callable[..., DidRegistry], notices: int, pause: float
+) -> None:
+    broker = CountingBroker(notices)
+
+    class Hurrying(SystemClock):
+        def wait(self, condition: threading.Condition, seconds: float | None = None) -> bool:
+            if threading.current_thread().name == "registry-subscribe-0":
+                broker.pauses[-1] += seconds or 0.0
+            return condition.wait(0.001)
+
+    with instance("op_queue_pool = 1", Hurrying(), broker) as registry:
+        registry.start()
+        until(lambda: len(broker.pauses) >= 5)
+    assert broker.pauses[1:4] == pytest.approx([pause] * 3)
+
+
+def test_operations_that_are_accepted_one_after_the_other_share_a_notice(instance: Callable[..., DidRegistry]) -> None:
+    broker, paused, resumed = CountingBroker(0), threading.Event(), threading.Event()
+
+    class Stepped(SystemClock):
+        def wait(self, condition: threading.Condition, seconds: float | None = None) -> bool:
+            if threading.current_thread().name == "registry-announce" and seconds == 0.1:
+                paused.set()
+                until(resumed.is_set)
+            return super().wait(condition, seconds)
+
+    first, *others = [canonical_json(DidOwner(f"o{number}").create.request) for number in range(5)]
+    with instance("", Stepped(), broker) as registry:
+        registry.start()
+        accepted = [registry.acceptance.submit(first).id]
+        until(paused.is_set)
+        accepted += [registry.acceptance.submit(request).id for request in others]
+        resumed.set()
+        until(lambda: len(broker.told) == 2)
+    assert [notice.split() for notice in broker.told] == [accepted[:1], accepted[1:]]
 
 
 def test_both_may_be_set_by_environment() -> None:

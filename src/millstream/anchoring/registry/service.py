@@ -39,8 +39,13 @@ NOTICE_IDS = 100
 NOTICES = 5
 """How many notices a subscriber takes at once."""
 
+_ANNOUNCE_SECONDS = 0.1
+"""How long the ids of accepted operations wait for others, so that few notices tell of them: each costs statements in
+the process that puts it and in the one that takes it, whatever the number of ids."""
+
 _SUBSCRIBE_SECONDS = 0.2
-"""How soon a broker that had nothing is asked again; then ever later, up to the interval at which batches are cut."""
+"""How soon a broker that had too few notices is asked again; one that had none ever later, up to the interval at which
+batches are cut."""
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +107,7 @@ class DidRegistry(ClosesOnExit):
         self._woken = threading.Condition()
         self._announcing = threading.Condition()
         self._leasing = threading.Lock()
-        self._idle_pause = _SUBSCRIBE_SECONDS
+        self._ask_pause = _SUBSCRIBE_SECONDS
         self._unannounced: list[str] = []
         self._stopping = False
 
@@ -115,7 +120,7 @@ class DidRegistry(ClosesOnExit):
             ("tasks", self.tasks.run_due, settings.task_check_interval),
         ]
         if self._broker:
-            loops.append(("announce", self._announce, 0.005))
+            loops.append(("announce", self._announce, min(_ANNOUNCE_SECONDS, self._cut_interval)))
             loops += [(f"subscribe-{n}", self._subscribe, _SUBSCRIBE_SECONDS) for n in range(settings.queue.pool)]
         for name, step, pause in loops:
             self._start_thread(name, step, pause)
@@ -236,16 +241,22 @@ class DidRegistry(ClosesOnExit):
 
     def _subscribe(self) -> None:
         assert self._broker is not None
-        with self._leasing:  # one asks at a time: all together would ask an idle broker that much more often
+        with self._leasing:  # one asks at a time: all together would ask a broker with few notices that much more often
+            self._pause(self._ask_pause)
+            if self._stopping:
+                return
             leases = self._broker.lease(NOTICES, visibility=self.settings.queue.visibility)
-            if leases:
-                self._idle_pause = _SUBSCRIBE_SECONDS
-            else:
-                self._pause(self._idle_pause)
-                self._idle_pause = max(min(2 * self._idle_pause, self._cut_interval), _SUBSCRIBE_SECONDS)
+            self._ask_pause = self._pause_after(len(leases))
         if leases:
             self.queue.add([name for lease in leases for name in lease.body.decode("ascii", "replace").split()])
             self._broker.ack(leases)
+
+    def _pause_after(self, notices: int) -> float:
+        """Seconds until the broker is asked again that had so many *notices*: more of them come by then."""
+        if notices == NOTICES:
+            return 0.0
+        longest = self._cut_interval if not notices else 0.0
+        return max(min(2 * self._ask_pause, longest), _SUBSCRIBE_SECONDS)
 
     def _loop(self, step: Callable[[], object], pause: float) -> None:
         """Repeat *step*; after failures wait with growing pauses, and log the first failure only."""
