@@ -28,7 +28,7 @@ from millstream.anchoring.registry import (
 )
 from millstream.anchoring.registry.chain_cache import ChainCache
 from millstream.anchoring.registry.history import _ObservedOperations
-from millstream.anchoring.registry.operation_observer import observe_operations
+from millstream.anchoring.registry.operation_observer import OTHER_SECONDS, observe_operations
 from millstream.anchoring.registry.size_estimator import EstimatedSizes, count_that_fits, estimate, write_largest_batch
 from millstream.anchoring.registry.states import ParsedOperation, QueuedOperation
 from millstream.anchoring.registry.tables import operations as operations_table
@@ -295,23 +295,70 @@ def test_requests_are_read_only_when_a_batch_may_be_due(
     assert 0 < len(read) < 10
 
 
+def _left_unread(one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the instance *one* anchor what it has, and stop before it reads that back."""
+    with monkeypatch.context() as stopped:
+        stopped.setattr(one.observer, "observe", lambda **_: 1 / 0)
+        stopped.setattr(one.writer, "_with_effect", lambda parsed, _rejected: parsed)
+        with pytest.raises(ZeroDivisionError):
+            one.writer.cut(force=True)
+
+
 def test_a_batch_is_read_back_by_the_instance_that_cut_it_and_by_no_other(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = sqlite_fleet.instance("one"), sqlite_fleet.instance("two")
     submit(one, *creates(3))
     one.queue.claim(100)
-    with monkeypatch.context() as stopped:
-        stopped.setattr(one.observer, "observe", lambda **_: 1 / 0)
-        stopped.setattr(one.writer, "_with_effect", lambda parsed, _rejected: parsed)
-        with pytest.raises(ZeroDivisionError):
-            one.writer.cut(force=True)
+    _left_unread(one, monkeypatch)
     assert sqlite_fleet.ledger.head().number == 1
     two.work_once()
     assert two.history.position()[0] == 0, "its files were not read a second time"
     one.work_once()
     assert two.history.position()[0] == 1
     assert sqlite_fleet.counts == {OperationState.OBSERVED: 3}
+
+
+def test_an_instance_that_cuts_leaves_the_batch_of_another_one_to_that(
+    fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = fleet.instance("one"), fleet.instance("two")
+    submit(one, *creates(3))
+    one.queue.claim(100)
+    _left_unread(one, monkeypatch)
+    submit(two, *creates(2, "later"))
+    two.queue.claim(100)
+    waits, reads = list[float](), list[str]()
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            one.writer.recover()
+            reads.clear()
+
+    get = fleet.cas.get
+    monkeypatch.setattr(fleet.clock, "sleep", sleep)
+    monkeypatch.setattr(fleet.cas, "get", lambda cid, limit: (reads.append(cid), get(cid, limit))[1])
+    two.writer.cut(force=True)
+    assert len(waits) == 3
+    assert two.history.position()[0] == 2
+    assert len(set(reads)) == len(reads) == 3, "the files of its own batch"
+    assert fleet.counts == {OperationState.OBSERVED: 5}
+
+
+def test_an_instance_reads_the_batch_of_one_that_does_not_come_back(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = sqlite_fleet.instance("one"), sqlite_fleet.instance("two")
+    submit(one, *creates(3))
+    one.queue.claim(100)
+    _left_unread(one, monkeypatch)
+    submit(two, *creates(2, "later"))
+    two.queue.claim(100)
+    began = sqlite_fleet.clock.monotonic()
+    two.writer.cut(force=True)
+    assert two.history.position()[0] == 2
+    assert sqlite_fleet.clock.monotonic() - began == pytest.approx(OTHER_SECONDS, abs=0.1)
 
 
 def test_no_file_is_estimated_to_grow_by_more_than_half_of_a_request() -> None:

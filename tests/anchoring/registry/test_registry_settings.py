@@ -52,7 +52,7 @@ class CountingBroker:
         self.pauses, self.told = [0.0], list[str]()
         self._leases = [Lease(task_id=n, body=b"", attempts=1, token="t", until=0) for n in range(notices)]
 
-    def lease(self, _count: int, *, visibility: float) -> list[Lease]:  # noqa: ARG002
+    def lease(self, _count: int, *, visibility: float) -> list[Lease]:
         self.pauses.append(0.0)
         return self._leases
 

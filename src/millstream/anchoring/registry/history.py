@@ -28,7 +28,7 @@ from millstream.anchoring.sidetree import (
 )
 from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import stored_operation
-from millstream.core.clock import MICROSECONDS
+from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
 from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array
 
@@ -85,6 +85,11 @@ class OperationHistory:
         self._versions = versions
         self._unpublished_for = unpublished
         self._apply_unpublished = apply_unpublished
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the database."""
+        return self._database.clock
 
     def position(self) -> tuple[int, str]:
         """The last ledger entry that was observed, and its hash; 0 before the first."""

@@ -34,38 +34,76 @@ UNAVAILABLE_ERRORS = (CasNotFoundError, CasDamagedError, CasOverlongError, Unrea
 """The reason why an anchor cannot be read now, although the storage answers."""
 
 
-class OperationObserver:
-    """Applies each entry of *ledger* to *history* once, in order, even if other processes do the same. Thread-safe."""
+OTHER_SECONDS = 2.0
+"""How long an entry is left to the instance that made it, before it is observed here: it has the batch in its memory,
+others read all its files."""
 
-    def __init__(self, history: OperationHistory, cas: CasReader, ledger: Ledger, versions: ProtocolVersions) -> None:
+_LOOK_SECONDS = 0.05
+
+
+class OperationObserver:
+    """Applies each entry of *ledger* to *history* once, in order, even if other processes do the same. Thread-safe.
+
+    *is_of_other* says whether an entry was made by another instance that has not finished it.
+    """
+
+    def __init__(
+        self,
+        history: OperationHistory,
+        cas: CasReader,
+        ledger: Ledger,
+        versions: ProtocolVersions,
+        *,
+        is_of_other: Callable[[LedgerEntry], bool] = lambda _entry: False,
+    ) -> None:
         self.history = history
         self._cas = cas
         self._ledger = ledger
         self._versions = versions
+        self._is_of_other = is_of_other
         self._observing = threading.Lock()
 
     def observe(
-        self, *, known: ReadBatch | None = None, accepted: Mapping[str, ParsedOperation] = NONE_ACCEPTED
+        self,
+        *,
+        last: int | None = None,
+        known: ReadBatch | None = None,
+        accepted: Mapping[str, ParsedOperation] = NONE_ACCEPTED,
     ) -> int:
-        """Read all entries that are new; how many there were.
+        """Read all entries that are new, or those to number *last*; how many there were.
 
         The batch *known* is not parsed again; *accepted* are its operations by suffix, as this registry stored them.
+        Other instances get :data:`OTHER_SECONDS` for each of their entries.
 
         Raises :class:`ObservationBlockedError` at an entry while storage does not answer, and :class:`LedgerError`
         where the ledger does not continue what was observed; all entries before that one are kept.
         """
         with self._observing:
-            number, last = self.history.position()
+            number, before = self.history.position()
             count = 0
-            for entry in self._ledger.entries(number + 1):
-                if check_seal(entry).number != number + 1 or entry.previous != last:
+            for entry in self._ledger.entries(number + 1, last):
+                if check_seal(entry).number != number + 1 or entry.previous != before:
                     raise LedgerError(
                         f"entry {entry.number} of the ledger registry does not follow entry {number}, the last one "
                         "that was observed: the ledger was rewritten or replaced; restore the ledger from a backup"
                     )
-                observe_operations(self.history, self._cas, self._versions, entry, known=known, accepted=accepted)
-                number, last, count = entry.number, entry.hash, count + 1
+                is_known = known is not None and entry.anchor_string == known.anchor
+                if is_known or not self._is_recorded_by_other(entry):
+                    observe_operations(self.history, self._cas, self._versions, entry, known=known, accepted=accepted)
+                number, before, count = entry.number, entry.hash, count + 1
             return count
+
+    def _is_recorded_by_other(self, entry: LedgerEntry) -> bool:
+        """Wait while another instance is about to record *entry*; whether it did so."""
+        end: float | None = None
+        while (found := self.history.anchor(entry.number)) is None:
+            now = self.history.clock.monotonic()
+            end = now + OTHER_SECONDS if end is None else end
+            if now >= end or not self._is_of_other(entry):
+                return False
+            self.history.clock.sleep(_LOOK_SECONDS)
+        _required(found, entry)
+        return True
 
     def read_postponed(self, *, due: bool = True) -> int:
         """Read the entries again whose files were not available; returns how many are now."""
@@ -114,7 +152,11 @@ def observe_operations(
         made = AnchorRecord(entry.number, entry.hash, count, fault)
     if recorded:
         return made
-    found = history.anchor(entry.number)
+    return _required(history.anchor(entry.number), entry)
+
+
+def _required(found: AnchorRecord | None, entry: LedgerEntry) -> AnchorRecord:
+    """*found*, the record of *entry*. Raises :class:`LedgerError` if it is that of another entry."""
     if found is None or found.hash != entry.hash:
         raise LedgerError(
             f"another process recorded a different ledger entry {entry.number} in this database: its hash is "

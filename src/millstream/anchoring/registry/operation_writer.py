@@ -244,9 +244,9 @@ class OperationWriter:
             self._store.anchored(cut, entry.number)
         try:
             if prepared is None:
-                self._observer.observe()
+                self._observer.observe(last=entry.number)
             else:
-                self._observer.observe(known=prepared.read, accepted=prepared.accepted)
+                self._observer.observe(last=entry.number, known=prepared.read, accepted=prepared.accepted)
             self._read_again(entry)
         except Exception as error:  # it is read later
             if not isinstance(error, BusyError):

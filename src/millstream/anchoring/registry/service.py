@@ -84,7 +84,7 @@ class DidRegistry(ClosesOnExit):
         )
         chains = ChainCache(self.history)
         judge = Eligibility(chains, self.store, self._is_ahead, most_open=self.settings.max_open_per_did)
-        self.observer = OperationObserver(self.history, cas, ledger, self.versions)
+        self.observer = OperationObserver(self.history, cas, ledger, self.versions, is_of_other=self._is_of_other)
         self.queue = OperationQueue(self.store, instance, self.settings.queue)
         self.writer = OperationWriter(
             self.queue,
@@ -195,7 +195,10 @@ class DidRegistry(ClosesOnExit):
         head = self.ledger.head()
         if head is None or not self._has_new(head):
             return False
-        return not self.store.is_cut_by_other(head.anchor_string, self.instance)
+        return not self._is_of_other(head)
+
+    def _is_of_other(self, entry: LedgerEntry) -> bool:
+        return self.store.is_cut_by_other(entry.anchor_string, self.instance)
 
     def _has_new(self, head: LedgerEntry | None) -> bool:
         return head is not None and head.number > self.history.position()[0]
