@@ -14,7 +14,7 @@ from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import ItemDifference, differences
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.source_recorder import record_space
-from millstream.mill.errors import NoAnswerError, UnknownStoreError
+from millstream.mill.errors import DuplicationError, NoAnswerError, UnknownStoreError
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
@@ -48,6 +48,34 @@ def test_p8_an_item_that_is_still_there_is_not_recorded_as_deleted(world: Any) -
     assert record_deletions(world.providers, world.manifest, "1", "s", ["a", "a", "gone"]) == ["a"]
     assert world.manifest.get("1", "s", "gone") is None
     assert world.manifest.get("1", "s", "a").deleted
+
+
+@pytest.mark.parametrize("ahead", [-50.0, AHEAD])
+def test_p8_the_tombstone_of_an_item_that_came_back_does_not_delete_its_copy_later(world: Any, ahead: float) -> None:
+    place, copy = ItemRef("1", "s", "a"), ItemRef("2", "s", "a")
+    world.put(place, b"kept in a backup", record=False)
+    deleted_at = world.clock.now() + 100_000_000 + int(ahead * 1_000_000)
+    world.clock.advance(100)
+    world.manifest.writer.record([ManifestEvent("1", "s", "a", deleted_at, deleted=True)])
+    counts = record_space(world.providers, world.manifest, "1", "s")  # the backup kept the time of before
+    assert (counts.recorded, world.manifest.get("1", "s", "a").deleted) == (1, False)
+    processor = DuplicationProcessor(world.providers, world.manifest)
+    world.manifest.writer.record(processor.process(Duplicate("1", "2", "s", "a"), 1).events)
+    world.clock.advance(100)
+    world.stores["1"].delete("s", "a")
+    record_space(world.providers, world.manifest, "1", "s")
+    assert [one.kind for one in differences(world.providers, world.manifest, TO_2, "s")] == [ItemDifference.HELD]
+    with pytest.raises(DuplicationError, match="D20"):
+        processor.process(Duplicate("1", "2", "s", "a"), 1)
+    assert world.read(copy) == b"kept in a backup"
+
+
+def test_what_a_newer_record_overrules_does_not_count_as_recorded(world: Any) -> None:
+    world.put(ItemRef("1", "s", "a"), b"older, longer", record=False)
+    world.clock.advance(100)
+    world.record(ItemRef("1", "s", "a"), "a" * 64, size=4)
+    assert record_space(world.providers, world.manifest, "1", "s").recorded == 0
+    assert world.manifest.get("1", "s", "a").sha256 == "a" * 64
 
 
 def test_a_deletion_counts_however_far_ahead_the_provider_s_clock_is(world: Any) -> None:

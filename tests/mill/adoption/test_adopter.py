@@ -16,6 +16,7 @@ from adopted_folder import SPACE, SourceFolder
 from millstream.mill.adoption import adopter
 from millstream.mill.adoption.adopter import GROUP, READ_PERIOD, Adopter, NotAdoptedError, ReadExtent
 from millstream.mill.adoption.adoption_run import NOT_READ, AdoptionRun
+from millstream.mill.adoption.unknown_copies import record_source
 from millstream.mill.manifest import ManifestEvent
 from millstream.stores import Entry, ItemNotFoundError, StoreUnavailableError
 from millstream.stores.folder.listing import FolderColumns
@@ -146,6 +147,33 @@ def test_vanished_items_are_kept_and_come_back_without_being_read(folder: Source
     found = folder.adopt()
     assert (found.returned, found.vanished, found.read) == (1, 0, 0)
     assert folder.item("a").vanished_at is None
+
+
+@pytest.mark.parametrize("reading", [ReadExtent.SHARE, ReadExtent.ALL])
+@pytest.mark.parametrize("ahead", [0, 3600_000_000])
+def test_p8_an_item_that_is_back_is_live_where_recording_its_deletion_was_interrupted(
+    folder: SourceFolder, reading: ReadExtent, ahead: int
+) -> None:
+    folder.write("a")
+    folder.adopt()
+    (folder.root / "a").rename(folder.root.parent / "kept")
+    folder.adopt()
+    tombstone = ManifestEvent("here", SPACE, "a", folder.clock.now() + ahead, deleted=True)
+    folder.manifest.writer.record([tombstone])  # killed before the catalog forgot the item
+    (folder.root.parent / "kept").rename(folder.root / "a")
+    assert folder.adopt(reading).returned == 1
+    row = folder.manifest.get("here", SPACE, "a")
+    assert row is not None and (row.deleted, row.sha256) == (False, folder.item("a").sha256)
+
+
+def test_p8_an_adopted_item_whose_tombstone_is_of_a_clock_that_is_ahead_is_recorded_again(folder: SourceFolder) -> None:
+    folder.manifest.writer.record([ManifestEvent("here", SPACE, "a", folder.clock.now() + 10**12, deleted=True)])
+    folder.write("a")
+    folder.adopt()
+    assert record_source(folder.target, SPACE) == 1
+    row = folder.manifest.get("here", SPACE, "a")
+    assert row is not None and (row.deleted, row.sha256) == (False, folder.item("a").sha256)
+    assert record_source(folder.target, SPACE) == 0
 
 
 def test_nothing_vanishes_in_a_folder_that_cannot_be_listed(

@@ -27,8 +27,9 @@ from millstream.mill.adoption.item_reader import ReadResult
 from millstream.mill.adoption.rename_pairs import pair_renames
 from millstream.mill.adoption.sources import LISTED_COLUMNS, SourceEntry, SourceItem, listed_columns, problem_of_kind
 from millstream.mill.column_join import ItemColumns, join_columns
-from millstream.mill.manifest import Manifest, ManifestEvent
+from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
 from millstream.mill.manifest_table import AddedItems
+from millstream.mill.merge_join import groups
 from millstream.stores.bulk import SMALL
 from millstream.stores.folder import FolderStore
 from millstream.stores.hashing import Digests
@@ -36,6 +37,7 @@ from millstream.stores.protocol import EntryKind, Store
 from millstream.stores.sources import exclusion_of
 
 _FILE = EntryKind.FILE.value
+_GROUP = 1000
 
 NOT_READ = "not-read:"
 """The prefix of the checksum of an item that a plan has not read; the mark of its version follows."""
@@ -213,7 +215,7 @@ class AdoptionRun:
     def settle(self, read: ReadItems) -> None:
         """Record what was read: in the manifest first, so that what the catalog has is there, too."""
         now = self._clock.now()
-        items, events = [], []
+        items, events, returned = [], [], []
         for job, result in read.results:
             if result.item is None or result.digests is None:
                 self._settle_unread(job, result)
@@ -225,11 +227,13 @@ class AdoptionRun:
                 items.append(item)
                 if job.row is None or (item.sha256, item.adopted_at) != (job.row.sha256, job.row.adopted_at):
                     events.append(self._event(item))
+                elif not job.row.is_there:
+                    returned.append(item)
                 if job.row is None or not job.row.is_there:
                     self._added.add(item.content_id)
         files = self._adopted_files(read.files, read.sums, now)
         with self._recording():
-            self._manifest.writer.record(events)
+            self._manifest.writer.record([*events, *self._return_events(returned)])
             self._manifest.writer.record_added(
                 AddedItems(self._store, self._space, now, files.content_ids, files.sums, files.sizes, files.mimetypes)
             )
@@ -348,14 +352,21 @@ class AdoptionRun:
         )
 
     def _event(self, item: AdoptedItem) -> ManifestEvent:
-        place = (self._store, self._space, item.content_id)
-        return ManifestEvent(*place, item.adopted_at, item.sha256, item.size, item.mimetype)
+        return seen_event(item, None)
+
+    def _return_events(self, items: Sequence[AdoptedItem]) -> list[ManifestEvent]:
+        """Events for those of *items*, which are there again, that a tombstone was left for, or that lost their row."""
+        rows = self._manifest.get_many(self._store, self._space, [item.content_id for item in items]) if items else {}
+        known = [(item, rows.get(item.content_id)) for item in items]
+        return [seen_event(item, row) for item, row in known if row is None or row.deleted]
 
     def finish(self) -> None:
         """Everything was listed: record what vanished, what was renamed, and what people have to look at."""
         now = self._clock.now()
         gone = [row for row in self._absent if not self._is_hidden(row.content_id)]
         renamed = self._renamed(gone)
+        for items in groups((item for item in self._relisted if item.is_there), _GROUP):
+            self._manifest.writer.record(self._return_events(items))
         self._catalog.save([*self._relisted, *(_vanished(row, renamed.get(row.content_id), now) for row in gone)])
         self._summarize(len(gone), renamed)
         self._catalog.replace_findings(self._store, self._space, [*self._findings, *self._not_there(now)])
@@ -411,6 +422,12 @@ class AdoptionRun:
             version=version,
             found_at=now,
         )
+
+
+def seen_event(item: AdoptedItem, row: ManifestRow | None) -> ManifestEvent:
+    """The event that records an adopted *item*, which is there, over its *row*: even a later tombstone is obsolete."""
+    at = item.adopted_at if row is None else max(item.adopted_at, row.modified)
+    return ManifestEvent(item.store, item.space, item.content_id, at, item.sha256, item.size, item.mimetype)
 
 
 def _vanished(row: AdoptedItem, renamed_to: str | None, now: int) -> AdoptedItem:

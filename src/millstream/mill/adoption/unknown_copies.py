@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from millstream.core.errors import NotFoundError
-from millstream.mill.adoption.adoption_run import AdoptionTarget
+from millstream.mill.adoption.adoption_run import AdoptionTarget, seen_event
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionFinding
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.transfer import quarantine
@@ -45,13 +45,20 @@ class UnknownCopies(msgspec.Struct):
 
 
 def record_source(target: AdoptionTarget, space: str) -> int:
-    """Record again what was adopted and is not in the manifest, whose rows were lost; returns how many."""
+    """Record again what was adopted and has no live row in the manifest; returns how many.
+
+    The row was lost; or it is the tombstone of an item that is back, which must not delete the copies later.
+    """
     joined = outer_join(target.catalog.scan(target.store, space), target.manifest.scan(target.store, space))
-    lost = (one.left for one in joined if one.left is not None and one.left.is_there and one.right is None)
+    events = (
+        seen_event(one.left, one.right)
+        for one in joined
+        if one.left is not None and one.left.is_there and (one.right is None or one.right.deleted)
+    )
     count = 0
-    for items in groups(lost, _GROUP):
-        target.manifest.writer.record([_event(target.store, item, item.adopted_at) for item in items])
-        count += len(items)
+    for group in groups(events, _GROUP):
+        target.manifest.writer.record(group)
+        count += len(group)
     return count
 
 

@@ -30,8 +30,9 @@ def record_space(providers: ConfiguredStores, manifest: Manifest, store: str, sp
     The checksum is the one that the provider recorded when the bytes arrived, never one of the bytes as they are now:
     rot must not become the record. An item without one is counted and left out. Nothing is taken for deleted because
     it is not listed: a tombstone comes from the program that deletes (promise P8). No item is recorded as of later than
-    now, whatever its provider's clock says: a deletion that is recorded afterwards would be older, and get lost. In an
-    audited store no recorded checksum is replaced: its audit does that, and does not know what was done behind it.
+    now, whatever its provider's clock says: a deletion that is recorded afterwards would be older, and get lost.
+    An item with a tombstone that is there is back, even if it is older than the tombstone.
+    In an audited store no recorded checksum is replaced: its audit does that, and misses what was done behind it.
     """
     listed = recorded = without = 0
     now = providers.clock.now()  # before the listing: who deletes what is listed here does so later
@@ -66,12 +67,13 @@ def record_columns(
         if isinstance(providers[store], AuditedStore):
             found = [None if _is_rewritten(event, row) else event for (_, row), event in zip(new, found, strict=True)]
         events = [event for event in found if event is not None and event.sha256]
+        times = {name: row.modified for name, row in new if row is not None}
         if on_info is not None:
             for info in infos:
                 if info is not None:
                     on_info(info)
         manifest.writer.record(events)
-        recorded += len(events)
+        recorded += sum(event.at >= times.get(event.content_id, event.at) for event in events)  # others are ignored
         without += len([event for event in found if event is not None]) - len(events)
     return RecordingCounts(len(run.keys) - run.columns[0].count(None), recorded, without)
 
@@ -97,6 +99,8 @@ def _event(store: str, space: str, info: ItemInfo | None, row: ComparisonRow | N
     if info is None:
         return None
     at = now if info.modified is None else min(info.modified, now)
+    if row is not None and row.deleted:  # it was seen after the tombstone was read, which must not delete its copies
+        at = max(at, row.modified)
     same = row is not None and not row.deleted and row.sha256 == info.checksum()
     size = row.size if same and row is not None else info.size  # the size of damaged bytes is not a record
     return ManifestEvent(
