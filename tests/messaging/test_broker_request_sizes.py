@@ -13,7 +13,9 @@ import msgspec
 import pytest
 
 from millstream.core.address import Address
+from millstream.core.clock import SystemClock
 from millstream.log import open_store
+from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse
 from millstream.messaging.broker.handlers.request_decoder import (
     MAX_ACKS,
     MAX_METADATA,
@@ -21,12 +23,15 @@ from millstream.messaging.broker.handlers.request_decoder import (
     MAX_TELEMETRY,
     read_request,
 )
+from millstream.messaging.broker.security.access_keys import AccessKey, CallerPermissions, Keyring
 from millstream.messaging.broker.server.broker_server import BrokerServer
+from millstream.messaging.client import Credentials
 from millstream.messaging.client.batch_codec import from_batch, read_stored, refusals, to_batch
 from millstream.messaging.client.endpoints import parse_endpoints
 from millstream.messaging.client.errors import ServerFailedError
 from millstream.messaging.client.message import Message, MessageStamp
 from millstream.messaging.client.route import Queue
+from millstream.messaging.client.signing import Signer
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import (
@@ -187,11 +192,11 @@ def test_fields_of_a_newer_protocol_count_as_other_fields() -> None:
     assert len(read_request(SENDS, padding + later).messages) == 1
 
 
-def with_server(step: Callable[[grpc.aio.Channel], Awaitable[None]]) -> None:
+def with_server(step: Callable[[grpc.aio.Channel], Awaitable[None]], keys: Keyring | None = None) -> None:
     async def run() -> None:
         with open_store("memory://") as store:
             async with (
-                BrokerServer(store, Address("127.0.0.1", 0)) as server,
+                BrokerServer(store, Address("127.0.0.1", 0), keys=keys) as server,
                 grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
             ):
                 await step(channel)
@@ -218,6 +223,43 @@ def test_the_server_answers_a_refused_request_with_its_status() -> None:
         assert [each.status.code async for each in commands] == [v2.PAYLOAD_TOO_LARGE]
 
     with_server(step)
+
+
+COOK = Keyring({"cook": AccessKey("sesame", CallerPermissions("cook"))})
+
+
+def signed(secret: str) -> tuple[tuple[str, str], ...]:
+    return Signer("client-1", SystemClock(), credentials=Credentials("cook", secret)).headers()
+
+
+def test_a_call_without_a_known_key_is_answered_before_its_request_is_read() -> None:
+    batches = (SEND, RECEIVE, ACK)
+    paths: dict[str, Callable[[bytes], int]] = {
+        **{method.path: lambda data, method=method: method.read_answer(data).code for method in batches},
+        **{
+            each.path: lambda data, each=each: each.response.FromString(data).status.code for each in methods().values()
+        },
+    }
+
+    async def step(channel: grpc.aio.Channel) -> None:
+        for headers in (HEADERS, signed("wrong")):
+            for path, code in paths.items():
+                call = channel.stream_stream(path)(metadata=headers)
+                assert code(await call.read()) == v2.UNAUTHORIZED, path
+                large = channel.unary_unary(path)
+                assert code(await large(bytes(8 << 20), metadata=headers)) == v2.UNAUTHORIZED, path
+            asked = await channel.stream_stream(f"/{ADMIN_SERVICE}/Topics")(metadata=headers).read()
+            assert "not signed" in msgspec.json.decode(asked, type=AdminResponse).error
+        route = channel.unary_unary(methods()["QueryRoute"].path, None, v2.QueryRouteResponse.FromString)
+        assert (await route(b"\x0b", metadata=signed("sesame"))).status.code == v2.BAD_REQUEST
+        asked = await channel.stream_stream(f"/{ADMIN_SERVICE}/Topics")(metadata=signed("sesame")).read()
+        assert "administer" in msgspec.json.decode(asked, type=AdminResponse).error
+
+    async def limited(channel: grpc.aio.Channel) -> None:
+        async with asyncio.timeout(30):
+            await step(channel)
+
+    with_server(limited, COOK)
 
 
 def received(**columns: Any) -> ReceiveBatchResponse:

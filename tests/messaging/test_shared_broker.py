@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 
@@ -39,6 +40,7 @@ from millstream.messaging.client.options import Intervals, Tls
 from millstream.messaging.client.signing import Credentials
 from millstream.messaging.errors import UnreachableError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.descriptor_methods import methods
 from millstream.testing.waiting import until_allowed_async, until_async
 from support.faulty_log import FaultyBackend
 
@@ -355,6 +357,22 @@ def test_standby_tells_routes_to_callers_with_a_key_for_the_topic_only() -> None
                 await Producer(place, ["other"], options=signed).start()
             async with Producer(place, ["mine"], options=signed) as producer:
                 await producer.send(Message("mine", b"x"))
+
+    asyncio.run(test())
+
+
+def test_large_requests_without_a_key_are_refused_as_unauthorized_by_the_standby_and_through_it() -> None:
+    keys = Keyring({"k": AccessKey("secret", CallerPermissions("k"))})
+
+    async def test() -> None:
+        async with pair(keys) as both:
+            await both.give(both.one)
+            async with grpc.aio.insecure_channel(str(both.other.places[0])) as channel:
+                for name in ("QueryRoute", "SendMessage"):
+                    method = methods()[name]
+                    call = channel.unary_unary(method.path, None, method.response.FromString)
+                    answer = await call(bytes(20 << 20), metadata=(("x-mq-client-id", "client"),))
+                    assert answer.status.code == v2.UNAUTHORIZED
 
     asyncio.run(test())
 

@@ -86,6 +86,14 @@ def check_caller(
 
     Raises UNAUTHORIZED, FORBIDDEN, CLIENT_ID_REQUIRED, BAD_REQUEST.
     """
+    client_id, namespace, access = check_headers(keys, headers)
+    if access is not UNRESTRICTED:
+        check_call(need, request, access, namespace)
+    return client_id, namespace, access
+
+
+def check_headers(keys: Keyring, headers: Mapping[str, str | bytes]) -> tuple[str, str, CallerPermissions]:
+    """The client, its namespace, and its permissions. Raises UNAUTHORIZED, CLIENT_ID_REQUIRED, BAD_REQUEST."""
     access = keys.access(headers)
     client_id, namespace = str(headers.get("x-mq-client-id", "")), str(headers.get("x-mq-namespace", ""))
     if not client_id:
@@ -95,8 +103,74 @@ def check_caller(
     check_caller_id("client id", client_id)
     if access is not UNRESTRICTED:
         client_id = f"{access.name}/{client_id}"  # no client speaks for a client of another key
-        check_call(need, request, access, namespace)
     return client_id, namespace, access
+
+
+FindHandler: TypeAlias = "Callable[[str], grpc.RpcMethodHandler[Any, Any] | None]"
+"""The handler of a method by its name; None where there is no such method."""
+
+
+def admitted_service(keys: Keyring, find: FindHandler) -> grpc.GenericRpcHandler:
+    """The methods of the protocol for callers with one of *keys*."""
+
+    def refused(name: str, error: MessagingError) -> bytes:
+        response: bytes = refused_response(methods()[name], error).SerializeToString()
+        return response
+
+    return _admitted(SERVICE, find, lambda headers: check_headers(keys, headers), refused)
+
+
+def admitted_batches(keys: Keyring, find: FindHandler) -> grpc.GenericRpcHandler:
+    """The methods of the batch service for callers with one of *keys*."""
+
+    def refused(name: str, error: MessagingError) -> bytes:
+        return write_answer(_refused_batch(BATCH_CALLS[name].method, error))
+
+    return _admitted(BATCH_SERVICE, find, lambda headers: check_headers(keys, headers), refused)
+
+
+def admitted_administration(keys: Keyring, find: FindHandler) -> grpc.GenericRpcHandler:
+    """The administrative calls for callers whose key permits them."""
+
+    def refused(_name: str, error: MessagingError) -> bytes:
+        return msgspec.json.encode(AdminResponse(error=str(error), exit_code=error.exit_code))
+
+    return _admitted(ADMIN_SERVICE, find, lambda headers: check_admin(keys.access(headers)), refused)
+
+
+def _admitted(
+    service: str,
+    find: FindHandler,
+    check: Callable[[Mapping[str, str | bytes]], object],
+    refused: Callable[[str, MessagingError], bytes],
+) -> grpc.GenericRpcHandler:
+    """The methods of *service* for calls whose headers pass *check*.
+
+    Where it raises, the call is answered with what *refused* returns for the method and the error, and its request is
+    not read: a caller without a key cannot make the broker receive and decode a large one.
+    """
+    import grpc
+
+    class Admitted(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            called, _, name = handler_call_details.method[1:].rpartition("/")
+            handler = find(name) if called == service else None
+            if handler is None:
+                return None
+            try:
+                check(dict(handler_call_details.invocation_metadata or ()))
+            except MessagingError as error:
+                return grpc.stream_stream_rpc_method_handler(_answer_unread(refused(name, error)))
+            return handler
+
+    return Admitted()
+
+
+def _answer_unread(answer: bytes) -> Callable[[Any, Any], Awaitable[None]]:
+    async def behaviour(_requests: Any, context: Any) -> None:
+        await context.write(answer)
+
+    return behaviour
 
 
 def broker_handlers(auth: CallAuthorizer, record: RecordChange | None = None) -> Sequence[grpc.GenericRpcHandler]:
@@ -119,7 +193,7 @@ def service_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
         else:
             make, behaviour = grpc.unary_unary_rpc_method_handler, _unsupported(method)
         handlers[name] = make(behaviour, request_reader(method), method.response.SerializeToString)
-    return grpc.method_handlers_generic_handler(SERVICE, handlers)
+    return admitted_service(auth.keys, handlers.get)
 
 
 def request_reader(method: Method | BatchMethod) -> Callable[[bytes], Any]:
@@ -205,7 +279,7 @@ def batch_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
         name: grpc.unary_unary_rpc_method_handler(_batch(call, auth), request_reader(call.method), write_answer)
         for name, call in BATCH_CALLS.items()
     }
-    return grpc.method_handlers_generic_handler(BATCH_SERVICE, handlers)
+    return admitted_batches(auth.keys, handlers.get)
 
 
 def _batch(
@@ -219,8 +293,7 @@ def _batch(
             return await call.handler(auth.supervisor.service, request, auth.authorize(call.needs, request, context))
         except Exception as error:
             auth.supervisor.report_failure(error)
-            status = _status(method, error)
-            refusal: Response = method.answer(code=status.code, text=status.message)
+            refusal: Response = _refused_batch(method, error)
             return refusal
 
     return behaviour
@@ -234,14 +307,13 @@ def admin_handlers(auth: CallAuthorizer, record: RecordChange | None) -> grpc.Ge
         call.name: grpc.unary_unary_rpc_method_handler(_asked(auth, call, record))
         for call in auth.supervisor.admin.calls
     }
-    return grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
+    return admitted_administration(auth.keys, handlers.get)
 
 
 def _asked(auth: CallAuthorizer, call: AdminCall[Any, Any], record: RecordChange | None) -> Any:
     async def behaviour(request: bytes, context: Any) -> bytes:
         try:
             access = auth.keys.access(call_headers(context))
-            check_admin(access)
             user, origin, admin = _user(access, context), _origin(auth, call, context), auth.supervisor.admin
         except MessagingError as error:
             return msgspec.json.encode(AdminResponse(error=str(error), exit_code=error.exit_code))
@@ -287,6 +359,11 @@ def _origin(auth: CallAuthorizer, call: AdminCall[Any, Any], context: Any) -> Ma
 def refused_response(method: Method, error: Exception) -> Any:
     """The response of *method* that says why it failed."""
     return method.response(status=_status(method, error))
+
+
+def _refused_batch(method: BatchMethod, error: Exception) -> Any:
+    status = _status(method, error)
+    return method.answer(code=status.code, text=status.message)
 
 
 def call_headers(context: Any) -> dict[str, str | bytes]:

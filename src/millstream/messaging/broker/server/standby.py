@@ -20,7 +20,7 @@ from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse
 from millstream.messaging.broker.clients.client_quirks import follows_routes
 from millstream.messaging.broker.handlers.call_context import is_encrypted
-from millstream.messaging.broker.handlers.method_table import UNARY_CALLS
+from millstream.messaging.broker.handlers.method_table import BATCH_CALLS, UNARY_CALLS
 from millstream.messaging.broker.handlers.routes import assigned_queues, route_response
 from millstream.messaging.broker.handlers.validation import check_group_name, check_topic_name
 from millstream.messaging.broker.names import full_name
@@ -29,6 +29,9 @@ from millstream.messaging.broker.security.required_permissions import RequiredPe
 from millstream.messaging.broker.server.forwarder import Forwarder
 from millstream.messaging.broker.server.rpc import (
     accepted,
+    admitted_administration,
+    admitted_batches,
+    admitted_service,
     call_headers,
     check_caller,
     refused_response,
@@ -38,6 +41,7 @@ from millstream.messaging.broker.storage.topic import TopicSpec, no_topic
 from millstream.messaging.broker.storage.topic_specs import TopicSpecs
 from millstream.messaging.errors import StatusError, UnreachableError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batch_calls import BATCH_SERVICE
 from millstream.messaging.protocol.descriptor_methods import SERVICE, Method, methods
 
 if TYPE_CHECKING:
@@ -147,25 +151,36 @@ class Standby:
         """Answers for all calls of a broker."""
         import grpc
 
-        found: dict[str, Any] = {
-            f"/{SERVICE}/{name}": grpc.unary_unary_rpc_method_handler(
+        routes: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(
                 _route(self, self._keys, methods()[name], UNARY_CALLS[name].needs, answer),
                 request_reader(methods()[name]),
                 methods()[name].response.SerializeToString,
             )
             for name, answer in (("QueryRoute", _query_route), ("QueryAssignment", _query_assignment))
         }
-        administration, pass_on = self._administration, self._forwarder.pass_on
 
-        class Handlers(grpc.GenericRpcHandler):
+        def forwarded(behaviour: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
+            return grpc.stream_stream_rpc_method_handler(functools.partial(behaviour, method))
+
+        pass_on = functools.partial(forwarded, self._forwarder.pass_on)
+        passed = {name: pass_on(f"/{SERVICE}/{name}") for name in methods()} | routes
+        batches = {name: pass_on(f"/{BATCH_SERVICE}/{name}") for name in BATCH_CALLS}
+
+        class Others(grpc.GenericRpcHandler):
+            """The calls of a later version."""
+
             def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-                method = handler_call_details.method
-                if method in found:
-                    return found[method]
-                behaviour = administration if method.startswith(f"/{ADMIN_SERVICE}/") else pass_on
-                return grpc.stream_stream_rpc_method_handler(functools.partial(behaviour, method))
+                return pass_on(handler_call_details.method)
 
-        return [Handlers()]
+        return [
+            admitted_service(self._keys, passed.get),
+            admitted_batches(self._keys, batches.get),
+            admitted_administration(
+                self._keys, lambda name: forwarded(self._administration, f"/{ADMIN_SERVICE}/{name}")
+            ),
+            Others(),
+        ]
 
     @contextlib.asynccontextmanager
     async def forwarding(self) -> AsyncIterator[None]:
