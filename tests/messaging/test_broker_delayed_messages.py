@@ -341,3 +341,18 @@ def test_an_orphan_is_asked_about_and_rolled_back_in_the_end() -> None:
         assert await desk.receive("g", "halves") == []
 
     with_harness(step, limits=Limits(longest_poll=0, max_checks=3))
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(60, 60), (-1, 0), (-(2**63), 0), (2**63 - 1, 24 * 3600)])
+def test_a_producer_is_asked_about_its_transaction_after_a_day_at_most(seconds: int, expected: int) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        message = v2.Message(body=b"half")
+        message.topic.name, message.system_properties.message_id = "halves", "id"
+        message.system_properties.message_type = v2.TRANSACTION
+        message.system_properties.orphaned_transaction_recovery_duration.seconds = seconds
+        stored = await desk.service.send_message(v2.SendMessageRequest(messages=[message]), CALL)
+        assert stored.status.code == v2.OK
+        (hold,) = desk.core.journal.state.delayed
+        assert hold.due - desk.clock.now() == expected * MICROSECONDS
+
+    with_harness(step, limits=Limits())

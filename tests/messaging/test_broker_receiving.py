@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import msgspec
 import pytest
@@ -499,3 +500,52 @@ def test_consumers_that_pull_keep_their_own_place() -> None:
         assert response.offset == 6
 
     with_harness(step, after_restart)
+
+
+@pytest.mark.parametrize("number", [-(2**31), -2, 4, 99, 2**31 - 1])
+def test_calls_that_name_a_queue_which_the_topic_does_not_have_are_refused(number: int) -> None:
+    place, group = v2.MessageQueue(id=number), v2.Resource(name="puller")
+    place.topic.name = "plain"
+
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"0")
+        for call in (
+            desk.service.update_offset(v2.UpdateOffsetRequest(group=group, message_queue=place, offset=1), CALL),
+            desk.service.get_offset(v2.GetOffsetRequest(group=group, message_queue=place), CALL),
+            desk.service.query_offset(v2.QueryOffsetRequest(message_queue=place), CALL),
+            desk.pull("plain", number, 0),
+        ):
+            with pytest.raises(StatusError, match=rf"topic plain has no queue {number}: use 0 to 3") as refused:
+                await call
+            assert refused.value.code == v2.BAD_REQUEST
+        assert not desk.core.journal.state.offsets
+
+    with_harness(step)
+
+
+def test_offsets_are_asked_for_by_a_known_policy_and_by_any_time() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"0", b"1")
+
+        async def offset(policy: Any, seconds: int = 0) -> int:
+            request = v2.QueryOffsetRequest(query_offset_policy=policy)
+            request.message_queue.topic.name, request.timestamp.seconds = "plain", seconds
+            return (await desk.service.query_offset(request, CALL)).offset
+
+        assert [await offset(v2.TIMESTAMP, seconds) for seconds in (-(2**63), -1, 2**63 - 1)] == [0, 0, 2]
+        with pytest.raises(StatusError, match="unknown offset policy number 7") as refused:
+            await offset(7)
+        assert refused.value.code == v2.BAD_REQUEST
+
+    with_harness(step)
+
+
+def test_a_pull_that_would_wait_for_a_negative_time_is_refused_like_a_receive() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        request = v2.PullMessageRequest(batch_size=1)
+        request.message_queue.topic.name, request.long_polling_timeout.seconds = "plain", -1
+        with pytest.raises(StatusError, match="must not be negative") as refused:
+            [frame async for frame in desk.service.pull_message(request, CALL)]
+        assert refused.value.code == v2.ILLEGAL_POLLING_TIME
+
+    with_harness(step)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.core.clock import MICROSECONDS
 from millstream.messaging.broker.address import RouteEndpoints
 from millstream.messaging.broker.clients.client_quirks import follows_routes, keeps_order
 from millstream.messaging.broker.core import BrokerCore
@@ -24,11 +25,14 @@ from millstream.messaging.broker.handlers.routes import assigned_queues, route_r
 from millstream.messaging.broker.handlers.send import SendHandler, combined_status
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler, long_poll
 from millstream.messaging.broker.handlers.validation import (
+    MAX_BORN,
+    MIN_BORN,
     check_caller_id,
     check_client_type,
     check_count,
     check_group_name,
     check_invisible,
+    check_polling_time,
     check_topic_name,
 )
 from millstream.messaging.broker.names import full_name
@@ -217,12 +221,14 @@ class BrokerService:
         self, request: v2.PullMessageRequest, call: CallContext
     ) -> AsyncIterator[v2.PullMessageResponse]:
         queue = request.message_queue
+        asked = request.long_polling_timeout.ToMicroseconds() / 1e6
+        check_polling_time(asked)
         pull = PullRequest(
             topic=full_name(queue.topic, call.namespace),
             queue=queue.id,
             offset=request.offset,
             count=max(1, min(request.batch_size, self._core.limits.batch)),
-            poll=long_poll(self._core.limits, request.long_polling_timeout.ToMicroseconds() / 1e6, call.left()),
+            poll=long_poll(self._core.limits, asked, call.left()),
             message_filter=read_filter(request.filter_expression),
         )
         messages, next_offset = await self._pulling.pull(pull)
@@ -235,9 +241,12 @@ class BrokerService:
         yield v2.PullMessageResponse(next_offset=next_offset)
 
     async def query_offset(self, request: v2.QueryOffsetRequest, call: CallContext) -> v2.QueryOffsetResponse:
-        name = full_name(request.message_queue.topic, call.namespace)
-        time = request.timestamp.ToMicroseconds()
-        offset = await self._pulling.find_offset(name, request.query_offset_policy, time)
+        queue = request.message_queue
+        # Not ToMicroseconds, which refuses times outside the years 1 to 9999: all messages are stored after or before.
+        time = request.timestamp.seconds * MICROSECONDS + request.timestamp.nanos // 1000
+        time = min(max(time, MIN_BORN), MAX_BORN)
+        name = full_name(queue.topic, call.namespace)
+        offset = await self._pulling.find_offset(name, queue.id, request.query_offset_policy, time)
         return v2.QueryOffsetResponse(status=_ok(), offset=offset)
 
     async def update_offset(self, request: v2.UpdateOffsetRequest, call: CallContext) -> v2.UpdateOffsetResponse:
@@ -262,8 +271,7 @@ class BrokerService:
         check_caller_id("attempt id", request.attempt_id)
         limits = self._core.limits
         asked = self._polling_time(request, call)
-        if asked < 0:
-            raise StatusError(v2.ILLEGAL_POLLING_TIME, f"the wait time must not be negative, but is {asked:g} seconds")
+        check_polling_time(asked)
         if request.auto_renew:
             invisible = limits.renewed_for
         else:

@@ -13,6 +13,8 @@ import msgspec
 from millstream.log import Message
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.filters import MessageFilter
+from millstream.messaging.broker.handlers.validation import ANY_QUEUE, check_offset, check_queue
+from millstream.messaging.broker.names import enum_name
 from millstream.messaging.broker.storage.journal_events import OffsetMoved
 from millstream.messaging.broker.storage.wire_codec import QUEUE, header, is_tick
 from millstream.messaging.errors import StatusError
@@ -22,7 +24,9 @@ _PAGE = 1024
 
 
 class PullRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """At most ``count`` messages of ``queue`` (-1: any) from ``offset`` on; waits ``poll`` seconds for the first."""
+    """At most ``count`` messages of ``queue`` (:data:`ANY_QUEUE`: of all) from ``offset`` on; waits ``poll`` seconds
+    for the first.
+    """
 
     topic: str
     queue: int
@@ -39,12 +43,15 @@ class PullHandler:
         self._core = core
 
     async def pull(self, pull: PullRequest) -> tuple[list[Message], int]:
-        """The messages for *pull*, and the next offset. Raises ILLEGAL_OFFSET for one beyond the end."""
+        """The messages for *pull*, and the next offset.
+
+        Raises BAD_REQUEST for an unknown queue, and ILLEGAL_OFFSET for an offset beyond the end.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + pull.poll
-        end = self._core.topic(pull.topic).last_id
-        if not 0 <= pull.offset <= end:
-            raise StatusError(v2.ILLEGAL_OFFSET, f"topic {pull.topic} has no offset {pull.offset}: use 0 to {end}")
+        topic = self._core.topic(pull.topic)
+        check_queue(pull.queue, topic.spec)
+        check_offset(pull.offset, pull.topic, topic.last_id)
         while True:
             version = self._core.notifier.version(pull.topic)
             found, offset = await self._scan(pull)
@@ -54,25 +61,37 @@ class PullHandler:
             pull = msgspec.structs.replace(pull, offset=offset)
             await self._core.notifier.wait(pull.topic, version, left)
 
-    async def find_offset(self, topic: str, policy: int, time: int) -> int:
-        """The offset of the first message, of the next one, or of the first one stored at *time* (microseconds)."""
+    async def find_offset(self, topic: str, queue: int, policy: int, time: int) -> int:
+        """The offset of the first message, of the next one, or of the first one stored at *time* (microseconds).
+
+        Raises BAD_REQUEST for an unknown queue or policy.
+        """
         found = self._core.topic(topic)
+        check_queue(queue, found.spec)
         if policy == v2.BEGINNING:
             return found.first_id - 1
         if policy == v2.END:
             return found.last_id
+        if policy != v2.TIMESTAMP:
+            raise StatusError(
+                v2.BAD_REQUEST,
+                f"unknown offset policy {enum_name(v2.QueryOffsetPolicy, policy)}: use BEGINNING, END or TIMESTAMP",
+            )
         return await asyncio.to_thread(found.first_id_since, time) - 1
 
     async def store_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
-        """Keep the place of *group*, durably. Raises ILLEGAL_OFFSET."""
-        end = self._core.topic(topic).last_id
-        if not 0 <= offset <= end:
-            raise StatusError(v2.ILLEGAL_OFFSET, f"topic {topic} has no offset {offset}: use 0 to {end}")
+        """Keep the place of *group*, durably.
+
+        Raises BAD_REQUEST for an unknown queue, and ILLEGAL_OFFSET for an offset beyond the end.
+        """
+        found = self._core.topic(topic)
+        check_queue(queue, found.spec)
+        check_offset(offset, topic, found.last_id)
         await self._core.journal.write(OffsetMoved(group, topic, queue, offset))
 
     def stored_offset(self, group: str, topic: str, queue: int) -> int:
-        """The place that *group* has stored. Raises OFFSET_NOT_FOUND."""
-        self._core.topic(topic)
+        """The place that *group* has stored. Raises BAD_REQUEST for an unknown queue, and OFFSET_NOT_FOUND."""
+        check_queue(queue, self._core.topic(topic).spec)
         found = self._core.journal.state.offsets.get((group, topic, queue))
         if found is None:
             raise StatusError(
@@ -99,4 +118,4 @@ def _is_asked_for(message: Message, pull: PullRequest) -> bool:
     if is_tick(message):
         return False
     queue = int(header(message, QUEUE) or 0)
-    return pull.queue in (-1, queue) and (pull.message_filter is None or pull.message_filter(message))
+    return pull.queue in (ANY_QUEUE, queue) and (pull.message_filter is None or pull.message_filter(message))

@@ -133,7 +133,7 @@ class SendHandler:
         wait = self._core.limits.first_check
         if system.HasField("orphaned_transaction_recovery_duration"):
             asked = system.orphaned_transaction_recovery_duration
-            wait = asked.seconds * 1_000_000 + asked.nanos // 1000
+            wait = min(max(asked.seconds * 1_000_000 + asked.nanos // 1000, 0), self._core.limits.max_delay)
         return self._core.clock.now() + wait
 
     async def _store(self, topic: Topic, messages: Sequence[Message], names: Sequence[str]) -> list[SendResult]:

@@ -23,6 +23,7 @@ MAX_PROPERTY_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 63
 MAX_ID_CHARACTERS: Final = 255
 MAX_HOST_CHARACTERS: Final = 255
+ANY_QUEUE: Final = -1
 MIN_BORN: Final = -62_135_596_800_000_000
 MAX_BORN: Final = 253_402_300_799_999_999
 """The first and the last microsecond that a timestamp of the protocol can have: years 1 to 9999."""
@@ -127,6 +128,27 @@ def check_delivery_time(message: v2.Message, now: int, limits: Limits) -> int:
             f"this delay is {beyond:,.3f} seconds longer: reduce the delay, and check the clock of the client",
         )
     return max(due, now)
+
+
+def check_polling_time(seconds: float) -> None:
+    """Raise ILLEGAL_POLLING_TIME unless a call may wait for *seconds*."""
+    if seconds < 0:
+        raise StatusError(v2.ILLEGAL_POLLING_TIME, f"the wait time must not be negative, but is {seconds:g} seconds")
+
+
+def check_queue(queue: int, spec: TopicSpec) -> None:
+    """Raise BAD_REQUEST unless *spec* has this queue; :data:`ANY_QUEUE` stands for all of them."""
+    if queue != ANY_QUEUE and not 0 <= queue < spec.queues:
+        raise StatusError(
+            v2.BAD_REQUEST,
+            f"topic {spec.name} has no queue {queue}: use 0 to {spec.queues - 1}, or {ANY_QUEUE} for all queues",
+        )
+
+
+def check_offset(offset: int, topic: str, end: int) -> None:
+    """Raise ILLEGAL_OFFSET unless *topic*, whose next message has the offset *end*, may be read from *offset*."""
+    if not 0 <= offset <= end:
+        raise StatusError(v2.ILLEGAL_OFFSET, f"topic {topic} has no offset {offset}: use 0 to {end}")
 
 
 def check_invisible(duration: int, limits: Limits, *, shortest: int | None = None) -> int:
