@@ -26,6 +26,7 @@ from millstream.anchoring.transparency import (
 )
 from millstream.anchoring.transparency import ledger_tree as module
 from millstream.anchoring.transparency.entry_proof import newest_checkpoint
+from millstream.anchoring.transparency.tree_tables import make_tree_tables
 from millstream.core.clock import VirtualClock
 from millstream.log import LogStore, open_store
 from millstream.stores import open_provider
@@ -330,6 +331,53 @@ def test_a_restored_backup_signs_nothing_beside_what_is_published(tmp_path: Path
         assert place.signer.signed == []
         with pytest.raises(LedgerError, match=r"the checkpoint in .* covers 3 entries"):
             tree.checkpoint()
+
+
+class _FailingOver:
+    """The ledger *current*, which another one with fewer entries can replace."""
+
+    def __init__(self, current: LogLedger) -> None:
+        self.current = current
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.current, name)
+
+
+@pytest.mark.parametrize("lost_before_the_first_checkpoint", [False, True])
+def test_a_running_process_signs_nothing_beside_what_it_signed_before_a_failover(
+    tmp_path: Path, lost_before_the_first_checkpoint: bool
+) -> None:
+    published, known = FolderFiles(tmp_path, "tiles", create=True), 0 if lost_before_the_first_checkpoint else 2
+    primary, standby = tmp_path / "primary", tmp_path / "standby"
+    primary.mkdir()
+    with open_place(primary) as place:
+        place.places = TreePlaces(tiles=published)
+        fill(place.following()[0], known)
+    shutil.copytree(primary, standby)
+    with open_place(primary) as place, open_place(standby) as replica:
+        failing = _FailingOver(LogLedger(place.store, VirtualClock()))
+        places = TreePlaces(tiles=published)
+        tree = LedgerTree(
+            failing,  # type: ignore[arg-type]
+            lambda: place.engine,
+            "anchors",
+            signer=lambda: place.signer,
+            places=lambda: places,
+        )
+        fill(failing.current, 1, first=known)
+        newest, signed = tree.checkpoint(), list(place.signer.signed)
+        place.engine.dispose()
+        (primary / "node.db").unlink()
+        if known:
+            shutil.copy(standby / "node.db", primary / "node.db")
+        else:
+            make_tree_tables(place.engine)
+        failing.current = LogLedger(replica.store, VirtualClock())
+        failing.current.append(some_anchor(77), after=known)
+        with pytest.raises(LedgerError, match=f"the last checkpoint signed here covers {known + 1} entries"):
+            tree.checkpoint()
+        assert place.signer.signed == signed
+        assert published.read("checkpoint") == newest.data
 
 
 def test_a_writer_that_was_stopped_does_not_write_its_copy_over_a_newer_one(

@@ -372,7 +372,14 @@ class LedgerTree:
         kept: Mapping[str, bytes],
         signer: CheckpointSigner,
     ) -> SignedCheckpoint:
-        """The checkpoint of *tree*, which must begin with the trees of the *newest* one and of all *kept* ones."""
+        """The checkpoint of *tree*, which must begin with the trees of the *newest* one and of all *kept* ones.
+
+        Also with that of the last one that this process has signed or checked: a database may lose commits when it
+        fails over.
+        """
+        trusted = self._trusted
+        if trusted is not None and trusted != newest:
+            self._require_prefix(tree, before, TreeRoot(trusted.size, trusted.root), "the last checkpoint signed here")
         if newest is not None:
             self._require_signed(newest, signer)
             self._require_prefix(tree, before, TreeRoot(newest.size, newest.root), "the newest checkpoint")
@@ -398,9 +405,9 @@ class LedgerTree:
             return
         raise LedgerError(
             f"{where} covers {signed.size:,} entries, which are not the first of the {tree.size:,} entries of the "
-            f"ledger {self._name!r}: the node was restored from an older backup, or its ledger was changed. Nothing is "
-            f"signed, because one key must not sign two different ledgers. Restore the newest state of {NODE_LOGS}; "
-            "if it is lost, start a ledger with a new key (docs/formats/ledger-tree.md)"
+            f"ledger {self._name!r}: the node was restored from an older backup, its database lost commits, or its "
+            "ledger was changed. Nothing is signed, because one key must not sign two different ledgers. Restore the "
+            f"newest state of {NODE_LOGS}; if it is lost, start a ledger with a new key (docs/formats/ledger-tree.md)"
         )
 
     def _require_last(self, tree: MerkleTree) -> LedgerEntry:
