@@ -510,6 +510,31 @@ class TestTiles:
         assert files.read("checkpoint") == other
         assert files.read(tile_path(0, 0, 3)) is None
 
+    def test_a_writer_that_was_stopped_publishes_nothing_over_a_newer_checkpoint(
+        self, place: Place, files: PublishedFiles
+    ) -> None:
+        ledger, tree = place.open()
+        fill(ledger, 2)
+        tree.checkpoint()
+        fill(ledger, 2, first=2)
+        _, other = place.open()
+        put = files.put
+
+        def stopped(path: str, data: bytes, media: str) -> None:
+            """After its last tile the process is stopped, and another one takes over and publishes."""
+            put(path, data, media)
+            if path == tile_path(0, 0, 3):
+                files.put = put  # type: ignore[method-assign]
+                other.advance()
+
+        files.put = stopped  # type: ignore[method-assign]
+        signed = tree.advance(ledger.entry(3))
+        assert signed is not None and signed.size == 3
+        assert files.read("checkpoint") == other.checkpoint().data
+        fill(ledger, 1, first=4)
+        assert tree.checkpoint().data == files.read("checkpoint")
+        check_tiles(files, lines_of(ledger), 5)
+
     def test_other_keys_publish_the_checkpoint_again(self, place: Place, files: PublishedFiles) -> None:
         ledger, tree = place.following()
         fill(ledger, 2)

@@ -103,6 +103,7 @@ class TilePublisher:
     ) -> None:
         """Publish *checkpoint* and what is missing below it. The same again changes nothing.
 
+        A larger published checkpoint stays: this process may have been stopped for long, and another one published.
         *found* is what is published, where this object does not know it: the caller has checked that its tree is the
         beginning of *tree*. Raises :class:`LedgerUnavailableError`.
         """
@@ -114,6 +115,9 @@ class TilePublisher:
             if checkpoint.size != old:
                 self._put_bundles(old, checkpoint.size, lines)
                 self._put_tiles(old, checkpoint.size, tree)
+            if _size_of(self.files.read(CHECKPOINT)) > checkpoint.size:
+                self._published, self._width = None, 0  # the next time it is read and checked
+                return
             self.files.put(CHECKPOINT, checkpoint.data, CHECKPOINT_MEDIA)
         except BaseException:
             self._published, self._width = None, 0
