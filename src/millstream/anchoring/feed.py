@@ -1,7 +1,8 @@
 """From a log of batches to anchors: passes the batches of a batch service or a stream to the batch writer.
 
-The progress is a pointer of the log of batches. Known batches are not added again, so the process may be killed at any
-point (promise P7).
+The progress is a pointer of the log of batches, and the position that the journal keeps in the transaction that adds
+the batches. Reading resumes at the smaller one, because a database may lose commits when it fails over. Known batches
+are not added again, so the process may be killed at any point (promise P7).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from millstream.anchoring.batch_records import BatchHeader, EncodedBatch
 from millstream.anchoring.errors import AnchoringError, BatchFormatError
 from millstream.anchoring.message_traces import MessageTraces
 from millstream.anchoring.record_columns import encode_lines, seal_lines
+from millstream.anchoring.states import FeedPosition
 from millstream.anchoring.writer import BatchWriter
 from millstream.batching import EventBatch, Reject, Rulebook
 from millstream.batching.batch_log_message import BatchLogMessage, decode_batch_log_message
@@ -74,6 +76,8 @@ class AnchorFeed:
         self._source, self._batches, self._writer, self._rules = source, batches, writer, rules
         self._traces = MessageTraces(writer.index)
         self.total = FeedProgress()
+        self._missing_after = 0
+        """The position after which trimmed messages were reported last."""
         writer.recover()
 
     def step(self, *, force: bool = False) -> FeedProgress:
@@ -87,9 +91,11 @@ class AnchorFeed:
             batches = [item for _, item in group if isinstance(item, EventBatch)]
             rejects = [item for _, item in group if isinstance(item, Reject)]
             encoded, messages = _encode(self._source, batches)
-            done = done.plus(submit_batches(self._writer, self._source.name, encoded, rejects, self._config()))
+            fed = FeedPosition(self._batches.name, group[-1][0])
+            added = submit_batches(self._writer, self._source.name, encoded, rejects, self._config(), fed=fed)
+            done = done.plus(added)
             self._traces.batches_submitted(self._source.name, batches, messages)
-            self._batches.set_pointer(CONSUMER, group[-1][0])
+            self._batches.set_pointer(CONSUMER, fed.last_id)
         done = done.plus(cut(self._writer, force=force))
         self._traces.cut()
         self.total = self.total.plus(done)
@@ -104,8 +110,7 @@ class AnchorFeed:
     def _new(self) -> Iterator[list[tuple[int, EventBatch | Reject | None]]]:
         group: list[tuple[int, EventBatch | Reject | None]] = []
         size = 0
-        first_id = max(self._batches.pointer(CONSUMER) + 1, self._batches.first_id)
-        for part in self._batches.read(first_id, columns=["id", "body"], gaps="none"):
+        for part in self._batches.read(self._first_id(), columns=["id", "body"], gaps="none"):
             for number, body in zip(*(part.arrow.column(name).to_pylist() for name in ("id", "body")), strict=True):
                 found = self._item(number, body)
                 group.append((number, found))
@@ -115,6 +120,25 @@ class AnchorFeed:
                     group, size = [], 0
         if group:
             yield group
+
+    def _first_id(self) -> int:
+        """Where reading resumes."""
+        name, pointer, first_id = self._batches.name, self._batches.pointer(CONSUMER), self._batches.first_id
+        fed = self._writer.journal.fed(name)  # None of a journal of an earlier release
+        if fed is not None and fed < pointer:
+            text = (
+                "the node's database has the batches of log %r up to message %d only, and the log's consumer %r is at "
+                "%d: the batches in between are passed on again"
+            )
+            _log.warning(text, name, fed, CONSUMER, pointer)
+            pointer = fed
+        if 0 < pointer < first_id - 1 and pointer != self._missing_after:
+            text = (
+                "messages %d to %d of log %r were trimmed before their batches were anchored: keep batches for longer"
+            )
+            _log.warning(text, pointer + 1, first_id - 1, name)
+            self._missing_after = pointer
+        return max(pointer + 1, first_id)
 
     def _item(self, number: int, body: bytes) -> EventBatch | Reject | None:
         """What message *number* says; None where it is neither a batch nor a rejected message, which is told."""
@@ -196,14 +220,15 @@ def submit_batches(
     config: Mapping[str, Any],
     *,
     sealed: bool = False,
+    fed: FeedPosition | None = None,
 ) -> FeedProgress:
     """Give *batches* and *rejects* of *log*, made by the rules *config*, to *writer*, durably.
 
-    *sealed* is as in :meth:`~millstream.anchoring.writer.BatchWriter.add`.
+    *sealed* and *fed* are as in :meth:`~millstream.anchoring.writer.BatchWriter.add`.
 
     Raises :class:`AnchoringError` where a batch is known with other messages in it, and what the writer raises.
     """
-    added = writer.add(log, batches, rejects, config=config, sealed=sealed)
+    added = writer.add(log, batches, rejects, config=config, sealed=sealed, fed=fed)
     check_conflicts(log, added.conflicting)
     return FeedProgress(added.batches, sum(len(batch.ids) for batch in batches), added.rejects, added.known)
 

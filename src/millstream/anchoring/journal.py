@@ -37,11 +37,12 @@ from millstream.anchoring.states import (
     BatchStream,
     CutCandidate,
     CutPlan,
+    FeedPosition,
     JournalCut,
     JournalTotals,
 )
 from millstream.core.sql import make_tables, writing
-from millstream.core.sql_rows import among, total
+from millstream.core.sql_rows import among, put_row, total
 
 _ID_BYTES = 8
 
@@ -57,14 +58,28 @@ class BatchJournal:
         make_tables(engine, metadata, t.ALL)
 
     def add(
-        self, log: str, config: Mapping[str, Any], batches: Sequence[EncodedBatch], rejects: Sequence[tuple[int, str]]
+        self,
+        log: str,
+        config: Mapping[str, Any],
+        batches: Sequence[EncodedBatch],
+        rejects: Sequence[tuple[int, str]],
+        *,
+        fed: FeedPosition | None = None,
     ) -> AddResult:
         """Accept *batches* and *rejects* (message id, reason) of *log*, all or none; known ones are left as they are.
 
-        Raises :class:`BatchFormatError` for a reason that no reject file may hold.
+        *fed*, where they end in a log of batches, is kept in the same transaction. Raises :class:`BatchFormatError` for
+        a reason that no reject file may hold.
         """
         with writing(self._engine) as connection:
+            if fed is not None:
+                put_row(connection, t.feeds, msgspec.structs.asdict(fed))
             return accept(connection, log, config, batches, rejects)
+
+    def fed(self, batches: str) -> int | None:
+        """The last id of the log *batches* that was added with its position; None if there is none."""
+        rows = self._rows(sa.select(t.feeds.c.last_id).where(t.feeds.c.batches == batches))
+        return int(rows[0].last_id) if rows else None
 
     def stream(self, log: str, config: Mapping[str, Any]) -> BatchStream:
         """The stream of *log* under *config*. Raises :class:`BatchFormatError` for a configuration that is too long."""

@@ -104,6 +104,14 @@ cuts = sa.Table(
     sa.Column("anchor", sa.BigInteger),
 )
 
+feeds = sa.Table(
+    "anchor_feeds",
+    metadata,
+    sa.Column("batches", NAME, primary_key=True),
+    sa.Column("last_id", sa.BigInteger, nullable=False),
+)
+"""How far each log of batches was passed to the journal."""
+
 WAITING = sa.and_(batches.c.cut.is_(None), batches.c.reason.is_(None))
 """Batches that are accepted and in no cut yet."""
 
@@ -115,4 +123,4 @@ runs, pages = runs_table("anchor_journal_runs", metadata), pages_table("anchor_j
 
 NAMES = NameRuns(runs, pages)
 
-ALL = [streams, batches, payloads, packed, members, rejects, cuts, runs, pages]
+ALL = [streams, batches, payloads, packed, members, rejects, cuts, feeds, runs, pages]

@@ -47,6 +47,13 @@ class AddResult(msgspec.Struct, frozen=True):
     conflicting: tuple[str, ...] = ()
 
 
+class FeedPosition(msgspec.Struct, frozen=True):
+    """How far a log of batches was passed to the journal: to the id ``last_id`` of the log ``batches``."""
+
+    batches: str
+    last_id: int
+
+
 class BatchStream(msgspec.Struct, frozen=True):
     """Batches that may share a manifest: those of one log under one batching configuration (canonical JSON)."""
 

@@ -30,7 +30,15 @@ from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.observer import Observer
 from millstream.anchoring.packing import PackedCut
-from millstream.anchoring.states import AddResult, BatchState, BatchStream, CutCandidate, CutPlan, JournalCut
+from millstream.anchoring.states import (
+    AddResult,
+    BatchState,
+    BatchStream,
+    CutCandidate,
+    CutPlan,
+    FeedPosition,
+    JournalCut,
+)
 from millstream.core import tracing
 from millstream.core.cid import cid_of
 
@@ -72,17 +80,19 @@ class BatchWriter:
         *,
         config: Mapping[str, Any],
         sealed: bool = False,
+        fed: FeedPosition | None = None,
     ) -> AddResult:
         """Accept *batches* and *rejects* of *log* durably, all or none; what is known already is not added again.
 
         *config* is the batching configuration as JSON members; it goes into the manifest. Rejects travel with the next
         batch of the same log and configuration. One call is one transaction: hand over thousands, not millions.
         *sealed* batches come from where they were encoded under checksums, and are not compared with their headers
-        here; the observer compares them, as all, when they are read back.
+        here; the observer compares them, as all, when they are read back. *fed* is as in :meth:`BatchJournal.add`.
         Raises :class:`BatchFormatError` where a batch does not hold what its header says.
         """
         checked = list(batches if sealed else map(checked_batch, batches))
-        return self.journal.add(log, config, checked, [(reject.rejected, reject.reason) for reject in rejects])
+        reasons = [(reject.rejected, reject.reason) for reject in rejects]
+        return self.journal.add(log, config, checked, reasons, fed=fed)
 
     def cut(self, *, force: bool = False) -> Sequence[LedgerEntry]:
         """Anchor every full cut, and with *force* whatever waits; returns the new ledger entries.

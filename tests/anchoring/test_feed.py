@@ -1,0 +1,81 @@
+"""From a log of batches to the journal: no batch is passed over, whichever database lost its last commits."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millstream.anchoring.feed import CONSUMER, AnchorFeed
+from millstream.batching import BatchConfig, Rulebook
+from millstream.core.message import Message
+from millstream.log import Log, LogSpec, LogStore, open_store
+
+RULES = Rulebook(BatchConfig(50, 20))
+
+
+@pytest.fixture
+def store() -> Iterator[LogStore]:
+    with open_store("memory://") as opened:
+        yield opened
+
+
+def add_batches(store: LogStore, first: int, last: int) -> tuple[Log, Log]:
+    """One message with each of the numbers, and a batch of it; the two logs."""
+    logs = store.log(LogSpec("in")), store.log(LogSpec("in.batches", kind="batches"))
+    numbers = range(first, last + 1)
+    with logs[0].writer() as messages, logs[1].writer() as batches:
+        messages.append([Message(b"x", "", "pump", number) for number in numbers])
+        lines = [
+            b'{"batch":"b%d","source":"pump","start":%d,"end":%d,"cut":"time","events":[%d]}' % ((number,) * 4)
+            for number in numbers
+        ]
+        batches.append([Message(line) for line in lines])
+    return logs
+
+
+def test_batches_that_the_journal_lost_at_a_failover_are_anchored(
+    parts: Any, store: LogStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, batches = add_batches(store, 1, 3)
+    assert AnchorFeed(source, batches, parts.writer, RULES).step().batches == 3
+    parts.engine.dispose()
+    shutil.copy(parts.folder / "node.db", parts.folder / "replica.db")
+    add_batches(store, 4, 5)
+    feed = AnchorFeed(source, batches, parts.writer, RULES)
+    assert (feed.step().batches, batches.pointer(CONSUMER)) == (2, 5)
+    parts.engine.dispose()
+    shutil.move(parts.folder / "replica.db", parts.folder / "node.db")
+    with caplog.at_level(logging.WARNING):
+        assert feed.step(force=True).batches == 2
+    assert "has the batches of log 'in.batches' up to message 3 only" in caplog.text
+    assert [len(parts.index.find_batch("in", f"b{number}")) for number in range(1, 6)] == [1] * 5
+    assert feed.step(force=True).batches == 0
+
+
+def test_an_earlier_position_of_the_log_counts(parts: Any, store: LogStore) -> None:
+    source, batches = add_batches(store, 1, 3)
+    feed = AnchorFeed(source, batches, parts.writer, RULES)
+    feed.step(force=True)
+    batches.set_pointer(CONSUMER, 1)
+    again = feed.step(force=True)
+    assert (again.batches, again.known, again.anchors) == (0, 2, 0)
+    assert (batches.pointer(CONSUMER), parts.journal.fed("in.batches")) == (3, 3)
+
+
+def test_batches_that_were_trimmed_before_they_were_anchored_are_reported_once(
+    parts: Any, store: LogStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, batches = add_batches(store, 1, 3)
+    feed = AnchorFeed(source, batches, parts.writer, RULES)
+    feed.step(force=True)
+    _, batches = add_batches(store, 4, 8)
+    batches.trim(7)
+    with caplog.at_level(logging.WARNING):
+        feed.step(force=True)
+        feed.step(force=True)
+    assert caplog.text.count("messages 4 to 6 of log 'in.batches' were trimmed before") == 1
+    assert [len(parts.index.find_batch("in", f"b{number}")) for number in (6, 7, 8)] == [0, 1, 1]
