@@ -133,7 +133,12 @@ def make_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
     monkeypatch.setattr("os.fsync", lambda _: None)
     made: list[AnchoringParts] = []
 
-    def make(name: str = "node", ledger: MemoryLedger | None = None, limits: CutLimits | None = None) -> AnchoringParts:
+    def make(
+        name: str = "node",
+        ledger: MemoryLedger | None = None,
+        limits: CutLimits | None = None,
+        clock: VirtualClock | None = None,
+    ) -> AnchoringParts:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         engine = sa.create_engine(f"sqlite:///{folder / 'node.db'}")
@@ -141,7 +146,7 @@ def make_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
         cas, ledger = LocalCas(folder / "cas"), ledger or MemoryLedger(VirtualClock())
         faults, index, journal = FaultyCas(cas), AnchorIndex(engine), BatchJournal(engine)
         observer = Observer(index, faults, ledger)
-        writer = BatchWriter(journal, faults, ledger, observer, limits=limits)
+        writer = BatchWriter(journal, faults, ledger, observer, limits=limits, clock=clock or VirtualClock())
         made.append(AnchoringParts(folder, engine, cas, faults, ledger, index, journal, observer, writer))
         return made[-1]
 

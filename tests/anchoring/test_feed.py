@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from millstream.anchoring.feed import CONSUMER, AnchorFeed
+from millstream.anchoring import LogLedger
+from millstream.anchoring.errors import JournalBusyError
+from millstream.anchoring.feed import CONSUMER, AnchorFeed, AnchorSchedule
+from millstream.anchoring.ledger import LedgerEntry
 from millstream.batching import BatchConfig, Rulebook
+from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
 from millstream.log import Log, LogSpec, LogStore, open_store
 
@@ -79,3 +83,59 @@ def test_batches_that_were_trimmed_before_they_were_anchored_are_reported_once(
         feed.step(force=True)
     assert caplog.text.count("messages 4 to 6 of log 'in.batches' were trimmed before") == 1
     assert [len(parts.index.find_batch("in", f"b{number}")) for number in (6, 7, 8)] == [0, 1, 1]
+
+
+class _HeldLedger:
+    """The ledger *ledger*, which another process holds while *clock* is before *until* (in seconds)."""
+
+    def __init__(self, ledger: LogLedger, other: LogLedger, clock: VirtualClock, until: float) -> None:
+        self._ledger, self._other, self._clock, self._until = ledger, other, clock, until
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def append(self, anchor_string: str, *, after: int = 0) -> LedgerEntry:
+        if self._clock.monotonic() >= self._until:
+            return self._ledger.append(anchor_string, after=after)
+        with self._other.exclusive():
+            return self._ledger.append(anchor_string, after=after)
+
+
+def busy_feed(make_parts: Any, store: LogStore, seconds: float) -> tuple[Any, AnchorFeed, VirtualClock]:
+    """A feed of three batches, whose ledger another process holds for so many *seconds*."""
+    source, batches = add_batches(store, 1, 3)
+    clock = VirtualClock()
+    held = _HeldLedger(LogLedger(store, clock), LogLedger(store, clock), clock, seconds)
+    parts = make_parts(ledger=held, clock=clock)
+    return parts, AnchorFeed(source, batches, parts.writer, RULES), clock
+
+
+def test_an_anchor_waits_for_another_process_that_writes_to_the_ledger(make_parts: Any, store: LogStore) -> None:
+    parts, feed, clock = busy_feed(make_parts, store, 5.0)
+    assert feed.step(force=True).anchors == 1
+    assert 5.0 <= clock.monotonic() < 6.0
+    assert parts.journal.totals().observed == 3
+
+
+def test_a_schedule_tries_again_while_another_process_writes_for_long(make_parts: Any, store: LogStore) -> None:
+    parts, feed, clock = busy_feed(make_parts, store, 90.0)
+    schedule = AnchorSchedule(feed, clock, every=30 * MICROSECONDS)
+    clock.advance(30.0)
+    assert schedule.when_due() is None  # not an error, which would end what batches
+    schedule.finish()
+    assert (feed.total.batches, parts.journal.totals().cut) == (3, 3)
+    while schedule.when_due() is None:
+        clock.advance(0.25)
+    assert 90.0 <= clock.monotonic() < 92.0
+    assert (feed.total.batches, feed.total.anchors, parts.journal.totals().observed) == (3, 1, 3)
+
+
+def test_a_feed_begins_while_another_process_is_cutting(
+    parts: Any, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy() -> None:
+        raise JournalBusyError
+
+    source, batches = add_batches(store, 1, 3)
+    monkeypatch.setattr(parts.writer, "recover", busy)
+    assert AnchorFeed(source, batches, parts.writer, RULES).step(force=True).anchors == 1

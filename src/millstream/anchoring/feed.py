@@ -7,6 +7,7 @@ are not added again, so the process may be killed at any point (promise P7).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from millstream.batching import EventBatch, Reject, Rulebook
 from millstream.batching.batch_log_message import BatchLogMessage, decode_batch_log_message
 from millstream.batching.rule_changes import read_rules
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.errors import BusyError
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import Log
 
@@ -35,6 +37,9 @@ CONSUMER = "anchor"
 
 GROUP_MESSAGES = 100_000
 """About how many messages one call hands over."""
+
+_BUSY_SECONDS = 1.0
+"""The pause of a schedule after which it tries again while another process writes."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +83,8 @@ class AnchorFeed:
         self.total = FeedProgress()
         self._missing_after = 0
         """The position after which trimmed messages were reported last."""
-        writer.recover()
+        with contextlib.suppress(BusyError):  # then another process is at it, and each cut does the same
+            writer.recover()
 
     def step(self, *, force: bool = False) -> FeedProgress:
         """Anchor what is new, as far as it fills a cut, and with *force* all of it; returns what this step did.
@@ -93,13 +99,13 @@ class AnchorFeed:
             encoded, messages = _encode(self._source, batches)
             fed = FeedPosition(self._batches.name, group[-1][0])
             added = submit_batches(self._writer, self._source.name, encoded, rejects, self._config(), fed=fed)
-            done = done.plus(added)
+            done, self.total = done.plus(added), self.total.plus(added)
             self._traces.batches_submitted(self._source.name, batches, messages)
             self._batches.set_pointer(CONSUMER, fed.last_id)
-        done = done.plus(cut(self._writer, force=force))
+        anchored = cut(self._writer, force=force)
         self._traces.cut()
-        self.total = self.total.plus(done)
-        return done
+        self.total = self.total.plus(anchored)
+        return done.plus(anchored)
 
     def _config(self) -> Mapping[str, Any]:
         """The rules for the manifest. They are read after the batches, and were recorded before these were made."""
@@ -249,7 +255,10 @@ def cut(writer: BatchWriter, *, force: bool) -> FeedProgress:
 
 
 class AnchorSchedule:
-    """Lets *feed* anchor what came, each *every* microseconds, when :meth:`when_due` is called."""
+    """Lets *feed* anchor what came, each *every* microseconds, when :meth:`when_due` is called.
+
+    While another process writes to the ledger or the journal, batches wait: this is no error.
+    """
 
     def __init__(self, feed: AnchorFeed, clock: Clock, every: int) -> None:
         self.feed = feed
@@ -257,9 +266,24 @@ class AnchorSchedule:
         self._next = clock.monotonic() + self._every
 
     def when_due(self) -> FeedProgress | None:
-        """Anchor what has come where it is time; what was done, None where it is not time."""
+        """Anchor what has come where it is time; what was done, None where it is not time or another process writes."""
         if self._clock.monotonic() < self._next:
             return None
-        done = self.feed.step(force=True)
-        self._next = self._clock.monotonic() + self._every
+        done = self._step(force=True)
+        self._next = self._clock.monotonic() + (min(self._every, _BUSY_SECONDS) if done is None else self._every)
         return done
+
+    def when_full(self) -> None:
+        """Anchor what fills a cut."""
+        self._step(force=False)
+
+    def finish(self) -> None:
+        """Anchor what is left; while another process writes, it is left for the next start."""
+        self._step(force=True)
+
+    def _step(self, *, force: bool) -> FeedProgress | None:
+        try:
+            return self.feed.step(force=force)
+        except BusyError as error:
+            _log.info("batches wait to be anchored: %s", error)
+            return None

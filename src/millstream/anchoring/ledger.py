@@ -18,9 +18,13 @@ from millstream.anchoring.errors import LedgerError
 from millstream.core.canonical import MAX_SAFE_INTEGER, canonical_json
 from millstream.core.clock import Clock
 from millstream.core.decoding import prepared
+from millstream.core.retry import RetryPolicy
 
 GENESIS = "0" * 64
 """The previous hash in the first entry."""
+
+PATIENCE = RetryPolicy(attempts=40, first=0.02, longest=0.5)
+"""How often an append is repeated while another process writes to the ledger."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ that died at any point is replaced by one that calls :meth:`BatchWriter.recover`
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from millstream.anchoring.duplicate_check import BatchMembers
 from millstream.anchoring.errors import NODE_LOGS, RESTORE_DATABASE, AnchoringError, JournalBusyError
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.journal import BatchJournal
-from millstream.anchoring.ledger import Ledger, LedgerEntry
+from millstream.anchoring.ledger import PATIENCE, Ledger, LedgerEntry
 from millstream.anchoring.observer import Observer
 from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.states import (
@@ -41,6 +42,7 @@ from millstream.anchoring.states import (
 )
 from millstream.core import tracing
 from millstream.core.cid import cid_of
+from millstream.core.clock import Clock, SystemClock
 
 _ANY = (1 << 63) - 1
 """A place in the order of adding that is after all others."""
@@ -63,13 +65,21 @@ class BatchWriter:
     """
 
     def __init__(
-        self, journal: BatchJournal, cas: Cas, ledger: Ledger, observer: Observer, *, limits: CutLimits | None = None
+        self,
+        journal: BatchJournal,
+        cas: Cas,
+        ledger: Ledger,
+        observer: Observer,
+        *,
+        limits: CutLimits | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.journal = journal
         self._cas = cas
         self._ledger = ledger
         self._observer = observer
         self._limits = limits or CutLimits()
+        self._clock = clock or SystemClock()
         self._cutting = threading.Lock()
 
     def add(
@@ -100,7 +110,7 @@ class BatchWriter:
         A batch that no reader would take (too large, or with a message that is anchored already) is rejected with
         that reason, and the others continue. Whatever fails in between is finished by the next call. Raises
         :class:`ObservationBlockedError` where an anchored file cannot be read back, :class:`CasError`, and a
-        ``BusyError`` while another process writes to the ledger or the journal.
+        ``BusyError`` while another process writes to the journal, or for some time to the ledger.
         """
         with self._cutting:
             entries = self._finish_open()
@@ -216,7 +226,8 @@ class BatchWriter:
                 self._write_files(cut)
             if cut.state == BatchState.CUT:
                 with tracing.span("append to the ledger"):
-                    entry = self._ledger.append(cut.anchor_string, after=cut.ledger_after)
+                    append = functools.partial(self._ledger.append, cut.anchor_string, after=cut.ledger_after)
+                    entry = PATIENCE.call(append, self._clock)
                 cut = self.journal.anchored(cut, entry.number)
             else:
                 entry = self._anchored_entry(cut)

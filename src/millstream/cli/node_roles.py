@@ -176,7 +176,7 @@ class NodeRoles:
 
             def batch_all() -> None:
                 service.run(run.stopping.is_set, between=anchoring.when_due)
-                anchoring.feed.step(force=True)
+                anchoring.finish()
                 done = anchoring.feed.total
                 _log.info("batching %s has ended: %s batches handed over, %s anchors", log, done.batches, done.anchors)
 

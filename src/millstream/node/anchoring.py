@@ -91,7 +91,8 @@ class AnchoringPart:
         statement_bytes = largest_statement(self._databases.own)
         if statement_bytes is not None:
             limits = limits.within(statement_bytes)
-        return BatchWriter(self.journal, self.cas, self.ledger, self.observer, limits=limits)
+        clock = self._context.clock
+        return BatchWriter(self.journal, self.cas, self.ledger, self.observer, limits=limits, clock=clock)
 
     def feed(self, log: str, batches: str) -> AnchorFeed:
         """Anchors the batches that the log *batches* gets, which are of *log*.

@@ -18,7 +18,7 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import AnchoringError, ObservationBlockedError
-from millstream.anchoring.ledger import Ledger, LedgerEntry
+from millstream.anchoring.ledger import PATIENCE, Ledger, LedgerEntry
 from millstream.anchoring.registry.operation_observer import OperationObserver
 from millstream.anchoring.registry.operation_queue import OperationQueue, RemovedOperations
 from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
@@ -40,10 +40,8 @@ from millstream.anchoring.sidetree.operations import stored_operation, time_wind
 from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import BusyError, MillstreamError
-from millstream.core.retry import RetryPolicy
 
 _log = logging.getLogger(__name__)
-_PATIENCE = RetryPolicy(attempts=40, first=0.02, longest=0.5)  # another instance writes to the ledger
 
 
 class CutEligibilityCheck(Protocol):
@@ -239,7 +237,7 @@ class OperationWriter:
         # Again where it is anchored: a file may be lost since.
         self._cas.put_many((file.data for file in batch.files), batch.cid)
         append = functools.partial(self._ledger.append, cut.anchor_string, after=cut.ledger_after)
-        entry = _PATIENCE.call(append, self._store.database.clock)
+        entry = PATIENCE.call(append, self._store.database.clock)
         if cut.number is None:
             self._store.anchored(cut, entry.number)
         try:

@@ -127,7 +127,7 @@ def _stream(
     anchoring = AnchorSchedule(feed, node.clock, every)
 
     def anchor_trigger(_: Trigger) -> None:
-        feed.step()
+        anchoring.when_full()
 
     def stopped() -> bool:
         anchoring.when_due()
