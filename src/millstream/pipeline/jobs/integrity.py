@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
@@ -126,14 +126,13 @@ def join_sides(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
 
     A tombstone of something that is not listed is as it should be, and no item.
     """
-    copies = (
-        manifest.where("not deleted and sha256 is not null")
-        .groupBy("space", "content_id", "sha256")
-        .agg(F.countDistinct("store").alias("copies"))
-    )
-    known = ("sha256", "deleted", "verified_at", "outcome")
-    recorded = manifest.select(*_KEY, *known, F.col("size").alias("recorded_size")).join(
-        copies, ["space", "content_id", "sha256"], "left"
+    whole = ~F.col("deleted") & F.col("sha256").isNotNull()
+    copies = F.count_if(whole).over(Window.partitionBy("space", "content_id", "sha256"))
+    recorded = manifest.select(
+        *_KEY,
+        *("sha256", "deleted", "verified_at", "outcome"),
+        F.col("size").alias("recorded_size"),
+        (whole & (copies > 1)).alias("elsewhere"),
     )
     listed = inventory.where("error is null").select(
         *_KEY,
@@ -142,13 +141,10 @@ def join_sides(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
         F.lit(True).alias("listed"),
     )
     joined = listed.join(recorded, list(_KEY), "full_outer").where("listed or not deleted")
-    deleted = F.coalesce("deleted", F.lit(False))
     return joined.select(
         *_KEY,
         F.col("sha256").alias("manifest"),
-        deleted.alias("deleted"),
-        (~deleted & (F.coalesce("copies", F.lit(0)) > 1)).alias("elsewhere"),
-        F.coalesce("listed", F.lit(False)).alias("listed"),
+        *(F.coalesce(name, F.lit(False)).alias(name) for name in ("deleted", "elsewhere", "listed")),
         F.coalesce("listed_size", "recorded_size", F.lit(0)).alias("size"),
         *_SIGNS,
     )
