@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from millstream.pipeline.tasks.output_order import (
     SAMPLE_SCHEMA,
     PartBounds,
     bounds_of,
+    find_bounds,
     order_part,
     order_times,
     part_count,
@@ -67,6 +69,20 @@ def test_a_sample_has_the_times_of_a_log_from_its_first_message_to_its_last(
     numbers = pa.RecordBatch.from_pydict({"id": list(range(10))})
     sampled = pa.Table.from_batches(sample_part([numbers], log_url, wanted, Rulebook(RULES), 10))["time"].to_pylist()
     assert sampled == [place * 103 // 10 + row for place in range(10) for row in range(3)]
+
+
+@pytest.mark.parametrize("least_rows", [20, 4])
+def test_a_sample_that_one_task_reads_is_read_without_a_query(
+    spark: SparkSession, log_url: str, write_log: WriteLog, monkeypatch: pytest.MonkeyPatch, least_rows: int
+) -> None:
+    monkeypatch.setattr(output_order, "_LEAST_ROWS", least_rows)
+    monkeypatch.setattr(output_order, "PART_ROWS", 10)
+    write_log(log_url, "in", [Message(b"", event_time=time, received_at=time) for time in range(100)])
+    wanted = plan_range(log_url, "in", None, None, SystemClock())
+    session = cast(Any, SimpleNamespace(sparkContext=spark.sparkContext)) if least_rows == 20 else spark
+    bounds = find_bounds(session, log_url, wanted, Rulebook(RULES))
+    assert bounds.parts == 100 // max(10, least_rows)
+    assert len(bounds.batches) == bounds.parts - 1 == len(set(bounds.batches))
 
 
 @pytest.mark.parametrize("held", [1 << 30, 2000, 0])

@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,10 +162,28 @@ def _session(
         from millstream.pipeline.gateway_connection import connected
 
         try:
-            with connected(gateway) as spark:
+            with contextlib.ExitStack() as stack:  # what has begun last ends first
+                local = cores_of(options.master) is not None
+                starting = ThreadPoolExecutor(1, "millstream-start-python")
+                stack.callback(starting.shutdown)
+                spark = stack.enter_context(connected(gateway))
+                if local:
+                    starting.submit(_start_python, spark)
                 yield spark
         finally:
             gateway.stop(patience)
+
+
+def _start_python(spark: SparkSession) -> None:
+    """Have the process started that Python tasks are forked from, while Java plans the first query.
+
+    It needs a second, since it imports what tasks need. A session that ends meanwhile stops this job.
+    """
+    spark.sparkContext.parallelize([0], 1).foreachPartition(_do_nothing)
+
+
+def _do_nothing(_rows: Iterator[int]) -> None:
+    pass
 
 
 def _import_pyspark() -> None:
@@ -223,6 +242,7 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.pyspark.python": sys.executable,
         "spark.python.daemon.module": "millstream.pipeline.daemon",
+        "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",  # as Spark SQL sets it: one daemon for all Python tasks
         "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),  # TCP costs a sixth more
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.execution.arrow.maxBytesPerBatch": _ARROW_BYTES,

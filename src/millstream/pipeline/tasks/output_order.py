@@ -104,14 +104,20 @@ def part_count(rows: int, cores: int) -> int:
 
 
 def find_bounds(spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook) -> PartBounds:
-    """The boundaries of the parts of the output; tasks read a sample of *wanted* for them."""
+    """The boundaries of the parts of the output, from a sample of *wanted*.
+
+    Tasks read the sample. If it is no more than one task reads, it is read here, and Spark has no query to plan.
+    """
     parts = part_count(wanted.count, spark.sparkContext.defaultParallelism)
     if parts == 1:
         return PartBounds()
     places = parts * PLACES_A_PART
     sample = partial(sample_part, store_url=store_url, wanted=wanted, rules=rules, places=places)
-    numbers = spark.range(places, numPartitions=-(-places // _PLACES_A_TASK))
-    return bounds_of(numbers.mapInArrow(sample, spark_schema(SAMPLE_SCHEMA)).toArrow(), parts)
+    if places <= _PLACES_A_TASK:
+        numbers = pa.record_batch({"id": pa.array(range(places), pa.int64())})
+        return bounds_of(pa.Table.from_batches(sample([numbers]), SAMPLE_SCHEMA), parts)
+    frame = spark.range(places, numPartitions=-(-places // _PLACES_A_TASK))
+    return bounds_of(frame.mapInArrow(sample, spark_schema(SAMPLE_SCHEMA)).toArrow(), parts)
 
 
 def bounds_of(sample: pa.Table, parts: int) -> PartBounds:
