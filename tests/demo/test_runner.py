@@ -93,11 +93,36 @@ def test_a_part_begins_when_the_part_that_it_follows_has_ended(demo_run: DemoRun
     stages = [
         Stage("one", "one", first),
         Stage("two", "two", run, ahead=ahead),
-        Stage("three", "three", run, ahead=lambda _: order.append("three"), after="two"),
+        Stage("three", "three", run, ahead=lambda _: order.append("three"), after=("two",)),
     ]
     figures = run_stages(stages, demo_run, PlainProgress())
     assert order == ["two", "three"]
     assert figures[2].seconds < PATIENCE  # waiting is not its work
+
+
+def test_a_part_may_begin_with_a_stage_instead_of_the_walk(demo_run: DemoRun) -> None:
+    order: list[str] = []
+    begun = threading.Event()
+
+    def ahead(_: DemoRun) -> None:
+        order.append("ahead of three")
+        begun.set()
+
+    def first(_: DemoRun) -> StageResult:
+        order.append("one")
+        return StageResult({})
+
+    def second(_: DemoRun) -> StageResult:
+        assert begun.wait(PATIENCE)
+        return StageResult({})
+
+    stages = [
+        Stage("one", "one", first),
+        Stage("two", "two", second),
+        Stage("three", "three", first, ahead=ahead, beside="two"),
+    ]
+    run_stages(stages, demo_run, PlainProgress())
+    assert order == ["one", "ahead of three", "one"]
 
 
 def test_a_part_never_begins_if_the_part_that_it_follows_fails(demo_run: DemoRun) -> None:
@@ -107,7 +132,7 @@ def test_a_part_never_begins_if_the_part_that_it_follows_fails(demo_run: DemoRun
         raise DemoError("no folder")
 
     demo_run.begin("two", fail)
-    demo_run.begin("three", lambda: begun.append("three"), after="two")
+    demo_run.begin("three", lambda: begun.append("three"), after=("two",))
     for name in ("two", "three"):
         with pytest.raises(DemoError, match="no folder"):
             demo_run.await_lead(name)
@@ -121,7 +146,7 @@ def test_a_run_that_closes_begins_no_part_that_follows_another(demo_run: DemoRun
         assert demo_run.closing.wait(PATIENCE)
 
     demo_run.begin("files", put)
-    demo_run.begin("copies", lambda: begun.append("copies"), after="files")
+    demo_run.begin("copies", lambda: begun.append("copies"), after=("files",))
     demo_run.close()
     assert begun == []
 

@@ -94,12 +94,12 @@ class DemoRun(ClosesOnExit):
         if self.closing.is_set():
             self._resources.close()
 
-    def begin(self, name: str, work: Callable[[], None], *, after: str = "") -> None:
+    def begin(self, name: str, work: Callable[[], None], *, after: tuple[str, ...] = ()) -> None:
         """Begin *work*, ahead of the stage *name*, in a thread.
 
-        It begins when what was begun as *after* has ended; never if that fails, or ends when the run is closing.
+        It begins when all that was begun as one of *after* has ended; never if that fails, or the run is closing then.
         """
-        first = self._ahead.get(after)
+        first = [self._ahead[each] for each in after if each in self._ahead]
         self._ahead[name] = future = Future[float]()
         Thread(target=self._run_ahead, args=(work, first, future), name=f"demo-{name}", daemon=True).start()
 
@@ -111,10 +111,10 @@ class DemoRun(ClosesOnExit):
         seconds = self._ahead[name].result()
         return Lead(seconds, self.node.clock.monotonic() - began)
 
-    def _run_ahead(self, work: Callable[[], None], first: Future[float] | None, future: Future[float]) -> None:
+    def _run_ahead(self, work: Callable[[], None], first: Sequence[Future[float]], future: Future[float]) -> None:
         try:
-            if first is not None:
-                first.result()
+            for each in first:
+                each.result()
             began = self.node.clock.monotonic()
             if not self.closing.is_set():
                 work()
@@ -128,9 +128,9 @@ class Stage(NamedTuple):
     """A step of the demo. ``run`` may be cut short at any point and run again: it adds nothing twice.
 
     With ``spark`` a session is started before the stage's own time begins; one that is ``fresh`` is run each time, also
-    where an earlier run has recorded it. ``ahead`` is a part that needs no other stage: it begins with the walk, in a
-    thread, after the part ahead of the earlier stage ``after``, and ``run`` follows when it has ended. It ends early
-    once the walk is ``closing``.
+    where an earlier run has recorded it. ``ahead`` is a part that runs in a thread, beside earlier stages: it begins
+    with the walk or with the stage ``beside``, after what is ahead of the stages ``after``. ``run`` follows when it has
+    ended. It ends early once the walk is ``closing``.
     """
 
     name: str
@@ -139,7 +139,8 @@ class Stage(NamedTuple):
     spark: bool = False
     fresh: bool = False
     ahead: Callable[[DemoRun], None] | None = None
-    after: str = ""
+    beside: str = ""
+    after: tuple[str, ...] = ()
 
 
 def run_stages(stages: Sequence[Stage], demo_run: DemoRun, reporter: ProgressReporter) -> list[StageMetrics]:
@@ -148,10 +149,9 @@ def run_stages(stages: Sequence[Stage], demo_run: DemoRun, reporter: ProgressRep
     left = [stage for stage in stages if recorded[stage.name] is None]
     if any(stage.spark for stage in left):
         demo_run.begin(SPARK, demo_run.start_spark)
-    for stage in left:
-        if stage.ahead is not None:
-            demo_run.begin(stage.name, partial(stage.ahead, demo_run), after=stage.after)
+    _begin_ahead(left, demo_run, beside="")
     for stage in stages:
+        _begin_ahead(left, demo_run, beside=stage.name)
         figures = recorded[stage.name]
         if figures is None:
             if stage.spark and SPARK not in demo_run.figures:
@@ -160,6 +160,13 @@ def run_stages(stages: Sequence[Stage], demo_run: DemoRun, reporter: ProgressRep
         demo_run.figures[stage.name] = figures
         reporter.end(figures)
     return list(demo_run.figures.values())
+
+
+def _begin_ahead(stages: Sequence[Stage], demo_run: DemoRun, *, beside: str) -> None:
+    """Begin what is ahead of one of *stages* and begins with the stage *beside*, or with the walk."""
+    for stage in stages:
+        if stage.ahead is not None and stage.beside == beside:
+            demo_run.begin(stage.name, partial(stage.ahead, demo_run), after=stage.after)
 
 
 def _await_spark(demo_run: DemoRun, reporter: ProgressReporter) -> StageMetrics:

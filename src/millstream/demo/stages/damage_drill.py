@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,40 +20,60 @@ from millstream.stores import CAS_SPACE, ItemNotFoundError, LocalStore, hash_str
 from millstream.testing.damage import flip_bit, remove
 
 if TYPE_CHECKING:
+    from millstream.mill.manifest import CheckResult
     from millstream.pipeline.jobs.report import JudgedSweep, SpaceSweep
 
 
-def sweep_copies(name: str) -> Callable[[DemoRun], StageResult]:
-    """The stage that reads every bit of every copy, judges what was seen, and keeps a report of each space."""
+def sweep_files(name: str) -> Callable[[DemoRun], None]:
+    """The part of the sweep *name* that needs no anchors."""
 
-    def run(demo_run: DemoRun) -> StageResult:
-        from millstream.pipeline.jobs.integrity import run_integrity
-        from millstream.pipeline.jobs.report import run_report
-
-        node, jobs = demo_run.node, demo_run.node.folder / "jobs"
-        sweep = run_integrity(
-            demo_run.spark,
-            jobs,
-            name,
-            node.settings.store_urls,
-            node.stores.manifest.rows(),
-            spaces=SPACES,
-            clock=node.clock,
-        )
-        judged = run_report(demo_run.spark, jobs, sweep, clock=node.clock)
-        overtaken = node.mill.checks.recheck_superseded(judged.findings())
-        node.mill.checks.writer.write(judged.results(overtaken))
-        reporter = node.mill.reports.reporter
-        spaces = [
-            msgspec.structs.replace(space, report=reporter.keep(space.report)) for space in judged.spaces(overtaken)
-        ]
-        found = sorted(judged.findings(), key=lambda finding: (finding.store, finding.space, finding.content_id))
-        findings = [msgspec.to_builtins(finding) for finding in found]
-        facts = {"spaces": [_row(space) for space in spaces], "findings": findings}
-        checked = sum(space.report.checked for space in spaces)
-        return StageResult({"copies checked": checked, "findings": len(findings)}, _bytes(judged, spaces), facts)
+    def run(demo_run: DemoRun) -> None:
+        spark = demo_run.spark
+        demo_run.stop_at_close(spark.sparkContext.cancelAllJobs)
+        _judge(demo_run, name, [FILES_SPACE])
 
     return run
+
+
+def sweep_copies(name: str, *groups: Sequence[str]) -> Callable[[DemoRun], StageResult]:
+    """The stage that reads every bit of every copy, judges what was seen, and keeps a report of each space.
+
+    Each of *groups* of spaces (default: all in one) is swept by itself.
+    """
+
+    def run(demo_run: DemoRun) -> StageResult:
+        node, size = demo_run.node, 0
+        spaces: list[SpaceSweep] = []
+        found: list[CheckResult] = []
+        for group in groups or [SPACES]:
+            judged = _judge(demo_run, name, group)
+            overtaken = node.mill.checks.recheck_superseded(judged.findings())
+            node.mill.checks.writer.write(judged.results(overtaken))
+            for space in judged.spaces(overtaken):
+                report = node.mill.reports.reporter.keep(space.report)
+                spaces.append(msgspec.structs.replace(space, report=report))
+            found += judged.findings()
+            size += judged.record.bytes
+        found.sort(key=lambda finding: (finding.store, finding.space, finding.content_id))
+        spaces.sort(key=lambda space: (space.report.store, space.report.space))
+        facts = {"spaces": [_row(space) for space in spaces], "findings": [msgspec.to_builtins(one) for one in found]}
+        checked = sum(space.report.checked for space in spaces)
+        return StageResult({"copies checked": checked, "findings": len(found)}, size, facts)
+
+    return run
+
+
+def _judge(demo_run: DemoRun, name: str, spaces: Sequence[str]) -> JudgedSweep:
+    """The sweep *name* of *spaces*, judged; what was done before is not done again."""
+    from millstream.pipeline.jobs.integrity import run_integrity
+    from millstream.pipeline.jobs.report import run_report
+
+    node, jobs = demo_run.node, demo_run.node.folder / "jobs"
+    sweep = run_integrity(
+        demo_run.spark, jobs, name, node.settings.store_urls, node.stores.manifest.rows(), spaces=spaces,
+        clock=node.clock,
+    )  # fmt: skip
+    return run_report(demo_run.spark, jobs, sweep, clock=node.clock)
 
 
 def damage_copies(demo_run: DemoRun) -> StageResult:
@@ -93,10 +113,6 @@ def _row(space: SpaceSweep) -> dict[str, Any]:
         "bytes": report.bytes,
         "rate": round(space.rate),
     }
-
-
-def _bytes(judged: JudgedSweep, spaces: Iterable[SpaceSweep]) -> int:
-    return judged.record.bytes or sum(space.report.bytes for space in spaces)
 
 
 def _chosen(demo_run: DemoRun) -> list[dict[str, str]]:
