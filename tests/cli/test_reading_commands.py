@@ -128,7 +128,7 @@ def test_the_status_of_an_unused_folder_is_unknown(tmp_path: Path, capsys: pytes
     (tmp_path / "millstream.toml").touch()
     assert run(["status", "--data", str(tmp_path)]) == 1
     printed = capsys.readouterr()
-    assert f"UNKNOWN  there is nothing in {tmp_path} yet" in printed.out and "no problem is known" not in printed.out
+    assert f"UNKNOWN  nothing is recorded in {tmp_path} yet" in printed.out and "no problem is known" not in printed.out
     assert "nothing is protected yet" in printed.err
     assert run(["status", "--json", "--data", str(tmp_path)]) == 1
     answer = json.loads(capsys.readouterr().out)
@@ -140,22 +140,77 @@ def test_the_status_of_an_unused_folder_is_unknown(tmp_path: Path, capsys: pytes
     assert not (tmp_path / "node.db").exists()
 
 
-@pytest.mark.parametrize("lost", ["batching/limits.json", "reports/primary/photos/1.json", "stores/primary/photos/a"])
+@pytest.mark.parametrize(
+    ("left", "traces"),
+    [
+        ("batching/limits.json", "files in batching/"),
+        ("reports/primary/photos/1.json", "files in reports/"),
+        ("log.db-reserve-1", "files log.db-*"),
+    ],
+)
 def test_a_node_without_its_databases_is_not_said_to_be_new(
-    lost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    left: str, traces: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / lost).parent.mkdir(parents=True)
-    (tmp_path / lost).touch()
+    (tmp_path / left).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / left).touch()
     (tmp_path / "millstream.toml").touch()
     before = sorted(tmp_path.rglob("*"))
     assert run(["status", "--data", str(tmp_path)]) == 1
     printed = capsys.readouterr()
-    assert (
-        f"UNKNOWN  node.db and log.db are missing in {tmp_path}, but there are files in {lost.partition('/')[0]}/"
-        in (printed.out)
-    )
+    assert f"UNKNOWN  node.db and log.db are missing in {tmp_path}, but there are {traces}\n" in printed.out
     assert "restore both from a backup" in printed.out and "node.db is missing" in printed.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.fixture
+def used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The folder of a node with a report on a space; its logs are in its folder."""
+    folder = tmp_path / "node"
+    folder.mkdir()
+    (folder / "millstream.toml").write_text('[stores.primary]\nurl = "file://{data}/stores/primary"')
+    (tmp_path / "a").touch()
+    assert run(["store", "put", "primary", "photos", str(tmp_path / "a"), "--create", "--data", str(folder)]) == 0
+    assert run(["mill", "check", "--data", str(folder)]) == 1, "the item is not recorded yet"
+    capsys.readouterr()
+    return folder
+
+
+def test_a_node_that_lost_one_of_its_databases_is_not_well(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, kept in (("node.db", "log.db"), ("log.db", "node.db")):
+        (used / name).rename(used.parent / name)
+        assert run(["status", "--data", str(used)]) == 1
+        printed = capsys.readouterr().out
+        assert f"UNKNOWN  {name} is missing in {used}, but there are files in " in printed and "reports/" in printed
+        assert "restore it from a backup before a process of the node starts" in printed
+        assert "no problem is known" not in printed and f"{kept} is missing" not in printed
+        assert not (used / name).exists()
+        (used.parent / name).rename(used / name)
+    run(["status", "--data", str(used)])
+    assert "missing" not in capsys.readouterr().out
+
+
+def test_a_node_that_lost_its_folder_but_not_its_logs_is_not_well(
+    used: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = used.parent / "new"
+    new.mkdir()
+    (new / "millstream.toml").write_text(f'[log]\nstore = "sqlite:///{used}/log.db"')
+    assert run(["status", "--data", str(new), "--json"]) == 1
+    (unknown,) = json.loads(capsys.readouterr().out)["unknown"]
+    assert unknown["what"] == f"node.db is missing in {new}, but the logs have the ledger of reports"
+    assert "`millstream anchor observe`, `millstream mill rebuild audit-log` and `millstream mill" in unknown["todo"]
+    assert [path.name for path in new.iterdir()] == ["millstream.toml"]
+
+
+def test_a_store_that_is_filled_before_the_first_start_is_not_a_lost_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "millstream.toml").write_text('[stores.primary]\nurl = "file://{data}/stores/primary"')
+    put = ["store", "put", "primary", "photos", str(tmp_path / "millstream.toml"), "--create", "--data", str(tmp_path)]
+    assert run(put) == 0
+    assert run(["status", "--data", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert f"nothing is recorded in {tmp_path} yet: a new node" in printed and "missing" not in printed
 
 
 def test_a_node_with_a_new_key_and_empty_folders_is_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +218,7 @@ def test_a_node_with_a_new_key_and_empty_folders_is_new(tmp_path: Path, capsys: 
     (tmp_path / "stores" / "primary").mkdir(parents=True)
     assert run(["anchor", "key", "create", "--data", str(tmp_path)]) == 0
     assert run(["status", "--data", str(tmp_path)]) == 1
-    assert f"there is nothing in {tmp_path} yet" in capsys.readouterr().out
+    assert f"nothing is recorded in {tmp_path} yet" in capsys.readouterr().out
 
 
 def test_a_named_log_store_that_is_missing_is_not_a_new_node(

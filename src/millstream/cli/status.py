@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 
 import click
 import msgspec
@@ -22,7 +20,6 @@ from millstream.core.amounts import counted, size_text
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.core.shown_commands import arguments
 from millstream.core.timestamps import format_timestamp
-from millstream.log.backend_schemes import store_files
 from millstream.mill.adoption.adopted_store import adopted_store, find_adopted_store
 from millstream.mill.adoption.coverage import NOT_COPIED
 from millstream.mill.adoption.reading_times import reading_times
@@ -35,7 +32,7 @@ from millstream.mill.reports.report import CopyFinding, ReportResult
 from millstream.mill.tasks import QueueName, decode_task
 from millstream.node import Node
 from millstream.node.context import DATABASE
-from millstream.node.databases import has_database
+from millstream.node.missing_databases import MissingDatabases, missing_databases
 from millstream.queue import DeadTask
 from millstream.settings import Settings
 from millstream.status.node_view import NodeView
@@ -48,10 +45,6 @@ from millstream.status.verdict.store_watch import disk_free
 from millstream.stores.protocol import StoreError
 
 _NOT_READABLE = (MillstreamError, OSError, sa.exc.SQLAlchemyError)
-
-_FILLED = ("batching", "cas", "ledger-tiles", "reports", "stores")
-"""Folders in a node's folder that are filled only once there is a database. Not ``keys`` and ``policies``: a key and a
-policy may be made before the first start."""
 
 MOST_DEAD = 100_000
 """Maximum number of dead tasks of one queue that are counted."""
@@ -119,12 +112,7 @@ def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
     """The verdict on *node*, and the process that gave it; None if this process computed it."""
     serving, issues = find_serving_node(node.folder), list[Issue]()
     try:
-        if serving is None and _has_no_databases(node.settings):
-            unknown = _databases_lost(node, filled) if (filled := _filled(node.folder)) else _nothing_yet(node)
-            return Verdict.of(node.clock.now(), _disk_issues(node), [unknown]), None
-        if serving is None:
-            return StatusPoller(NodeView(node)).verdict(), None
-        return ask_verdict(serving, node.folder), serving
+        return (_own_verdict(node) if serving is None else ask_verdict(serving, node.folder)), serving
     except NodeDoesNotAnswerError as error:
         what, todo = str(error), "see its log, or restart it; if you stop it, this command checks the node itself"
     except _NOT_READABLE as error:
@@ -136,28 +124,33 @@ def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
     return Verdict.of(node.clock.now(), issues, [unknown]), serving
 
 
-def _has_no_databases(settings: Settings) -> bool:
-    """Whether a node of *settings* has neither tables nor logs, and both would be in its folder."""
-    if settings.node.database or settings.log.store or has_database(settings):
-        return False
-    files = store_files(settings.log_url)
-    return files is not None and not files.exists()
+def _own_verdict(node: Node) -> Verdict:
+    """The verdict of this process on *node*, which also says which of its databases are lost."""
+    missing = missing_databases(node)
+    lost = [_databases_lost(node, missing)] if missing.traces else []
+    if DATABASE in missing.names and (lost or len(missing.names) == 2):  # tables without rows say nothing of the node
+        return Verdict.of(node.clock.now(), _disk_issues(node), lost or [_nothing_yet(node)])
+    verdict = StatusPoller(NodeView(node)).verdict()
+    return Verdict.of(verdict.at, verdict.issues, [*lost, *verdict.unknown])
 
 
-def _filled(folder: Path) -> Sequence[str]:
-    """Which of :data:`_FILLED` in *folder* have files."""
-    return [name for name in _FILLED if any(files for _, _, files in os.walk(folder / name))]
-
-
-def _databases_lost(node: Node, filled: Sequence[str]) -> Unknown:
-    names = ", ".join(f"{name}/" for name in filled)
+def _databases_lost(node: Node, missing: MissingDatabases) -> Unknown:
+    names, are_two = " and ".join(missing.names), len(missing.names) == 2
+    without = []
+    if DATABASE not in missing.names or are_two:
+        without.append("messages, queues and ledgers are lost")
+    if DATABASE in missing.names:
+        rebuild = "`millstream mill rebuild audit-log` and `millstream mill rebuild content-index`"
+        rebuild = rebuild if are_two else f"`millstream anchor observe`, {rebuild}"
+        without.append(f"{rebuild} record most of {DATABASE} again, but no approvals and times of checks")
     return Unknown(
-        subject=DATABASE,
+        subject=missing.names[0],
         area="node",
         since=None,
-        what=f"{DATABASE} and log.db are missing in {node.folder}, but there are files in {names}",
-        todo="restore both from a backup before a process of the node starts, which would create empty ones; if the "
-        "node is new, start `millstream serve`",
+        what=f"{names} {'are' if are_two else 'is'} missing in {node.folder}, but {missing.traces}",
+        todo=f"restore {'both' if are_two else 'it'} from a backup before a process of the node starts, which would "
+        f"create {'empty ones' if are_two else 'an empty one'}; without a backup, {'; '.join(without)}; if the node is "
+        "new, start `millstream serve`",
     )
 
 
@@ -166,7 +159,7 @@ def _nothing_yet(node: Node) -> Unknown:
         subject="node",
         area="node",
         since=None,
-        what=f"there is nothing in {node.folder} yet: a new node, or the wrong folder",
+        what=f"nothing is recorded in {node.folder} yet: a new node, or the wrong folder",
         todo="start `millstream serve`, or protect a folder (`millstream protect --help`); or correct --data",
     )
 
