@@ -189,6 +189,15 @@ def test_a_node_that_lost_one_of_its_databases_is_not_well(used: Path, capsys: p
     assert "missing" not in capsys.readouterr().out
 
 
+def test_a_list_of_lost_logs_is_not_empty(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (used / "log.db").unlink()
+    for command in ("log list", "queue depth", "topic list", "group list"):
+        assert run([*command.split(), "--data", str(used)]) == 3
+        printed = capsys.readouterr()
+        assert f"log.db is missing in {used}, but there are files in reports/" in printed.err and not printed.out
+    assert not (used / "log.db").exists()
+
+
 def test_a_node_that_lost_its_folder_but_not_its_logs_is_not_well(
     used: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

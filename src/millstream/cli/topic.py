@@ -257,11 +257,10 @@ def _ask(
 
 def _open_store(settings: Settings, *, changes: bool) -> LogStore:
     if not changes:
-        from millstream.node.logs import unmade_store
+        from millstream.node.logs import open_to_read
 
-        if (unmade := unmade_store(settings, SystemClock())) is not None:
-            return unmade
-    return open_log_store(settings.log_url, create=changes)
+        return open_to_read(settings, SystemClock(), read_only=False)
+    return open_log_store(settings.log_url)
 
 
 def _print_rules(groups: list[GroupSpec], as_json: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from millstream.batching.default_limits import BATCHING_FOLDER
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS, Clock
-from millstream.log import LogError, LogSpec, LogStore
+from millstream.log import LogError, LogNotFoundError, LogSpec, LogStore
 from millstream.log.backend_schemes import store_files
 from millstream.log.backends.memory import AbsentBackend
 from millstream.log.upkeep.upkeep_thread import UpkeepThread
@@ -72,9 +72,19 @@ def unmade_store(settings: Settings, clock: Clock) -> LogStore | None:
     return LogStore(AbsentBackend(settings.log_url, clock), clock)
 
 
-def open_to_read(settings: Settings, clock: Clock) -> LogStore:
+def open_to_read(settings: Settings, clock: Clock, *, read_only: bool = True) -> LogStore:
     """The log store of *settings* for a command that only reads: :func:`unmade_store`, or the one that is there.
 
-    Raises :class:`~millstream.log.LogNotFoundError` where the settings name one that does not exist.
+    Raises :class:`~millstream.log.LogNotFoundError` where the settings name one that does not exist, and where the one
+    in the folder is lost.
     """
-    return unmade_store(settings, clock) or open_log_store(settings.log_url, clock, create=False, read_only=True)
+    if (unmade := unmade_store(settings, clock)) is None:
+        return open_log_store(settings.log_url, clock, create=False, read_only=read_only)
+    from millstream.node.missing_databases import missing_logs
+
+    if (lost := missing_logs(settings)).traces:
+        raise LogNotFoundError(
+            f"{lost.names[0]} is missing in {settings.folder}, but {lost.traces}: restore it from a backup before a "
+            "process of the node starts, which would create an empty one; see `millstream status`"
+        )
+    return unmade

@@ -15,6 +15,7 @@ from millstream.log.backend_schemes import store_files
 from millstream.node.context import DATABASE
 from millstream.node.databases import lacks_database_file
 from millstream.node.reports import FOLDER, REPORT_LEDGER
+from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.node.composition import Node
@@ -44,22 +45,31 @@ def missing_databases(node: Node) -> MissingDatabases:
 
     Raises the errors of the log store.
     """
-    settings, files = node.settings, store_files(node.settings.log_url)
-    lacks_logs = not settings.log.store and files is not None and not files.exists()
-    names, folders = list[str](), dict[str, None]()
-    if lacks_database_file(settings):
-        names.append(DATABASE)
-        folders |= dict.fromkeys(_OF_DATABASE)
-    if files is not None and lacks_logs:
-        names.append(files.name)
-        folders |= dict.fromkeys(_ANCHORED)
-    filled = [f"{name}/" for name in folders if _has_files(node.folder / name)]
-    found = [f"files in {', '.join(filled)}"] if filled else []
-    found += [f"files {name}-*" for name in names if any(node.folder.glob(f"{name}-*"))]
-    traces = f"there are {' and '.join(found)}" if found else ""
-    if not found and DATABASE in names and not lacks_logs and (ledgers := _filled_ledgers(node)):
+    settings = node.settings
+    logs = missing_logs(settings)
+    names = [DATABASE, *logs.names] if lacks_database_file(settings) else logs.names
+    if DATABASE not in names:
+        return logs
+    traces = _traces(node.folder, names, _OF_DATABASE)
+    if not traces and not logs.names and (ledgers := _filled_ledgers(node)):
         traces = f"the logs have the ledger of {' and '.join(ledgers)}"
     return MissingDatabases(names, traces)
+
+
+def missing_logs(settings: Settings) -> MissingDatabases:
+    """:func:`missing_databases` of the log store alone."""
+    files = store_files(settings.log_url)
+    if settings.log.store or files is None or files.exists():
+        return MissingDatabases((), "")
+    return MissingDatabases([files.name], _traces(settings.folder, [files.name], _ANCHORED))
+
+
+def _traces(folder: Path, names: Sequence[str], folders: Sequence[str]) -> str:
+    """Which of *folders* have files, and whether there are files that are put beside those of *names*, for people."""
+    filled = [f"{name}/" for name in folders if _has_files(folder / name)]
+    found = [f"files in {', '.join(filled)}"] if filled else []
+    found += [f"files {name}-*" for name in names if any(folder.glob(f"{name}-*"))]
+    return f"there are {' and '.join(found)}" if found else ""
 
 
 def _has_files(folder: Path) -> bool:
