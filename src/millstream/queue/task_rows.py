@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock
 from millstream.core.column_types import LONG_BYTES, LONG_TEXT, WHOLE_NUMBER, exact_text
 from millstream.core.sql import SqlDatabase, has_table, reading, server_time
-from millstream.core.sql_rows import insert_new
+from millstream.core.sql_rows import insert_new, update_rows
 from millstream.queue.protocol import DeadTask, Depth, Lease, redrive_times
 
 Result = TypeVar("Result")
@@ -215,15 +216,20 @@ class TaskRows:
         """
 
         def transaction(connection: sa.Connection, now: int) -> Mapping[int, int]:
-            query = sa.select(tasks.c.task_id).where(self._mine, tasks.c.dead).order_by(tasks.c.task_id)
-            query = query if ids is None else query.where(tasks.c.task_id.in_(ids))
-            found = list(connection.scalars(query))
-            due = {task_id: at for at, some in redrive_times(found, per_second, now) for task_id in some}
+            query = sa.select(tasks.c.task_id).where(self._mine, tasks.c.dead)
+            found = self._still_dead(connection, list(connection.scalars(query)) if ids is None else ids)
+            due = dict[int, int]()
             fresh = {"dead": False, "attempts": 0, "cause": None, "died_at": None}
             fresh |= {"noticed": False, "waited": True}
-            for position, task_id in enumerate(found, self._next(connection, len(found))):
-                change = sa.update(tasks).where(self._mine, tasks.c.task_id == task_id)
-                connection.execute(change.values(**fresh, due=due[task_id], position=position))
+            for at, some in redrive_times(found, per_second, now):
+                for start in range(0, len(some), _CHUNK):
+                    chosen = tasks.c.task_id.in_(some[start : start + _CHUNK])
+                    connection.execute(sa.update(tasks).where(self._mine, chosen).values(**fresh, due=at))
+                due |= dict.fromkeys(some, at)
+            if found:  # last, as everybody else who puts a task waits until this transaction has ended
+                places = list(zip(found, itertools.count(self._next(connection, len(found)))))
+                only = {"queue": self._name}
+                update_rows(connection, tasks.c.position, tasks.c.task_id, places, change={}, only=only)
             return {task_id: at - now for task_id, at in due.items()}
 
         return self._database.write(transaction)
@@ -280,6 +286,17 @@ class TaskRows:
         query = sa.select(*_DEAD_COLUMNS, tasks.c.dead).where(self._mine, tasks.c.task_id == task_id)
         row = self._database.query(lambda c: c.execute(query).mappings().first())
         return DeadTask(**{name: row[name] for name in DeadTask.__struct_fields__}) if row and row["dead"] else None
+
+    def _still_dead(self, connection: sa.Connection, ids: Sequence[int]) -> list[int]:
+        """Those of the tasks *ids* that are dead, in their order; their rows are locked: a redrive at the same time may
+        have freed them."""
+        found, ordered = list[int](), sorted(ids)
+        for start in range(0, len(ordered), _CHUNK):
+            some = tasks.c.task_id.in_(ordered[start : start + _CHUNK])
+            query = sa.select(tasks.c.task_id).where(self._mine, some, tasks.c.dead).order_by(tasks.c.task_id)
+            query = query.with_hint(tasks, "FORCE INDEX (PRIMARY)", "mysql").with_for_update()
+            found += connection.scalars(query)
+        return found
 
     def _still_held(
         self, connection: sa.Connection, leases: Sequence[Lease], now: int

@@ -103,7 +103,7 @@ def test_two_instances_share_what_either_was_sent_and_one_goes_on_with_all_of_it
     shown = one.queue.peek(2)
     taken = one.queue.remove(shown)
     assert [operation.id for operation in taken.operations] == [operation.id for operation in shown]
-    one.store.reject({operation.seq: "processed" for operation in taken.operations})
+    one.store.reject(one.instance, {operation.seq: "processed" for operation in taken.operations})
     processed.update(operation.id for operation in taken.operations)
     taken.ack()
 

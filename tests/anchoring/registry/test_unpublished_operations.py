@@ -156,7 +156,7 @@ def test_rejected_and_dead_operations_never_count(sqlite_fleet: Any, submit: Sub
     rejected, dead = submit(registry, ada.create, bob.create)
     registry.queue.claim(10)
     shown = {operation.id: operation for operation in registry.queue.peek(10)}
-    registry.store.reject({shown[rejected].seq: "the rules have changed"})
+    registry.store.reject("one", {shown[rejected].seq: "the rules have changed"})
     registry.store.requeue("one", {shown[dead].seq: 0.0}, reasons={}, most=0)
     states = [registry.store.status(operation) for operation in (rejected, dead)]
     assert [status.state for status in states if status] == [OperationState.REJECTED, OperationState.DEAD]

@@ -55,7 +55,7 @@ def begin(connection: sa.Connection, ledger: str, profile: str, method: str, *, 
 
     Raises :class:`FollowError` where it has operations of its own, or follows another network.
     """
-    row = connection.execute(sa.select(_row)).first()
+    row = connection.execute(sa.select(_row).with_for_update()).first()  # another process may begin now
     if row is not None and row.begun and (row.profile, row.method) != (profile, method):
         raise FollowError(
             f"the database of this registry follows a network of the profile {row.profile!r} with the DID method "

@@ -49,7 +49,8 @@ class Instances:
     def leave(self) -> None:
         """Remove the entry of this instance, which has released its operations and ends: others may take over a cut
         that it leaves open at once."""
-        self._forget(self.instance)
+        entry = sa.delete(t.instances).where(t.instances.c.instance == self.instance)
+        self._store.database.write(lambda connection, _now: connection.execute(entry))
 
     def known(self) -> Sequence[str]:
         """All instances with an entry, including dead ones that are not detected yet."""
@@ -59,11 +60,9 @@ class Instances:
     def dead(self) -> Sequence[str]:
         """The other instances that have sent no heartbeat for longer than the task expiration, and those without an
         entry that still have queued operations or an open cut: they left with an open cut, or sent no heartbeat."""
-        seconds = self._settings.task_expiration
 
         def query(connection: sa.Connection, now: int) -> Sequence[str]:
-            silent = t.instances.c.updated_at < now - int(seconds * 1_000_000)
-            others = sa.select(t.instances.c.instance).where(silent, t.instances.c.instance != self.instance)
+            others = sa.select(t.instances.c.instance).where(self._silent(now), t.instances.c.instance != self.instance)
             found = list(connection.scalars(others.order_by(t.instances.c.updated_at)))
             return found + [name for name in connection.scalars(_WITHOUT_ENTRY) if name != self.instance]
 
@@ -88,5 +87,9 @@ class Instances:
         return reposted
 
     def _forget(self, name: str) -> None:
+        """Remove the entry of the instance *name*, unless it has sent a heartbeat since."""
         entry = sa.delete(t.instances).where(t.instances.c.instance == name)
-        self._store.database.write(lambda connection, _now: connection.execute(entry))
+        self._store.database.write(lambda connection, now: connection.execute(entry.where(self._silent(now))))
+
+    def _silent(self, now: int) -> sa.ColumnElement[bool]:
+        return t.instances.c.updated_at < now - int(self._settings.task_expiration * 1_000_000)

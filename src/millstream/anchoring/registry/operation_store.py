@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -70,9 +70,12 @@ class OperationStore:
             rows = [_row(submission, now) for submission in {s.id: s for s in submissions}.values()]
             if insert_rows(connection, _ops, _ACCEPTED, rows) < len(rows):
                 known = _statuses(connection, _ops.c.id, list(fresh))
-                rejected = [name for name, status in known.items() if status.state == OperationState.REJECTED]
-                _take_again(connection, rejected, now)
-                fresh |= {name: status for name, status in known.items() if name not in rejected}
+                rejected = {name for name, status in known.items() if status.state == OperationState.REJECTED}
+                others = {name: status for name, status in known.items() if name not in rejected}
+                if _take_again(connection, rejected, now) < len(rejected) or len(known) < len(rows):
+                    # Some expired between two of these statements.
+                    insert_rows(connection, _ops, _ACCEPTED, [row for row in rows if row[0] not in others])
+                fresh |= others
             return [fresh[submission.id] for submission in submissions]
 
         return self.database.write(transaction)
@@ -208,17 +211,17 @@ class OperationStore:
             for seq, retries in rows:
                 values = _retried(now, delays[seq]) if retries < most else self._ended(OperationState.DEAD, now)
                 change = {**values, "reason": reasons.get(seq), "retries": min(retries + 1, most)}
-                connection.execute(sa.update(_ops).where(_ops.c.seq == seq).values(change))
+                connection.execute(sa.update(_ops).where(_ops.c.seq == seq, _in_queue(instance)).values(change))
 
         self.database.write(transaction)
 
-    def reject(self, reasons: Mapping[int, str]) -> None:
-        """Queued operations can never be anchored: reasons by place in the order of acceptance."""
+    def reject(self, instance: str, reasons: Mapping[int, str]) -> None:
+        """Operations in the queue of *instance* can never be anchored: reasons by place in the order of acceptance."""
 
         def transaction(connection: sa.Connection, now: int) -> None:
             ended = self._ended(OperationState.REJECTED, now)
             for seq, reason in reasons.items():
-                mine = sa.and_(_ops.c.seq == seq, _ops.c.state == OperationState.QUEUED)
+                mine = sa.and_(_ops.c.seq == seq, _in_queue(instance))
                 connection.execute(sa.update(_ops).where(mine).values(**ended, reason=reason))
 
         self.database.write(transaction)
@@ -328,8 +331,8 @@ class OperationStore:
         def transaction(connection: sa.Connection, now: int) -> int:
             query = sa.select(_ops.c.seq).where(_in_queue(instance)).order_by(_ops.c.seq).limit(limit)
             found = [row.seq for row in connection.execute(query)]
-            connection.execute(sa.update(_ops).where(_ops.c.seq.in_(found)).values(_retried(now, 0)))
-            return len(found)
+            still = sa.and_(_ops.c.seq.in_(found), _in_queue(instance))  # it may be alive, and have cut some since
+            return connection.execute(sa.update(_ops).where(still).values(_retried(now, 0))).rowcount
 
         return self.database.write(transaction)
 
@@ -342,9 +345,10 @@ class OperationStore:
         """Forget final operations whose lifespan is over, *limit* at a time. Returns how many."""
 
         def transaction(connection: sa.Connection, now: int) -> int:
-            over = sa.select(_ops.c.seq).where(_ops.c.expires_at <= now, ~_ops.c.open).limit(limit)
-            found = [row.seq for row in connection.execute(over)]
-            return connection.execute(sa.delete(_ops).where(_ops.c.seq.in_(found))).rowcount if found else 0
+            over = sa.and_(_ops.c.expires_at <= now, ~_ops.c.open)
+            found = list(connection.scalars(sa.select(_ops.c.seq).where(over).limit(limit)))
+            # One that was rejected may have been accepted again since.
+            return connection.execute(sa.delete(_ops).where(_ops.c.seq.in_(found), over)).rowcount if found else 0
 
         total = 0
         while forgotten := self.database.write(transaction):
@@ -382,11 +386,14 @@ def _begun_anew(now: int) -> dict[str, Any]:
     return {**_retried(now, 0), "open": True, "retries": 0, "reason": None, "expires_at": None}
 
 
-def _take_again(connection: sa.Connection, operations: Sequence[str], now: int) -> None:
+def _take_again(connection: sa.Connection, operations: Collection[str], now: int) -> int:
+    """Accept those of *operations* (ids) again that are rejected; returns how many."""
     fresh = {**_begun_anew(now), "accepted_at": now, "cut": None, "anchor": None, "place": None}
-    for start in range(0, len(operations), _CHUNK):
-        chosen = _ops.c.id.in_(operations[start : start + _CHUNK])
-        connection.execute(sa.update(_ops).where(chosen).values(fresh))
+    ids, count = list(operations), 0
+    for start in range(0, len(ids), _CHUNK):
+        chosen = sa.and_(_ops.c.id.in_(ids[start : start + _CHUNK]), _ops.c.state == OperationState.REJECTED)
+        count += connection.execute(sa.update(_ops).where(chosen).values(fresh)).rowcount
+    return count
 
 
 def _in_queue(instance: str | sa.BindParameter[str]) -> sa.ColumnElement[bool]:

@@ -227,7 +227,7 @@ class OperationWriter:
 
     def _settle(self, removed: RemovedOperations, rejected: dict[int, str], failed: dict[int, str]) -> None:
         if rejected:
-            self._store.reject(rejected)
+            self._store.reject(self._queue.instance, rejected)
         if failed:
             poisoned = [operation for operation in removed.operations if operation.seq in failed]
             RemovedOperations(self._queue, poisoned).nack(failed)
