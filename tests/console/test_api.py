@@ -135,6 +135,13 @@ def test_what_a_spreadsheet_would_run_is_text_in_a_table(copied: Callable[[], Pa
         assert list(csv.reader(io.StringIO(text)))[1][3:8] == ["'@x", "'+1", "13", "'=HYPERLINK(1)", ""]
 
 
+def test_a_message_with_the_source_of_ticks_is_refused_because_no_consumer_would_get_it(served: Served) -> None:
+    for body in ("x", ""):
+        message = {"body": body, "source": "millstream.tick"}
+        status, refused, _ = served.ask("POST", f"{API}/logs/weather/messages", message)
+        assert status == 400 and "the source 'millstream.tick' is reserved" in refused["message"]
+
+
 def test_messages_are_found_by_id_and_by_time(served: Served) -> None:
     _, listing, _ = served.ask("GET", f"{API}/logs/weather/messages?first=10&limit=3")
     assert [row["id"] for row in listing["items"]] == [10, 11, 12] and listing["next"] == "13"

@@ -197,3 +197,10 @@ def test_no_payload_whatever_does_more_harm_than_to_be_put_aside(payload, topic)
                 assert message.key
         except MalformedError as malformed:
             assert malformed.reason in ("json", "time", "topic", "empty", "value", "member")
+
+
+@pytest.mark.parametrize("shape", ["raw", "json"])
+def test_a_record_is_not_of_the_source_of_ticks_which_no_consumer_gets(shape):
+    with pytest.raises(MalformedError, match=r"the source 'millstream\.tick' is reserved for ticks") as refused:
+        records(shape, "millstream.tick/key", b'{"value": 1}')
+    assert refused.value.reason == "source"

@@ -66,6 +66,15 @@ def test_json_lines_may_have_times_as_people_write_them(shell: Shell) -> None:
     assert "has no time zone: write it with Z or an offset" in shell.errors
 
 
+def test_a_json_line_with_the_source_of_ticks_is_refused_unless_it_is_a_tick(shell: Shell) -> None:
+    tick = b'{"body":"","source":"millstream.tick","event_time":5,"received_at":5}\n'
+    lines = tick + b'{"body":"lost","source":"millstream.tick"}\n'
+    assert shell.run("append", "weather", "--jsonl", stdin=lines, code=2) == "1 1\n"
+    assert "line 2: the source 'millstream.tick' is reserved for ticks" in shell.errors
+    copied = shell.run("read", "weather", "--jsonl")
+    assert shell.run("append", "weather", "--jsonl", stdin=copied.encode()) == "2 2\n"
+
+
 def test_a_bad_json_line_is_named_and_all_before_it_is_stored(shell: Shell) -> None:
     lines = b'{"body":"a"}\n{"body":"b"}\n{"body":3}\n{"body":"d"}\n'
     assert shell.run("append", "weather", "--jsonl", stdin=lines, code=2) == "1 2\n"

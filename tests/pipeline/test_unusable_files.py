@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millstream.core.decoding import prepared
+from millstream.core.message import TICK_SOURCE
 from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.selectors import parse_selector
 from millstream.pipeline.errors import UnusableFileError
@@ -266,3 +267,19 @@ def test_a_file_with_a_row_that_no_log_accepts_is_unusable(tmp_path: Path) -> No
     result = msgspec.msgpack.decode(done["done"][0].as_py(), type=prepared(SplitResult))
     assert result.unusable.startswith(f"the log does not accept a row of {file.path}: the column key must be")
     assert (result.messages, result.rejects) == (None, None)
+
+
+@pytest.mark.parametrize("file", ["x.jsonl", "x.parquet"])
+def test_rows_of_the_source_of_ticks_are_put_aside_but_ticks_themselves_are_kept(tmp_path: Path, file: str) -> None:
+    rows = [
+        {"body": body, "key": key, "source": source}
+        for body, key, source in (("", "", TICK_SOURCE), ("x", "", TICK_SOURCE), ("", "k", TICK_SOURCE), ("x", "", "s"))
+    ]
+    if file == "x.jsonl":
+        (tmp_path / file).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / file)
+    messages, refused = parsed(tmp_path, MESSAGES)
+    assert [(message.source, message.body) for message in messages] == [(TICK_SOURCE, b""), ("s", b"x")]
+    assert [each.reason for each in refused] == ["source", "source"]
+    assert "is reserved for ticks" in refused[0].why

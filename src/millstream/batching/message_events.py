@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from millstream.batching.event import Event
-from millstream.core.message import Message
+from millstream.core.message import TICK_SOURCE, Message
 
-TICK_SOURCE = "millstream.tick"
-"""The source of ticks: messages that say nothing but that the log's clock has come to their ``received_at``."""
+__all__ = ["TICK_SOURCE", "event_from_message", "make_tick"]
 
 
 def event_from_message(message: Message) -> Event:

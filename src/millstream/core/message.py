@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -37,6 +37,10 @@ MESSAGE_SCHEMA = pa.schema(
 
 class MessageError(InputError):
     """The message cannot be used as it is."""
+
+
+TICK_SOURCE: Final = "millstream.tick"
+"""The source of ticks: messages that say nothing but that the log's clock has come to their ``received_at``."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -132,6 +136,18 @@ def decode_line(line: bytes, *, written: bool = False) -> Message:
         headers=headers,
         id=fields.id or 0,
     )
+
+
+def check_source(message: Message, *, ticks: bool = False) -> None:
+    """Refuse *message* if it has the source of ticks, because no consumer and no batch gets it.
+
+    With *ticks* a tick itself, which has no key, body and headers, is accepted. Raises :class:`MessageError`.
+    """
+    if message.source == TICK_SOURCE and (not ticks or message.body or message.key or message.headers):
+        raise MessageError(
+            f"the source {TICK_SOURCE!r} is reserved for ticks, which are neither delivered nor batched: use another "
+            "source"
+        )
 
 
 def to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:

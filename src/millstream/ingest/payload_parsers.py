@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from millstream.core.message import Message
 from millstream.ingest.errors import IngestInputError, MalformedError
-from millstream.ingest.plain_json import PlainJson
+from millstream.ingest.plain_json import PlainJson, checked_source
 from millstream.ingest.received_message import ReceivedMessage
 from millstream.ingest.thin_edge import is_thin_edge, thin_edge
 
@@ -39,4 +39,4 @@ def parse_raw(arrival: ReceivedMessage) -> list[Message]:
     source, _, key = arrival.topic.rpartition("/")
     if not key:
         raise MalformedError("topic", f"the last level of the topic {arrival.topic[:200]!r} is empty and gives no key")
-    return [Message(arrival.payload, key, source)]
+    return [checked_source(Message(arrival.payload, key, source))]

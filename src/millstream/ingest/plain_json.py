@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.core.message import Message
-from millstream.ingest.errors import IngestInputError
+from millstream.core.message import Message, MessageError, check_source
+from millstream.ingest.errors import IngestInputError, MalformedError
 from millstream.ingest.json_members import check_json, is_null
 from millstream.ingest.received_message import ReceivedMessage
 from millstream.ingest.selectors import Selector, parse_selector
@@ -40,13 +40,22 @@ class PlainJson(msgspec.Struct, frozen=True):
         """The one record of *arrival*. Raises :class:`MalformedError`."""
         raw = None if _is_bare(arrival.payload) else self.time.find(arrival)
         time = None if raw is None or is_null(raw) else read_timestamp(raw, self.unit)
-        return [Message(self._body(arrival), self.key.name(arrival), self.source.name(arrival), time)]
+        return [checked_source(Message(self._body(arrival), self.key.name(arrival), self.source.name(arrival), time))]
 
     def _body(self, arrival: ReceivedMessage) -> bytes:
         if self.value.is_payload:
             check_json(arrival.payload)
             return arrival.payload
         return bytes(self.value.require(arrival))
+
+
+def checked_source(record: Message) -> Message:
+    """*record*. Raises :class:`MalformedError` where its source is reserved."""
+    try:
+        check_source(record)
+    except MessageError as error:
+        raise MalformedError("source", str(error)) from error
+    return record
 
 
 def plain_json(*, source: str, key: str, time: str, value: str, unit: Unit) -> PlainJson:

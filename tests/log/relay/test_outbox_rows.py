@@ -42,6 +42,7 @@ def test_a_row_becomes_the_message_it_describes(row: tuple[Any, ...], expected: 
     [
         ((None, "", "", None, None), "body is NULL"),
         ((b"", b"\xff", "", None, None), "key is not UTF-8"),
+        ((b"x", "", "millstream.tick", None, None), "the source 'millstream.tick' is reserved for ticks"),
         ((b"", "", "", "noon", None), "invalid event time 'noon'"),
         ((b"", "", "", 2**63, None), f"the event time {2**63} does not fit into a signed 64-bit integer"),
         ((b"", "", "", None, "{"), "headers"),

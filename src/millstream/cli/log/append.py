@@ -15,7 +15,7 @@ import click
 from millstream.cli.common import store_options
 from millstream.cli.examples import example
 from millstream.core.errors import InputError, MillstreamError
-from millstream.core.message import MessageError, decode_line
+from millstream.core.message import MessageError, check_source, decode_line
 from millstream.log import IdRange, LogSpec, Message, Writer
 from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
@@ -75,7 +75,9 @@ def _append_json(writer: Writer, lines: list[bytes], file: Path, number: int) ->
     try:
         for line in lines:
             if line.strip():
-                messages.append(decode_line(line, written=True))
+                message = decode_line(line, written=True)
+                check_source(message, ticks=True)
+                messages.append(message)
             number += 1
     except MessageError as error:
         _append(writer, messages)

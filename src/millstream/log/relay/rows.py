@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from millstream.core.decoding import prepared
-from millstream.core.message import Message
+from millstream.core.message import Message, MessageError, check_source
 from millstream.core.plain_reasons import field_reason
 from millstream.core.timestamps import to_microseconds
 from millstream.log.writing.append_request import MAX_MESSAGE_BYTES
@@ -31,6 +31,10 @@ def row_message(purposes: Sequence[str], values: Sequence[Any]) -> Message:
         event_time=_time(row.get("event_time")),
         headers=_headers(row.get("headers")),
     )
+    try:
+        check_source(message)
+    except MessageError as error:
+        raise RowError(str(error)) from error
     size = len(message.body) + len(message.key) + len(message.source)
     check_size(size + sum(len(name) + len(value) + 8 for name, value in message.headers))
     return message

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millstream.core.message import MESSAGE_SCHEMA, Message, MessageError, decode_line
+from millstream.core.message import MESSAGE_SCHEMA, TICK_SOURCE, Message, MessageError, check_source, decode_line
 from millstream.ingest.errors import MalformedError
 from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.received_message import ReceivedMessage
@@ -160,6 +160,10 @@ def _message(row: SourceRow, file: SourceFile, rules: ParsingRules) -> Message:
         raise MalformedError("size", _too_long("the row"))
     if rules.shape == "message":
         message = decode_line(row.data, written=True)
+        try:
+            check_source(message, ticks=True)
+        except MessageError as error:
+            raise MalformedError("source", str(error)) from error
     else:
         (message,) = rules.plain(ReceivedMessage(file.topic, row.data, 0))
     if rules.received == "event":
@@ -397,6 +401,7 @@ def _judged(found: pa.RecordBatch, batch: pa.RecordBatch, before: int, rules: Pa
     wrong: list[tuple[str, str, pa.Array]] = [
         ("message", "the row has no body", body.is_null()),
         ("size", f"the row has more than {MAX_ROW_BYTES:,} bytes", too_large),
+        ("source", f"the source {TICK_SOURCE!r} is reserved for ticks: use another source", _named_like_ticks(batch)),
     ]
     wrong += [("message", why, rows) for why, rows in times_out_of_range(found)]
     if rules.received == "event":
@@ -422,6 +427,14 @@ def _judged(found: pa.RecordBatch, batch: pa.RecordBatch, before: int, rules: Pa
             refused.setdefault(number, RefusedRow(f"row {before + number + 1}", reason, why, b""))
     if refused:
         yield [refused[number] for number in sorted(refused)]
+
+
+def _named_like_ticks(batch: pa.RecordBatch) -> pa.Array:
+    """The rows that have the source of ticks and are none; see :func:`check_source`."""
+    lengths = [pc.binary_length(batch.column(name)) for name in ("body", "key")]
+    lengths.append(pc.list_value_length(batch.column("headers")))
+    has_content = functools.reduce(pc.or_, [pc.greater(each, 0).fill_null(False) for each in lengths])
+    return pc.and_(pc.equal(batch.column("source"), TICK_SOURCE).fill_null(False), has_content)
 
 
 def _opened(file: SourceFile) -> BinaryIO:

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.core import tracing
 from millstream.core.errors import NotFoundError
+from millstream.core.message import check_source
 from millstream.log import DATA_KINDS, Gap, Kind, Log, LogSpec, Message, SystemLogError, WriterBusyError
 from millstream.messaging.broker.admin import TOPICS
 from millstream.rest.app_context import AppContext
@@ -188,6 +189,7 @@ def publish(app: AppContext, request: ApiRequest[LogQuery, NewMessage]) -> Publi
     app.operator_log.check()
     body = new.body.encode("utf-8", "surrogatepass")
     message = Message(body, new.key, new.source, new.event_time)
+    check_source(message)
     with tracing.entering("publish", [message], log=name) as (traced,):
         number = app.broker.publish(name, traced) if app.broker and is_topic else _append(app, name, traced)
     app.operator_log.add(request.principal.name, "publish", name, id=number, bytes=len(body))
