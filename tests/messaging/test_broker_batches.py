@@ -45,7 +45,7 @@ from millstream.messaging.protocol.batch_calls import (
     text_column,
 )
 from millstream.testing.brokers import BrokerProcess
-from support.broker_harness import CALL, BrokerHarness, bodies, with_harness
+from support.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness
 
 HERE = parse_endpoints("127.0.0.1:8081")
 BORN = 1_700_000_000_000_123
@@ -368,9 +368,8 @@ def test_gzip_delays_and_damage_come_through_in_batches() -> None:
         assert [(each.body, each.is_corrupted) for each in from_batch(batch, "plain", HERE)] == [(b"zipped", False)]
         damaged = from_batch(msgspec.structs.replace(batch, crc=batch.crc ^ 1), "plain", HERE)
         assert [each.is_corrupted for each in damaged] == [True]
-        request = receive_request("g", "later")
-        request.long_polling_timeout.seconds = 5
-        (late,) = from_batch(await desk.service.receive_batch(request, CALL), "later", HERE)
+        await settle(lambda: desk.core.topic("later").last_id == 1)
+        (late,) = from_batch(await desk.service.receive_batch(receive_request("g", "later"), CALL), "later", HERE)
         assert late.deliver_at is not None
         assert late.deliver_at.timestamp() * MICROSECONDS == due
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from typing import Any
 
 import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
-from millstream.log import LogSpec, Message, open_store
+from millstream.log import Log, LogSpec, Message, open_store
 from millstream.messaging.broker.handlers.validation import MAX_BORN, MIN_BORN, check_properties
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.delayed_messages import delayed_message
+from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.siphash import group_queue
@@ -231,3 +233,72 @@ def test_messages_are_those_of_the_log_both_ways() -> None:
         last = next(iter(store.log(LogSpec("one")).read(2)))
         (by_client,) = list(last)
         assert (by_client.body, by_client.key, dict(by_client.headers)["p"]) == (b"by client", "x", b"q")
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Until it is set, the ids of a topic's last messages cannot be read; they are never read in the event loop."""
+    gate, loop, read = threading.Event(), threading.current_thread(), Log.read
+
+    def slow(log: Log, first_id: int, last_id: int | None = None, columns: Any = None, **more: Any) -> Any:
+        if columns == ["headers"]:
+            assert threading.current_thread() is not loop, "the event loop stands still"
+            assert gate.wait(30)
+        return read(log, first_id, last_id, columns, **more)
+
+    monkeypatch.setattr(Log, "read", slow)
+    return gate
+
+
+def test_while_the_ids_of_an_opened_topic_are_read_consumers_receive_and_sends_wait(gate: threading.Event) -> None:
+    async def before(desk: BrokerHarness) -> None:
+        await desk.send("ordered", b"0", message_group="g")
+
+    async def after_restart(desk: BrokerHarness) -> None:
+        again = asyncio.ensure_future(desk.send("ordered", b"0", message_group="g"))
+        more = [asyncio.ensure_future(desk.send("ordered", body, message_group="g")) for body in (b"1", b"2", b"3")]
+        got = await desk.receive("g", "ordered")
+        assert bodies(got) == [b"0"]
+        await desk.ack("g", "ordered", *got)
+        assert not any(send.done() for send in (again, *more))
+        gate.set()
+        assert (await again).entries[0].offset == 0
+        assert [(await send).entries[0].offset for send in more] == [1, 2, 3]
+        assert bodies(await desk.receive("g", "ordered", auto_renew=True)) == [b"1", b"2", b"3"]
+
+    with_harness(before, after_restart)
+
+
+def test_sends_that_waited_for_an_opened_topic_are_stored_before_later_ones(gate: threading.Event) -> None:
+    async def before(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"first")
+
+    async def after_restart(desk: BrokerHarness) -> None:
+        topic = desk.core.topic("plain")
+        sends = []
+        for number in range(300):
+            sends.append(asyncio.ensure_future(topic.publish_columns([b""], [Message(b"%d" % number)])))
+            if number == 100:
+                gate.set()
+            await asyncio.sleep(0)
+        assert [list(await send) for send in sends] == [[number + 2] for number in range(300)]
+
+    with_harness(before, after_restart)
+
+
+def test_a_send_that_waited_for_a_topic_which_was_changed_meanwhile_is_to_be_repeated(gate: threading.Event) -> None:
+    async def before(desk: BrokerHarness) -> None:
+        await desk.send("one", b"first")
+
+    async def after_restart(desk: BrokerHarness) -> None:
+        many = [Message(b"%d" % number) for number in range(100)]
+        waiting = asyncio.ensure_future(desk.core.publish("one", many))
+        await asyncio.sleep(0)
+        await desk.core.create_topic(TopicSpec("one", "NORMAL", 2))
+        gate.set()
+        with pytest.raises(StatusError, match="the topic is being changed: send the message again") as refused:
+            await waiting
+        assert refused.value.code == v2.INTERNAL_SERVER_ERROR
+        assert list(await desk.core.publish("one", many)) == list(range(2, 102))
+
+    with_harness(before, after_restart)

@@ -6,6 +6,7 @@ Each call is declared once, and served in two ways: by the REST interface of the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Annotated, Any, Final, Generic, TypeVar
 
@@ -365,7 +366,7 @@ class AdminService:
         topic = self._core.topic(restart.topic)
         next_id = restart.next_id
         if next_id is None:
-            next_id = topic.first_id_since(restart.time or 0)
+            next_id = await asyncio.to_thread(topic.first_id_since, restart.time or 0)
         next_id = min(max(next_id, 1), topic.last_id + 1)
         await self._core.reset_offset(restart.group, restart.topic, next_id)
         return self._group_info(restart.group, restart.topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import re
@@ -11,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 from pyarrow import RecordBatch
 
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
@@ -93,12 +95,12 @@ class Topic:
         self._writer: Writer = self._log.writer("broker")
         self._is_closed = False
         self._turns = itertools.count()
-        self._known = DeduplicationIndex(DEDUPLICATION_WINDOW)
+        self._known: DeduplicationIndex | None = None
+        self._reading_known = asyncio.Lock()
         self._batcher = AsyncBatcher(
             self._publish_together, BatchingLimits(max_in_flight=1), failure=_append_failure, patience=PATIENCE
         )
         self.message_cache = MessageCache(self._log)
-        self._remember_tail()
 
     @property
     def writer(self) -> Writer:
@@ -152,9 +154,12 @@ class Topic:
         self, names: Sequence[bytes] | NameRun, messages: Sequence[Message] | RecordBatch
     ) -> Sequence[int]:
         """Like :meth:`publish`, of *messages* whose ids of the protocol are *names*; in one append."""
+        known = await self._known_ids()
+        if self._is_closed:
+            raise _being_changed()
         writer = self._writer
         try:
-            ids = self._append_new(names, messages)
+            ids = self._append_new(known, names, messages)
             await writer.durable_async(max(ids))
         except WriterFailedError:
             self._replace(writer)
@@ -174,22 +179,48 @@ class Topic:
         ends = list(itertools.accumulate(map(len, calls)))
         return [ids[end - len(call) : end] for call, end in zip(calls, ends, strict=True)]
 
-    def _append_new(self, names: Sequence[bytes] | NameRun, messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+    async def _known_ids(self) -> DeduplicationIndex:
+        """The ids of the last messages. The first call reads them, in a thread; calls that wait for it go on in their
+        order, before later ones.
+        """
+        async with self._reading_known:
+            if self._known is None and self.last_id:
+                self._known = await asyncio.to_thread(self._read_known)
+            elif self._known is None:
+                self._known = DeduplicationIndex(DEDUPLICATION_WINDOW)
+            return self._known
+
+    def _read_known(self) -> DeduplicationIndex:
+        known = DeduplicationIndex(DEDUPLICATION_WINDOW)
+        first = max(self.last_id - DEDUPLICATION_WINDOW + 1, self.first_id)
+        for batch in self._log.read(first, columns=["headers"]):
+            found = list(_ids_of_clients(batch.arrow.column("headers")))
+            known.add([name for _, name in found], [batch.first_id + row for row, _ in found])
+        return known
+
+    def _append_new(
+        self,
+        known: DeduplicationIndex,
+        names: Sequence[bytes] | NameRun,
+        messages: Sequence[Message] | RecordBatch,
+    ) -> Sequence[int]:
         if isinstance(names, NameRun):
-            if self._known.contains_none(names):
+            if known.contains_none(names):
                 begin = self._append(messages)
-                self._known.add_run(names, begin)
+                known.add_run(names, begin)
                 return range(begin, begin + len(names))
             names = names.names()
-        if b"" not in names and len(set(names)) == len(names) and self._known.contains_none(names):
+        if b"" not in names and len(set(names)) == len(names) and known.contains_none(names):
             begin = self._append(messages)
             ids: Sequence[int] = range(begin, begin + len(names))
         else:
-            ids = self._append_unknown(names, messages)
-        self._known.add(names, ids)
+            ids = self._append_unknown(known, names, messages)
+        known.add(names, ids)
         return ids
 
-    def _append_unknown(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+    def _append_unknown(
+        self, known: DeduplicationIndex, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch
+    ) -> Sequence[int]:
         """Append those of *messages* that are not remembered, each once; the ids of all."""
         rows: list[int] = []  # of those that are appended
         places: list[
@@ -197,15 +228,15 @@ class Topic:
         ] = []  # the id of one that is remembered; else its place among those appended, less all of them
         first_of: dict[bytes, int] = {}
         for row, name in enumerate(names):
-            known = self._known.get(name) if name else None
-            if known is None and name in first_of:
-                known = -1 - first_of[name]
-            if known is None:
+            place = known.get(name) if name else None
+            if place is None and name in first_of:
+                place = -1 - first_of[name]
+            if place is None:
                 if name:
                     first_of[name] = len(rows)
-                known = -1 - len(rows)
+                place = -1 - len(rows)
                 rows.append(row)
-            places.append(known)
+            places.append(place)
         begin = self._append(_rows(messages, rows)) if rows else 0
         return [place if place > 0 else begin - 1 - place for place in places]
 
@@ -220,21 +251,18 @@ class Topic:
             with contextlib.suppress(LogError):
                 failed.close()
             self._writer = self._log.writer("broker")
-            self._known.discard_after(failed.last_id)
-
-    def _remember_tail(self) -> None:
-        if not self.last_id:
-            return
-        first = max(self.last_id - DEDUPLICATION_WINDOW + 1, self.first_id)
-        for batch in self._log.read(first, columns=["headers"]):
-            found = list(_ids_of_clients(batch.arrow.column("headers")))
-            self._known.add([name for _, name in found], [batch.first_id + row for row, _ in found])
+            if self._known is not None:
+                self._known.discard_after(failed.last_id)
 
 
 def _append_failure(error: BaseException) -> Exception:
     """The error of a call whose messages were to be appended; a cancellation means that the topic was closed."""
     if isinstance(error, Exception):
         return error
+    return _being_changed()
+
+
+def _being_changed() -> StatusError:
     return StatusError(v2.INTERNAL_SERVER_ERROR, "the topic is being changed: send the message again")
 
 
@@ -245,8 +273,9 @@ def _ids_of_clients(headers: Any) -> Iterator[tuple[int, bytes]]:
     begins = offsets - offsets[0]
     rows = np.flatnonzero(begins[1:] > begins[:-1])  # those with headers
     firsts = pairs.take(begins[rows])
-    ids = np.asarray(firsts.field("name").to_pylist(), dtype=object) == ID
-    yield from zip(rows[ids].tolist(), firsts.field("value").filter(ids).to_pylist(), strict=True)
+    ids = pc.equal(firsts.field("name"), ID)
+    places = rows[ids.to_numpy(zero_copy_only=False)]
+    yield from zip(places.tolist(), firsts.field("value").filter(ids).to_pylist(), strict=True)
 
 
 def _name(message: Message) -> bytes:
