@@ -43,6 +43,22 @@ def test_another_name_is_another_session(tmp_path, log):
     assert (other.client, other.topics, other.held) == ("mine", {}, frozenset())
 
 
+def test_messages_under_qos_2_from_before_a_change_to_qos_1_are_known_after_a_death(tmp_path, log):
+    receipts = receipts_in(tmp_path, log)
+    receipts.subscribed({"a": 2})
+    receipts.subscribed({"a": 1})
+    for packet in (7, 8):
+        with log.writer() as writer:
+            writer.append(marked([Message(b"x")], ReceivedMessage("a", b"x", 2, packet)))
+        receipts = receipts_in(tmp_path, log)
+        assert packet in receipts.held
+    receipts.begin()
+    receipts.subscribed({"a": 1})
+    with log.writer() as writer:
+        writer.append([Message(b"x", headers=(("mqtt-packet", b"9"),))])
+    assert receipts_in(tmp_path, log).held == frozenset()
+
+
 def test_a_damaged_file_is_named(tmp_path, log):
     (tmp_path / "session.json").write_text("{")
     with pytest.raises(ReceiptsError, match=r"session\.json is not a valid session record"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -100,7 +100,7 @@ class MqttConnection:
         Raises :class:`BrokerRefusedError` where the broker grants less, :class:`BrokerUnavailableError`.
         """
         if gone := [topic for topic in known if topic not in wanted]:
-            self._paho.unsubscribe(gone)
+            self._unsubscribe(gone)
         fresh = {topic: qos for topic, qos in wanted.items() if known.get(topic) != qos}
         if not fresh:
             return
@@ -119,10 +119,22 @@ class MqttConnection:
                     f"{code.value}, or allow QoS {qos} in the broker"
                 )
 
+    def _unsubscribe(self, topics: Sequence[str]) -> None:
+        self._paho.ended.clear()
+        self._paho.unsubscribe(list(topics))
+        self._await("UNSUBSCRIBE", lambda: bool(self._paho.ended))
+        for topic, code in zip(topics, self._paho.ended, strict=False):  # MQTT 3.1.1 has no codes
+            if code is not None and code.is_failure:
+                raise BrokerRefusedError(
+                    f"{self._place.url} refused to end the subscription to {topic!r} ({code}): allow this user to end "
+                    "it in the access rules of the broker, or select another client id with --client-id"
+                )
+
     def poll(self, seconds: float, most: int) -> PollResult:
         """What has come, once something has or *seconds* are over: no more than *most* messages.
 
-        What a lost connection delivered before it was lost is returned first. Raises :class:`BrokerUnavailableError`.
+        What a lost connection delivered before it was lost is returned first, unless the broker sends it again. Raises
+        :class:`BrokerUnavailableError`.
         """
         client = self._paho
         code: MQTTErrorCode = MQTTErrorCode.MQTT_ERR_SUCCESS
@@ -210,11 +222,12 @@ class _PahoClient(paho.Client):
             clean_session=None if five else False,
         )
         self.arrivals: list[ReceivedMessage] = []
-        self.released: list[int] = []
         self.granted: list[ReasonCode] = []
+        self.ended: list[ReasonCode | None] = []
         self.begin()
         self.connect_timeout = options.timeout
         self.on_connect, self.on_subscribe, self.on_disconnect = _on_connect, _on_subscribe, _on_disconnect
+        self.on_unsubscribe = _on_unsubscribe
         self.on_socket_register_write = _no_write  # so that acknowledgements wait for loop_write
         if place.user:
             self.username_pw_set(place.user, place.password or None)
@@ -226,13 +239,26 @@ class _PahoClient(paho.Client):
         self.connect_async(place.host, place.port, options.keepalive, properties=properties, **start)
 
     def begin(self) -> None:
-        """Forget the connection before; what it delivered stays."""
+        """Forget the connection before; the messages that it delivered stay until the broker welcomes us again."""
+        self.released: list[int] = []
         self._buffer, self._dry = memoryview(b""), False
         self._bytes = sum(len(arrival.payload) for arrival in self.arrivals)
         self.welcome: tuple[ReasonCode, bool] | None = None
         self.pings = 0
         self.connected = False
         self.lost: ReasonCode | None = None
+
+    def welcomed(self, *, kept: bool) -> None:
+        """The broker let us in, and has *kept* our session or not.
+
+        If it has, it sends all messages that we did not acknowledge again: those that the connection before delivered
+        would be stored twice. If not, it knows nothing of them, and there is nothing to acknowledge.
+        """
+        if kept:
+            self.arrivals = [arrival for arrival in self.arrivals if not arrival.qos]
+        else:
+            self.arrivals = [msgspec.structs.replace(arrival, qos=0, packet=0) for arrival in self.arrivals]
+        self._bytes = sum(len(arrival.payload) for arrival in self.arrivals)
 
     @property
     def has_bytes(self) -> bool:
@@ -326,10 +352,16 @@ class _PahoClient(paho.Client):
 def _on_connect(client: Any, _data: Any, flags: Any, code: ReasonCode, _properties: Any) -> None:
     client.welcome = code, flags.session_present
     client.connected = not code.is_failure
+    if client.connected:
+        client.welcomed(kept=flags.session_present)
 
 
 def _on_subscribe(client: Any, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Any) -> None:
     client.granted = list(codes)
+
+
+def _on_unsubscribe(client: Any, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Any) -> None:
+    client.ended = list(codes) or [None]
 
 
 def _on_disconnect(client: Any, _data: Any, _flags: Any, code: ReasonCode, _properties: Any) -> None:

@@ -32,12 +32,16 @@ PACKET_HEADER = "mqtt-packet"
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
-    """The document: who we are to the broker, what is subscribed, and the unreleased identifiers at places of logs."""
+    """The document: who we are to the broker, what is subscribed, and the unreleased identifiers at places of logs.
+
+    ``had_qos_2`` says that the session has had a subscription with QoS 2: the broker may have messages from that time.
+    """
 
     client: str
     topics: Mapping[str, int] = {}
     held: tuple[int, ...] = ()
     places: Mapping[str, int] = {}
+    had_qos_2: bool = False
 
 
 class Receipts:
@@ -57,7 +61,7 @@ class Receipts:
             self._session, self._held = SessionRecord(client or make_name()), set[int]()
         else:
             self._session, self._held = kept, set(kept.held)
-            for log in logs if 2 in kept.topics.values() else ():
+            for log in logs if kept.had_qos_2 or 2 in kept.topics.values() else ():
                 self._held.update(_packets_in(log, kept.places.get(log.name, 0)))
         self._write()
 
@@ -79,12 +83,13 @@ class Receipts:
     def begin(self) -> None:
         """The broker knows of no session, so it has nothing under way: forget what was subscribed and received."""
         self._held.clear()
-        self._session = msgspec.structs.replace(self._session, topics={})
+        self._session = msgspec.structs.replace(self._session, topics={}, had_qos_2=False)
         self._write()
 
     def subscribed(self, topics: Mapping[str, int]) -> None:
         """From now on *topics* are what is subscribed in this session."""
-        self._session = msgspec.structs.replace(self._session, topics=dict(topics))
+        had_qos_2 = self._session.had_qos_2 or 2 in (*self.topics.values(), *topics.values())
+        self._session = msgspec.structs.replace(self._session, topics=dict(topics), had_qos_2=had_qos_2)
         self._write()
 
     def is_stored(self, arrival: ReceivedMessage) -> bool:

@@ -1,0 +1,135 @@
+"""A broker that answers late or not at all: what a lost connection delivered is stored once."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+pytest.importorskip("paho.mqtt", reason="needs the extra mqtt")
+
+from millstream.core.clock import SystemClock
+from millstream.ingest import BrokerRefusedError, BrokerUnavailableError, parse_broker
+from millstream.ingest.connection import MqttConnection
+from millstream.ingest.options import SubscribeOptions
+
+CONNECT, SUBSCRIBE, UNSUBSCRIBE = 1, 8, 10
+
+Answer = Callable[[bytes], bytes]
+"""What is sent for a packet, of which the first bytes (the identifier of a request) are given."""
+
+
+class ScriptedBroker:
+    """A broker on loopback that answers by the *script*: for each connection, an answer for each kind of packet.
+
+    It closes the connection at a packet without an answer.
+    """
+
+    def __init__(self, script: list[Mapping[int, Answer]]) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.url = f"mqtt://127.0.0.1:{self._server.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, args=(script,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.close()
+        self._thread.join(10)
+
+    def _serve(self, script: list[Mapping[int, Answer]]) -> None:
+        for answers in script:
+            connection, _ = self._server.accept()
+            with connection, connection.makefile("rb") as packets:
+                while head := packets.read(1):
+                    body = packets.read(_length(packets.read(1), packets.read))
+                    if head[0] >> 4 not in answers:
+                        break
+                    connection.sendall(answers[head[0] >> 4](body[:2]))
+
+
+def _length(first: bytes, read: Callable[[int], bytes]) -> int:
+    length, shift, byte = first[0] & 127, 7, first[0]
+    while byte & 128:
+        byte = read(1)[0]
+        length, shift = length | (byte & 127) << shift, shift + 7
+    return length
+
+
+def packet(head: int, body: bytes) -> bytes:
+    return bytes([head, len(body)]) + body
+
+
+def welcome(*then: bytes, kept: bool = True) -> Answer:
+    return lambda _: packet(0x20, bytes([kept, 0, 0])) + b"".join(then)
+
+
+def message(identifier: int, qos: int, *, again: bool = False, payload: bytes = b"x") -> bytes:
+    body = b"\x00\x03a/b" + (struct.pack("!H", identifier) if qos else b"") + b"\x00" + payload
+    return packet(0x30 | qos << 1 | again << 3, body)
+
+
+def granted(code: int) -> Answer:
+    return lambda identifier: packet(0x90, identifier + bytes([0, code]))
+
+
+def ended(code: int) -> Answer:
+    return lambda identifier: packet(0xB0, identifier + bytes([0, code]))
+
+
+@pytest.fixture
+def broker() -> Iterator[Callable[..., MqttConnection]]:
+    """Makes a broker of a script, and a connection to it."""
+    brokers: list[ScriptedBroker] = []
+
+    def connection(*script: Mapping[int, Answer]) -> MqttConnection:
+        brokers.append(ScriptedBroker(list(script)))
+        options = SubscribeOptions(topics=("a/#",), qos=2, timeout=10.0)
+        return MqttConnection(parse_broker(brokers[-1].url), "client", options, SystemClock())
+
+    yield connection
+    for each in brokers:
+        each.close()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_a_kept_session_delivers_again_comes_once(broker: Callable[..., MqttConnection], qos: int) -> None:
+    connection = broker(
+        {CONNECT: welcome(message(0, 0, payload=b"once"), message(7, qos))},
+        {CONNECT: welcome(message(7, qos, again=True)), SUBSCRIBE: granted(2)},
+    )
+    assert connection.open()
+    with pytest.raises(BrokerUnavailableError, match="did not answer SUBSCRIBE"):
+        connection.subscribe({"a/#": 2}, {})
+    assert connection.open()
+    connection.subscribe({"a/#": 2}, {})
+    arrivals = connection.poll(5.0, 100).arrivals
+    assert [(arrival.payload, arrival.again) for arrival in arrivals] == [(b"once", False), (b"x", True)]
+
+
+def test_what_a_lost_session_delivered_is_kept_and_not_acknowledged(broker: Callable[..., MqttConnection]) -> None:
+    connection = broker({CONNECT: welcome(message(7, 2))}, {CONNECT: welcome(kept=False), SUBSCRIBE: granted(2)})
+    assert connection.open()
+    with pytest.raises(BrokerUnavailableError, match="did not answer SUBSCRIBE"):
+        connection.subscribe({"a/#": 2}, {})
+    assert not connection.open()
+    connection.subscribe({"a/#": 2}, {})
+    assert [(arrival.payload, arrival.qos) for arrival in connection.poll(5.0, 100).arrivals] == [(b"x", 0)]
+
+
+def test_a_subscription_has_ended_once_the_broker_says_so(broker: Callable[..., MqttConnection]) -> None:
+    connection = broker(
+        {CONNECT: welcome()},
+        {CONNECT: welcome(), UNSUBSCRIBE: ended(0x87)},
+        {CONNECT: welcome(), UNSUBSCRIBE: ended(0)},
+    )
+    wanted, known = {"a/#": 2}, {"a/#": 2, "b/#": 2}
+    connection.open()
+    with pytest.raises(BrokerUnavailableError, match="did not answer UNSUBSCRIBE"):
+        connection.subscribe(wanted, known)
+    connection.open()
+    with pytest.raises(BrokerRefusedError, match="refused to end the subscription to 'b/#'"):
+        connection.subscribe(wanted, known)
+    connection.open()
+    connection.subscribe(wanted, known)
