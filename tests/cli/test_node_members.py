@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -244,6 +245,34 @@ def test_the_roles_of_a_lost_process_are_taken_over_and_it_writes_nothing_more(h
     settle(one, two)
     assert all(role.ended for role in before.values()) and one.membership.id != lost
     assert one.roles | two.roles == set(ROLES) and not one.roles & two.roles
+
+
+def test_a_process_has_its_roles_again_at_once_though_a_late_heartbeat_prolonged_them(host: Host) -> None:
+    one = host.process("one")
+    settle(one)
+    lost, details = one.membership.id, one.membership.details
+    host.clock.advance(16.0)  # the database was frozen, and carries the heartbeat out now
+    assert one.table.renew(lost, details, sorted(ROLES))
+    assert one.membership.is_lost
+    one.scheduler.step()
+    assert one.membership.id != lost and one.roles == set(ROLES)
+    assert one.table.find(lost).lost and [member.id for member in one.table.alive()] == [one.membership.id]
+
+
+def test_a_late_answer_to_a_heartbeat_says_nothing_about_the_member_that_joined_since(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = host.process("one")
+    renew = one.table.renew
+
+    def late(*heartbeat: Any, **more: Any) -> bool:
+        host.clock.advance(16.0)
+        one.membership.join()  # by another thread
+        return renew(*heartbeat, **more)
+
+    monkeypatch.setattr(one.table, "renew", late)
+    assert one.membership.renew()
+    assert not one.membership.is_lost
 
 
 def test_writes_of_a_thread_outside_the_fence_and_to_other_databases_are_not_refused(

@@ -57,12 +57,17 @@ class MemberTable:
         return Leases(self.database, t.leases, member, self.seconds)
 
     def join(self, details: MemberDetails, *, before: str = "") -> str:
-        """A new member; its id, which no member ever had. It drains where the same process did as *before*."""
+        """A new member; its id, which no member ever had. It drains where the same process did as *before*.
+
+        That member ends as a lost one, and its roles are free: a late heartbeat may have prolonged them.
+        """
         name = f"{details.host[:40]}-{secrets.token_hex(4)}"
 
         def transaction(connection: sa.Connection, now: int) -> None:
             connection.execute(sa.delete(t.members).where(t.members.c.ended < now - KEPT))
             draining = connection.scalar(sa.select(t.members.c.draining).where(t.members.c.id == before)) or False
+            if before:
+                _end_in(connection, now, t.members.c.id == before, lost=True)
             row = {"id": name, "since": now, "seen": now, "until": now + self._duration, "draining": draining}
             connection.execute(sa.insert(t.members).values(row | {"details": msgspec.json.encode(details)}))
 
@@ -96,14 +101,7 @@ class MemberTable:
 
     def _end(self, condition: Callable[[int], sa.ColumnElement[bool]], *, lost: bool) -> Sequence[str]:
         def transaction(connection: sa.Connection, now: int) -> Sequence[str]:
-            chosen = sa.and_(t.members.c.ended.is_(None), condition(now))
-            ids = list(connection.scalars(sa.select(t.members.c.id).where(chosen).with_for_update()))
-            if ids:
-                connection.execute(sa.update(t.members).where(t.members.c.id.in_(ids)).values(ended=now, lost=lost))
-                held = sa.and_(t.leases.c.holder.in_(ids), t.leases.c.until > 0)
-                ran = sa.case((t.leases.c.unowned_since.is_(None), now), else_=t.leases.c.unowned_since)
-                connection.execute(sa.update(t.leases).where(held).values(until=0, unowned_since=ran))
-            return ids
+            return _end_in(connection, now, condition(now), lost=lost)
 
         def one(connection: sa.Connection, now: int) -> str | None:
             return connection.scalar(
@@ -195,6 +193,18 @@ class MemberTable:
 
     def _members(self, condition: sa.ColumnElement[bool]) -> Sequence[Member]:
         return self.database.query(lambda connection: _members(connection, condition, _leases(connection)))
+
+
+def _end_in(connection: sa.Connection, now: int, condition: sa.ColumnElement[bool], *, lost: bool) -> Sequence[str]:
+    """End the members that fulfil *condition*, and free their roles; their ids."""
+    chosen = sa.and_(t.members.c.ended.is_(None), condition)
+    ids = list(connection.scalars(sa.select(t.members.c.id).where(chosen).with_for_update()))
+    if ids:
+        connection.execute(sa.update(t.members).where(t.members.c.id.in_(ids)).values(ended=now, lost=lost))
+        held = sa.and_(t.leases.c.holder.in_(ids), t.leases.c.until > 0)
+        ran = sa.case((t.leases.c.unowned_since.is_(None), now), else_=t.leases.c.unowned_since)
+        connection.execute(sa.update(t.leases).where(held).values(until=0, unowned_since=ran))
+    return ids
 
 
 _LEASES = sa.select(*(t.leases.c[name] for name in RoleLease.__struct_fields__)).order_by(t.leases.c.role)

@@ -45,6 +45,8 @@ class Membership:
         self.table, self.details = table, details
         self._rejoins = rejoins
         self.id = ""
+        self._state = threading.Lock()
+        """Held while :meth:`join` or :meth:`renew` writes down what the database answered."""
         self._renewed = 0.0
         self._ended = False
         self._draining = False
@@ -67,19 +69,23 @@ class Membership:
     def join(self) -> None:
         """Become a member, with an id that was never used before."""
         begun = uptime(self.table.clock)
-        self.id = self.table.join(self.details, before=self.id)
-        self._renewed, self._ended = begun, False
-        self._roles.clear()
+        joined = self.table.join(self.details, before=self.id)
+        with self._state:
+            self.id, self._renewed, self._ended = joined, begun, False
+            self._roles.clear()
 
     def renew(self) -> bool:
         """Send a heartbeat; False where this member is lost."""
-        begun = uptime(self.table.clock)
-        is_lost = self.is_lost
-        if is_lost or not self.table.renew(self.id, self.details, list(self._roles), draining=self._draining):
-            self._ended = True
-            return False
-        self._renewed = begun
-        return True
+        member, begun, is_lost = self.id, uptime(self.table.clock), self.is_lost
+        kept = not is_lost and self.table.renew(member, self.details, list(self._roles), draining=self._draining)
+        with self._state:
+            if self.id != member:  # the answer came late: meanwhile this process has joined again
+                return True
+            if kept:
+                self._renewed = begun
+            else:
+                self._ended = True
+        return kept
 
     def keep(self, role: str) -> None:
         """Renew the lease of *role* from now on."""
