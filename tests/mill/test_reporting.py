@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from millstream.anchoring import LedgerEntry, LogLedger
+from millstream.log.errors import LogError
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.checker import BitChecker
@@ -17,11 +19,13 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.reports.archive import reports_of
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.page import age_text, overview, page
-from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text
+from millstream.mill.reports.report import IntegrityReport, ReportResult, SpaceTally, coverage_text
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import BitCheck, BitReport, QueueName, encode_task
 from millstream.mill.workers.manager import WorkerManager
 from millstream.mill.workers.result_sink import ResultSink
+from millstream.node import Node
+from millstream.settings import Settings
 from millstream.testing.faulty_store import UnavailableStore
 
 
@@ -31,6 +35,8 @@ class Desk:
     def __init__(self, world: Any, folder: Path) -> None:
         self.world, self.bit_log, self.folder = world, BitLog(world.engine), ReportFolder(folder)
         self.anchored: list[IntegrityReport] = []
+        self.sought_after: list[int] = []
+        self.dies_before_it_anchors = False
         for name in "abc":
             world.put(ItemRef("1", "s", name), name.encode() * 10)
             world.put(ItemRef("2", "s", name), name.encode() * 10)
@@ -40,7 +46,7 @@ class Desk:
     def work(self, *tasks: Any) -> None:
         providers, manifest = self.world.providers, self.world.manifest
         checker = BitChecker(providers, manifest)
-        reporter = Reporter(self.folder, self.bit_log, anchor=self.anchored.append)
+        reporter = Reporter(self.folder, self.bit_log, anchor=self.anchor, last_entry=lambda: 40 + len(self.anchored))
         registry = ProcessorRegistry(
             {
                 BitCheck: BitCheckProcessor(checker),
@@ -51,6 +57,12 @@ class Desk:
         queues[QueueName.BIT_INTEGRITY].put([encode_task(task) for task in tasks])
         sink = ResultSink(manifest, queues, bit_log=self.bit_log)
         WorkerManager([queues[QueueName.BIT_INTEGRITY]], registry, sink, self.world.clock).run_until_drained()
+
+    def anchor(self, report: IntegrityReport, after: int) -> None:
+        if self.dies_before_it_anchors:
+            raise LogError("the process is killed")
+        self.anchored.append(report)
+        self.sought_after.append(after)
 
     def check(self, *names: str) -> None:
         self.work(*[BitCheck("1", "s", name) for name in names])
@@ -82,6 +94,37 @@ def test_p9_a_space_that_was_checked_whole_is_a_success_and_the_report_is_anchor
     assert desk.bit_log.spaces() == []
     lines = next(desk.folder.folder("1", "s").glob("*.tsv")).read_text().splitlines()
     assert [line.split("\t")[5:7] for line in lines[1:]] == [["a", "SUCCESS"], ["b", "SUCCESS"], ["c", "SUCCESS"]]
+
+
+def test_the_entry_of_a_new_report_is_sought_only_where_it_can_be(desk: Desk) -> None:
+    desk.check(*"abc")
+    desk.report()
+    desk.since = desk.world.clock.now()
+    desk.check(*"abc")
+    desk.dies_before_it_anchors = True
+    kept = desk.report()
+    assert (len(desk.anchored), desk.sought_after) == (1, [40])
+    desk.dies_before_it_anchors = False
+    assert desk.report() == kept == desk.anchored[-1]
+    assert desk.sought_after == [40, 0], "it was kept by another process, which may have anchored it"
+
+
+def test_a_node_anchors_a_new_report_without_reading_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sought, find = list[int](), LogLedger.find
+
+    def noted(ledger: LogLedger, anchor_string: str, *, after: int = 0) -> LedgerEntry | None:
+        sought.append(after)
+        return find(ledger, anchor_string, after=after)
+
+    monkeypatch.setattr(LogLedger, "find", noted)
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        reporter = node.mill.reports.reporter
+        for day in range(3):
+            reporter.keep(reporter.make(SpaceTally(), "main", "letters", since=day, until=day + 1))
+        assert node.mill.reports.ledger.last_number == 3
+    assert sought == [0, 1, 2]
 
 
 def test_p9_what_nobody_checked_keeps_a_report_from_success(desk: Desk) -> None:

@@ -117,6 +117,7 @@ class ReportsPart:
             self._checks.bit_log,
             account=self._context.settings.mill.account,
             anchor=self.anchor,
+            last_entry=lambda: self.ledger.last_number,
             kinds={name: urlsplit(store.url).scheme for name, store in self._stores.providers.items()},
             comparison=self.comparison,
             adopted=functools.partial(adopted_share, AdoptionCatalog(self._databases.own)),
@@ -139,9 +140,12 @@ class ReportsPart:
         ledger = LogLedger(self._logs.store, self._context.clock, name=REPORT_LEDGER)
         return self._trees.attach("reports", ledger)
 
-    def anchor(self, report: IntegrityReport) -> LedgerEntry:
-        """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``."""
-        return self.ledger.append(report_anchor(report))
+    def anchor(self, report: IntegrityReport, after: int = 0) -> LedgerEntry:
+        """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``.
+
+        It is looked for above number *after*: to read the whole ledger takes longer with each report.
+        """
+        return self.ledger.append(report_anchor(report), after=after)
 
     def ledger_entries(self) -> Mapping[str, LedgerEntry]:
         """The entries of the ledger by their anchors (:func:`report_anchor`), oldest first; its chain is checked.

@@ -35,8 +35,9 @@ from millstream.stores.protocol import Entry, StoreError
 
 Lines = Iterable[CheckResult]
 
-Anchor = Callable[[IntegrityReport], object]
-"""Writes down elsewhere that this report was made, so that not even the last one can be changed unseen."""
+Anchor = Callable[[IntegrityReport, int], object]
+"""Writes down in a ledger that this report was made, so that not even the last one can be changed unseen. No entry up
+to the number that is given has this report."""
 
 
 MOST_TEXT = 8_000
@@ -53,8 +54,9 @@ class Reporter:
     """Keeps the reports of an *account* in *archive*, with the rows of *bit_log* as their table of text.
 
     Each is handed to *anchor* once it is kept; a report that was kept and not anchored is anchored when its task comes
-    again. *kinds* are the kinds of stores by id (``file``, ``s3``), for the table. A report on a copy says what
-    *comparison* finds; *adopted* says how much of a store's space rests on adoption.
+    again. *last_entry* is the number of the ledger's last entry. *kinds* are the kinds of stores by id (``file``,
+    ``s3``), for the table. A report on a copy says what *comparison* finds; *adopted* says how much of a store's space
+    rests on adoption.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Reporter:
         *,
         account: str = "local",
         anchor: Anchor | None = None,
+        last_entry: Callable[[], int] = lambda: 0,
         kinds: Mapping[str, str] | None = None,
         comparison: SourceComparison | None = None,
         adopted: Callable[[str, str], AdoptedShare] | None = None,
     ) -> None:
-        self._archive, self._bit_log, self._account, self._anchor = archive, bit_log, account, anchor
+        self._archive, self._bit_log, self._account = archive, bit_log, account
+        self._anchor, self._last_entry = anchor, last_entry
         self._kinds, self._comparison, self._adopted = kinds or {}, comparison, adopted
 
     def make(self, tally: SpaceTally, store: str, space: str, *, since: int, until: int) -> IntegrityReport:
@@ -82,7 +86,7 @@ class Reporter:
         and is there already, because the process died before it could record that, is not kept twice.
         """
         store, space, since = made.store, made.space, made.started_at
-        report = self._kept(store, space, since)
+        report, after = self._kept(store, space, since), 0
         if report is None:
             strays = frozenset[str]()
             if self._comparison is not None:
@@ -93,9 +97,10 @@ class Reporter:
             results = _merged(self._bit_log.results(store, space, since=since), more)
             kind = self._kinds.get(store, "")
             lines = tsv_lines(results, account=self._account, store_type=kind, strays=strays)
+            after = self._last_entry()  # before it is kept: from then on another process may anchor it
             report = self._archive.save(made, lines)
         if self._anchor is not None:
-            self._anchor(report)
+            self._anchor(report, after)
         self._bit_log.purge(store, space, until=report.ended_at)
         return report
 
