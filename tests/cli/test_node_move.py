@@ -20,6 +20,7 @@ from millstream.cli.main import run
 from millstream.cli.node_tables import node_tables
 from millstream.core.clock import VirtualClock
 from millstream.core.database_server import open_server
+from millstream.core.sql import make_tables
 from millstream.core.writers_lock import is_made, lock_writers
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.manifest import Manifest
@@ -74,6 +75,14 @@ def test_a_database_with_something_else_in_it_is_refused(filled: sa.Engine, tmp_
     Manifest(target)
     with pytest.raises(MoveError, match="not empty"):
         move_tables(filled, target, node_tables(), "node")
+    target.dispose()
+
+
+def test_a_move_that_was_killed_after_it_made_its_own_table_is_repeated(filled: sa.Engine, tmp_path: Path) -> None:
+    target = sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}")
+    make_tables(target, moving._metadata)
+    assert move_tables(filled, target, node_tables(), "node")
+    require_finished(target)
     target.dispose()
 
 

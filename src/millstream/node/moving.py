@@ -135,7 +135,8 @@ def _begin(target: sa.Engine, node: str) -> None:
     move = _read_move(target)
     if move is None:
         with target.connect() as connection:
-            found = sa.inspect(connection).get_table_names()
+            found = set(sa.inspect(connection).get_table_names())
+        found.discard(_moves.name)  # a move that was killed before it wrote its row may have made the table
         if found:
             raise MoveError(f"the target is not empty (it has the table {min(found)!r}): name an empty database")
         make_tables(target, _metadata)
