@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 import msgspec
 
+from millstream.anchoring.registry.states import FINAL, OperationState
 from millstream.bench.anchoring.timing import timed
 from millstream.bench.peers import load_peers
 from millstream.bench.runner import Comparison, Contender, Measurement
@@ -36,19 +37,20 @@ def over_http(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes]) 
 
 
 def _floors(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes]) -> Sequence[Contender]:
-    """In a checkout, the least that a request costs."""
+    """In a checkout, the least that the same promises cost."""
     peers = cast(AnchoringPeers | None, load_peers("anchoring"))
     if peers is None:
         return []
 
-    def run(requests: Sequence[bytes]) -> Measurement:
+    def run(before: Sequence[bytes], requests: Sequence[bytes]) -> Measurement:
         command = peers.floor_command(folder / f"floor-{_clock.now()}.db")
         with _serving(peers.floor_environment(), command) as (port, process):
+            post_each(before, port)
             return timed(len(requests), lambda: post_each(requests, port), server=process)
 
     return [
-        Contender("minimal server: creates, one per request", lambda: run(creates)),
-        Contender("minimal server: signed updates, one per request", lambda: run(updates)),
+        Contender("minimal server: creates, one per request", lambda: run([], creates)),
+        Contender("minimal server: signed updates, one per request", lambda: run(creates, updates)),
     ]
 
 
@@ -56,7 +58,7 @@ class AnchoringPeers(Protocol):
     """What the module of the peers has for this benchmark."""
 
     def floor_command(self, database: Path) -> Sequence[str]:
-        """The command of a server that only verifies requests and keeps them in *database*."""
+        """The command of a server that checks requests and keeps them in *database*, with little else."""
         ...
 
     def floor_environment(self) -> Environment:
@@ -75,7 +77,8 @@ def _comparison(where: str, place: _Place, creates: Sequence[bytes], updates: Se
         title=f"A registry on {where}, over HTTP",
         unit="operations/s",
         conditions="The registry checks each signature, and an operation is durable before the client gets the answer. "
-        "At the same time the registry anchors operations. Single operations come over "
+        "The DIDs of the updates are anchored before, and the operations of a row are put into a queue while they "
+        "arrive, and anchored after the last one: that is not measured here. Single operations come over "
         f"{CONNECTIONS} connections of one client; in bulk, one connection sends all operations. Client and servers "
         "run on one machine. The processor time is that of the registry's process.",
         contenders=[
@@ -88,9 +91,10 @@ def _comparison(where: str, place: _Place, creates: Sequence[bytes], updates: Se
 
 
 def _post(place: _Place, before: Sequence[bytes], requests: Sequence[bytes], *, bulk: bool) -> Measurement:
-    with _serving(place()) as (port, process):
+    environment = {**place(), "MILLSTREAM_REGISTRY__MAX_OPERATIONS": str(len(requests))}  # a batch is that of a row
+    with _serving(environment) as (port, process):
         if before:
-            post_bulk(before, port)
+            _wait_until_observed(post_bulk(before, port), port)
         post = post_bulk if bulk else post_each
         return timed(len(requests), lambda: post(requests, port), server=process)
 
@@ -131,8 +135,8 @@ def post_each(requests: Sequence[bytes], port: int) -> None:
     asyncio.run(_post_each(iter(requests), port))
 
 
-def post_bulk(requests: Sequence[bytes], port: int) -> None:
-    """Post *requests* in bulk, as many at once as are allowed; every one must be taken."""
+def post_bulk(requests: Sequence[bytes], port: int) -> str:
+    """Post *requests* in bulk, as many at once as are allowed; every one must be taken. Returns the id of the last."""
     for start in range(0, len(requests), BULK):
         chunk = requests[start : start + BULK]
         connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -141,6 +145,18 @@ def post_bulk(requests: Sequence[bytes], port: int) -> None:
         outcomes = connection.getresponse().read().splitlines()
         assert len(outcomes) == len(chunk) and all(b'"state"' in line for line in outcomes), outcomes[:1]
         connection.close()
+    return str(msgspec.json.decode(outcomes[-1])["id"])
+
+
+def _wait_until_observed(operation: str, port: int) -> None:
+    """Return when *operation* (an id), and with it all that were accepted before, is anchored and read back."""
+    connection, state = http.client.HTTPConnection("127.0.0.1", port), ""
+    while state != OperationState.OBSERVED:
+        _clock.sleep(0.05)
+        connection.request("GET", f"/sidetree/v1/operations/{operation}")
+        state = msgspec.json.decode(connection.getresponse().read())["state"]
+        assert state not in FINAL or state == OperationState.OBSERVED, state
+    connection.close()
 
 
 async def _post_each(requests: Iterator[bytes], port: int) -> None:
