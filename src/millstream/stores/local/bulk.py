@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
 from pathlib import Path
@@ -17,6 +17,7 @@ from millstream.stores.checks import check_mimetype, check_promise, check_proper
 from millstream.stores.folders import OpenFolders
 from millstream.stores.hashing import Digests
 from millstream.stores.local.atomic_files import AtomicFileGroup, WrittenFile
+from millstream.stores.local.disk_names import DiskNames, SpellingProbe, same_name, similar_apart
 from millstream.stores.local.item_locks import half_of
 from millstream.stores.local.sidecar import (
     FileDescription,
@@ -26,7 +27,7 @@ from millstream.stores.local.sidecar import (
     unknown_file,
 )
 from millstream.stores.local.sidecar_files import SidecarFiles, sidecar_digest
-from millstream.stores.local.writer import SIDECARS, LocalWriter
+from millstream.stores.local.writer import HIDDEN, SIDECARS, LocalWriter
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.os_errors import store_error, translated
 from millstream.stores.path_encoding import FLAT_FOLDER, encode_name, item_paths, plain_path
@@ -64,6 +65,16 @@ class _Written(NamedTuple):
 class _Target(NamedTuple):
     folder: int
     name: str
+    path: tuple[str, ...] = ()
+    """The path of the folder, of new items on a disk that does not distinguish all names."""
+
+
+class _StoreFolders(OpenFolders):
+    """The open folders of a store; ``names`` where its disk does not distinguish the names of all items."""
+
+    def __init__(self, root: str, names: DiskNames | None) -> None:
+        super().__init__(root)
+        self.names = names
 
 
 class LocalBulk:
@@ -95,9 +106,9 @@ class LocalBulk:
                 return []
             return [one for one in content_ids if self._is_absent(folders, space, one)]
 
-    def _is_absent(self, folders: OpenFolders, space: str, content_id: str) -> bool:
+    def _is_absent(self, folders: _StoreFolders, space: str, content_id: str) -> bool:
         try:
-            for path, name in _places(space, content_id):
+            for path, name in _places(folders, space, content_id):
                 folder = folders.get(path)
                 if folder is not None and _status(_Target(folder, name)) is not None:
                     return False
@@ -125,10 +136,12 @@ class LocalBulk:
     def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
         found: dict[str, ItemInfo | StoreError] = {}
         with contextlib.ExitStack() as opened:
-            folders = opened.enter_context(self._folders(space))
+            folders = opened.enter_context(self._folders(space, is_write=True))
             drafts = opened.enter_context(self._writer.group(len(items)))
             sources = {
-                root: opened.enter_context(OpenFolders(root)) for root in {item.folder for item in items} if root
+                root: opened.enter_context(_StoreFolders(root, SpellingProbe(root, HIDDEN).names()))
+                for root in {item.folder for item in items}
+                if root
             }
             written = []
             for item in items:
@@ -139,7 +152,8 @@ class LocalBulk:
                     written.append(one)
             for locks, some in self._locked(written):
                 with locks:
-                    found |= self._place(folders, space, some, drafts)
+                    for part in _kept_apart(folders.names, some):
+                        found |= self._place(folders, space, part, drafts)
         return [found[item.content_id] for item in items]
 
     def _locked(
@@ -161,7 +175,7 @@ class LocalBulk:
             parts = [one for one in parts if one is not part]
             yield locks, part
 
-    def _info(self, folders: OpenFolders, space: str, content_id: str) -> ItemInfo:
+    def _info(self, folders: _StoreFolders, space: str, content_id: str) -> ItemInfo:
         """The file in place and its description, which belong together: a file that changes meanwhile is an error.
 
         One that was as the newest description has it needs no second look.
@@ -173,7 +187,7 @@ class LocalBulk:
         self._look_again(content_id, where, status)
         return describe_item(content_id, status, (sidecar and sidecar.of(status)) or unknown_file(status))
 
-    def _reading(self, folders: OpenFolders, space: str, content_id: str, expected: str | None) -> int | Reading:
+    def _reading(self, folders: _StoreFolders, space: str, content_id: str, expected: str | None) -> int | Reading:
         """The file in place, its bytes and its description, which belong together; or only its size (:meth:`readings`).
 
         A file that is replaced meanwhile needs no second look where what was read of it is as expected.
@@ -193,7 +207,7 @@ class LocalBulk:
         )  # fmt: skip
 
     def _sidecar(
-        self, folders: OpenFolders, space: str, content_id: str, where: _Target, status: os.stat_result
+        self, folders: _StoreFolders, space: str, content_id: str, where: _Target, status: os.stat_result
     ) -> Sidecar | None:
         """The sidecar of the item whose file was found with *status*; one that is being written for another file is no
         damaged one."""
@@ -211,10 +225,10 @@ class LocalBulk:
             raise StoreUnavailableError(f"item {content_id!r} changed while it was read: read the item again")
         return after
 
-    def _open(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result, bytes]:
+    def _open(self, folders: _StoreFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result, bytes]:
         """The location of a small item, the status of its file, and its bytes."""
         problem = "is missing: list the space again"
-        for path, name in _places(space, content_id):
+        for path, name in _places(folders, space, content_id):
             folder = folders.get(path)
             if folder is None:
                 continue
@@ -235,8 +249,8 @@ class LocalBulk:
                 os.close(handle)
         raise StoreError(f"item {content_id!r} in the space {space!r} of {folders.root} {problem}")
 
-    def _read(self, folders: OpenFolders, space: str, content_id: str) -> bytes:
-        plain = plain_path(space, content_id)
+    def _read(self, folders: _StoreFolders, space: str, content_id: str) -> bytes:
+        plain = plain_path(space, content_id) if folders.names is None else None
         folder = None if plain is None else folders.get(plain[0])
         if plain is not None and folder is not None and (data := _small_file(folder, plain[1])) is not None:
             return data
@@ -252,12 +266,12 @@ class LocalBulk:
         finally:
             os.close(handle)
 
-    def _hash(self, folders: OpenFolders, space: str, content_id: str) -> Digests:
+    def _hash(self, folders: _StoreFolders, space: str, content_id: str) -> Digests:
         data = self._read(folders, space, content_id)
         return Digests(len(data), {"sha256": hashlib.sha256(data).hexdigest()})
 
-    def _find(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result]:
-        for path, name in _places(space, content_id):
+    def _find(self, folders: _StoreFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result]:
+        for path, name in _places(folders, space, content_id):
             folder = folders.get(path)
             status = None if folder is None else _status(_Target(folder, name))
             if folder is not None and status is not None and stat.S_ISREG(status.st_mode):
@@ -268,11 +282,11 @@ class LocalBulk:
 
     def _write(
         self,
-        _folders: OpenFolders,
+        _folders: _StoreFolders,
         space: str,
         item: NewItem,
         drafts: AtomicFileGroup,
-        sources: Mapping[str, OpenFolders],
+        sources: Mapping[str, _StoreFolders],
     ) -> _Written:
         check_content_id(item.content_id)
         check_mimetype(item.mimetype)
@@ -285,7 +299,7 @@ class LocalBulk:
         return _Written(item, draft, sidecar_digest(item.content_id), sidecar, status, about)
 
     def _place(
-        self, folders: OpenFolders, space: str, written: Sequence[_Written], drafts: AtomicFileGroup
+        self, folders: _StoreFolders, space: str, written: Sequence[_Written], drafts: AtomicFileGroup
     ) -> dict[str, ItemInfo | StoreError]:
         """Describe all files, durably as their bytes, then put them in place, durably; their locks are held."""
         found: dict[str, ItemInfo | StoreError] = {}
@@ -304,6 +318,7 @@ class LocalBulk:
                 continue
             described.append((one, where))
         drafts.sync_all(sidecars)
+        placed: list[tuple[_Written, _Target]] = []
         for one, where in described:
             try:
                 one.draft.move(where.folder, where.name)
@@ -311,18 +326,37 @@ class LocalBulk:
                 found[one.item.content_id] = self._obstructed(space, one.item.content_id, where, error)
                 continue
             found[one.item.content_id] = describe_item(one.item.content_id, one.status, one.description)
-        drafts.sync_folders(where.folder for _, where in described)
+            placed.append((one, where))
+        drafts.sync_folders(where.folder for _, where in placed)
+        if folders.names is not None:
+            found |= self._refuse_unlisted(folders.names, space, placed)
         return found
 
-    def _free(self, folders: OpenFolders, space: str, content_id: str) -> _Target:
+    def _refuse_unlisted(
+        self, names: DiskNames, space: str, described: Sequence[tuple[_Written, _Target]]
+    ) -> dict[str, StoreError]:
+        """Remove the new files that the disk lists under other names, as other items; their errors."""
+        names.clear()
+        refused: dict[str, StoreError] = {}
+        for one, where in described:
+            if not names.has((*where.path, where.name)):
+                os.unlink(where.name, dir_fd=where.folder)
+                self._descriptions.remove(encode_name(space), one.item.content_id)
+                refused[one.item.content_id] = same_name(one.item.content_id, space, str(self._root))
+        return refused
+
+    def _free(self, folders: _StoreFolders, space: str, content_id: str) -> _Target:
         """The location for the file of a new item."""
-        plain = plain_path(space, content_id)
+        plain = plain_path(space, content_id) if folders.names is None else None
         if plain is not None and (folder := folders.get(plain[0])) is not None:
             where = _Target(folder, plain[1])
             if _status(where) is None and folders.get((encode_name(space), FLAT_FOLDER)) is None:
                 return where  # as nearly always
         free: list[tuple[tuple[str, ...], str]] = []
-        for path, name in _places(space, content_id):
+        paths = list(_places(folders, space, content_id))
+        if not paths:
+            raise same_name(content_id, space, str(self._root))
+        for path, name in paths:
             folder = folders.get(path)
             status = None if folder is None else _status(_Target(folder, name))
             if status is not None and stat.S_ISREG(status.st_mode):
@@ -331,11 +365,14 @@ class LocalBulk:
                 free.append((path, name))
         for path, name in free:
             with contextlib.suppress(NotADirectoryError):
-                return _Target(folders.make(path, existing=1), name)
-        paths = ", ".join("/".join((*path, name)) for path, name in _places(space, content_id))
+                where = _Target(folders.make(path, existing=1), name, path)
+                if folders.names is not None:
+                    folders.names.add(path)
+                return where
+        blocked = ", ".join("/".join((*path, name)) for path, name in paths)
         raise StoreError(
             f"cannot write {content_id!r} to the space {space!r} of {self._root}: files that are not content items "
-            f"block its paths ({paths}); move these files away"
+            f"block its paths ({blocked}); move these files away"
         )
 
     def _obstructed(self, space: str, content_id: str, where: _Target, error: OSError) -> StoreError:
@@ -351,17 +388,23 @@ class LocalBulk:
         return already_exists(content_id, space, str(self._root))
 
     @contextlib.contextmanager
-    def _folders(self, space: str) -> Iterator[OpenFolders]:
+    def _folders(self, space: str, *, is_write: bool = False) -> Iterator[_StoreFolders]:
         check_space(space)
         if not Path(self._root).is_dir():
             raise StoreUnavailableError(f"the folder {self._root} does not exist: mount its disk")
-        with OpenFolders(self._root) as folders, translated(self._doing(space)):
-            yield folders
+        with translated(self._doing(space)):
+            if is_write:
+                self._writer.start()
+            names = self._writer.disk_names()
+            if names is not None and names.misleads((encode_name(space),)):
+                raise space_not_found(space, str(self._root))
+            with _StoreFolders(self._root, names) as folders:
+                yield folders
 
     def _each(
         self,
-        act: Callable[Concatenate[OpenFolders, str, P], Answer],
-        folders: OpenFolders,
+        act: Callable[Concatenate[_StoreFolders, str, P], Answer],
+        folders: _StoreFolders,
         space: str,
         *more: P.args,
         **named: P.kwargs,
@@ -378,7 +421,22 @@ class LocalBulk:
         return f"using the space {space!r} of {self._root}"
 
 
-def _places(space: str, content_id: str) -> Iterator[tuple[tuple[str, ...], str]]:
+def _kept_apart(names: DiskNames | None, written: Sequence[_Written]) -> Iterable[Sequence[_Written]]:
+    """*written* in parts of items that do not take each other's names on the disk."""
+    if names is None:
+        return [written]
+    names.clear()  # listed before the locks were held
+    return similar_apart((one.item.content_id, one) for one in written)
+
+
+def _places(folders: _StoreFolders, space: str, content_id: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """As :func:`_all_places`, without those where the disk has another item."""
+    for path, name in _all_places(space, content_id):
+        if folders.names is None or not folders.names.misleads((*path, name)):
+            yield path, name
+
+
+def _all_places(space: str, content_id: str) -> Iterator[tuple[tuple[str, ...], str]]:
     """The folders, and the names in them, in which an item may be: the one where it nearly always is comes first."""
     plain = plain_path(space, content_id)
     if plain is not None:

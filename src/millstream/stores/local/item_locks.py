@@ -21,13 +21,10 @@ class ItemLocks:
         self._folder = make_folder(root, names)
         weakref.finalize(self, os.close, self._folder)
 
-    def hold(self, digest: bytes) -> AbstractContextManager[None]:
-        """Hold the lock that *digest* falls on; a few digests share one."""
-        return self._hold(digest[0] % _COUNT)
-
     @contextlib.contextmanager
     def hold_all(self, digests: Iterable[bytes]) -> Iterator[None]:
-        """Hold the locks of all *digests*, taken in the one order that all take them in."""
+        """Hold the locks that *digests* fall on (a few digests share one), taken in the one order that all take them
+        in."""
         with contextlib.ExitStack() as held:
             for number in _numbers(digests):
                 held.enter_context(self._hold(number))

@@ -24,6 +24,7 @@ from millstream.stores.hashing import copy_stream
 from millstream.stores.listing import EntryColumns, OrderedListing, first_entries
 from millstream.stores.local.atomic_files import AtomicFile
 from millstream.stores.local.bulk import LocalBulk
+from millstream.stores.local.disk_names import DiskNames, same_name
 from millstream.stores.local.sidecar import FileDescription, Sidecar, describe_item, unknown_file
 from millstream.stores.local.sidecar_files import SidecarFiles
 from millstream.stores.local.space_files import SpaceFiles
@@ -40,6 +41,7 @@ from millstream.stores.protocol import (
     ItemInfo,
     SpaceAccess,
     SpaceNotEmptyError,
+    StoreInputError,
     StoreUnavailableError,
     already_exists,
     item_not_found,
@@ -94,12 +96,21 @@ class LocalStore:
                 os.close(open_folder(self._root, (encode_name(space),)))
             except (FileNotFoundError, NotADirectoryError):
                 return False
-        return True
+            names = self._writer.disk_names()
+            return names is None or names.has((encode_name(space),))
 
     def create_space(self, space: str) -> None:
         check_space(space)
-        if Path(self._root).is_dir() and self.has_space(space):
-            return
+        if Path(self._root).is_dir():
+            with translated(f"looking for the space {space!r} in {self._url}"):
+                is_taken = DiskNames(self._root).misleads((encode_name(space),))
+            if is_taken:
+                raise StoreInputError(
+                    f"cannot create space {space!r} in {self._url}: the disk does not distinguish this name from that "
+                    "of another folder: choose a name that differs in more than case"
+                )
+            if self.has_space(space):
+                return
         with translated(f"making the space {space!r} in {self._url}"):
             make_root(Path(self._root))
             self._spaces.remove(encode_name(space))  # what a crash may have left of one that was deleted
@@ -223,6 +234,8 @@ class LocalStore:
                     files = (self._describe_replaced(space, content_id, place, place.status), new)
                 self._write_sidecar(space, Sidecar(content_id, files))
                 draft.place(place.folder, place.path[-1])
+                if place.status is None:
+                    self._require_listed(space, content_id, place)
                 return
             self._require_space(space)  # else a folder was removed because it was empty: begin again
         raise StoreUnavailableError(
@@ -261,15 +274,30 @@ class LocalStore:
         with self._writer.draft() as draft:
             self._descriptions.write(encode_name(space), sidecar, draft)
 
+    def _require_listed(self, space: str, content_id: str, place: FileLocation) -> None:
+        """Remove a new file that the disk lists under another name, as another item."""
+        names = self._writer.disk_names()
+        if names is not None and not names.has(place.path):
+            place.remove()
+            self._descriptions.remove(encode_name(space), content_id)
+            raise same_name(content_id, space, self._url)
+
     def _find(self, space: str, content_id: str) -> FileLocation:
-        place = find_file(self._root, item_paths(space, content_id))
+        place = find_file(self._root, self._paths(space, content_id))
         if place is None:
             raise self._no_item(space, content_id)
         return place
 
     def _target(self, space: str, content_id: str) -> FileLocation:
-        paths = item_paths(space, content_id)
+        paths = self._paths(space, content_id)
+        if not paths:
+            raise same_name(content_id, space, self._url)
         return find_file(self._root, paths) or make_file_location(self._root, paths)
+
+    def _paths(self, space: str, content_id: str) -> Sequence[tuple[str, ...]]:
+        """The paths where the item may be, without those where the disk has another one."""
+        paths, names = item_paths(space, content_id), self._writer.disk_names()
+        return paths if names is None else [path for path in paths if not names.misleads(path)]
 
     def _require_space(self, space: str) -> None:
         if not self.has_space(space):
@@ -291,6 +319,9 @@ class LocalStore:
     def _in_space(self, space: str) -> Iterator[None]:
         """Make errors of the operating system store errors, first of all that there is no such space."""
         with translated(f"using {self._url}/{space}"):
+            names = self._writer.disk_names()
+            if names is not None and names.misleads((encode_name(space),)):
+                raise space_not_found(space, self._url)
             try:
                 yield
             except (FileNotFoundError, NotADirectoryError):

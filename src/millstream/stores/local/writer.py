@@ -12,6 +12,7 @@ from pathlib import Path
 from millstream.core.durable import write_durably
 from millstream.stores.folders import make_folder, open_plain
 from millstream.stores.local.atomic_files import AtomicFile, AtomicFileGroup, AtomicFiles, clear_dead
+from millstream.stores.local.disk_names import DiskNames, SpellingProbe
 from millstream.stores.local.item_locks import ItemLocks
 from millstream.stores.local.sidecar_files import sidecar_digest
 from millstream.stores.protocol import StoreError
@@ -26,14 +27,26 @@ _DRAFTS = (HIDDEN, "drafts")
 
 FORMAT = b"millstream local store 1\n"
 
+_WHOLE_DISK = b"\0"
+"""The digest whose lock all writers hold as well where the disk does not distinguish the names of all items."""
+
 
 class LocalWriter:
     """The drafts and locks of one process in the store at *root*; a forked child gets its own. Thread-safe."""
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._spelling = SpellingProbe(root, HIDDEN)
         self._opening = threading.Lock()
         self._opened: tuple[int, AtomicFiles, ItemLocks] | None = None
+
+    def start(self) -> None:
+        """Open the resources now, so that :meth:`disk_names` knows the disk."""
+        self._open()
+
+    def disk_names(self) -> DiskNames | None:
+        """The names on the disk, for one operation; None where each name is that of one item."""
+        return self._spelling.names()
 
     def draft(self) -> AbstractContextManager[AtomicFile]:
         """A new draft; see :meth:`AtomicFiles.draft`."""
@@ -45,15 +58,18 @@ class LocalWriter:
 
     def lock(self, content_id: str) -> AbstractContextManager[None]:
         """Hold the lock of *content_id* for the block; see :class:`ItemLocks`."""
-        return self._open()[2].hold(sidecar_digest(content_id))
+        return self.lock_all((sidecar_digest(content_id),))
 
     def lock_all(self, digests: Iterable[bytes]) -> AbstractContextManager[None]:
         """Hold the locks of all items with these sidecar digests for the block; see :class:`ItemLocks`."""
-        return self._open()[2].hold_all(digests)
+        return self._open()[2].hold_all(self._with_similar(digests))
 
     def try_lock_all(self, digests: Iterable[bytes]) -> AbstractContextManager[object] | None:
         """:meth:`lock_all`, or None where another process or thread holds one of them; see :class:`ItemLocks`."""
-        return self._open()[2].try_all(digests)
+        return self._open()[2].try_all(self._with_similar(digests))
+
+    def _with_similar(self, digests: Iterable[bytes]) -> Iterable[bytes]:
+        return digests if self.disk_names() is None else (*digests, _WHOLE_DISK)
 
     def clear_dead(self) -> None:
         """Remove the drafts of writers that have ended; where the disk can only be read they stay."""
@@ -72,6 +88,7 @@ class LocalWriter:
     def _start(self) -> tuple[int, AtomicFiles, ItemLocks]:
         os.close(make_folder(self._root, (HIDDEN,)))
         _check_format(Path(self._root, HIDDEN, "format"))
+        self._spelling.write()
         return os.getpid(), AtomicFiles(self._root, _DRAFTS), ItemLocks(self._root, (HIDDEN, "locks"))
 
 
