@@ -24,7 +24,7 @@ class SourceFolder:
 
     def __init__(self, root: Path, engine: sa.Engine) -> None:
         self.root, self.clock = root, VirtualClock()
-        self.catalog, self.manifest = AdoptionCatalog(engine), Manifest(engine)
+        self.catalog, self.manifest = AdoptionCatalog(engine), Manifest(engine, self.clock)
         self.store = FolderStore(root, space=SPACE)
         self.target = AdoptionTarget(self.store, "here", self.catalog, self.manifest, self.clock)
 

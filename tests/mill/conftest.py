@@ -42,7 +42,7 @@ class World:
     def __init__(self, engine: sa.Engine, clock: VirtualClock, stores: Mapping[str, Store] | None = None) -> None:
         self.clock, self.engine = clock, engine
         self.stores: dict[str, Store] = dict(stores or {name: MemoryStore(name, clock=clock) for name in "123"})
-        self.manifest = Manifest(engine)
+        self.manifest = Manifest(engine, clock)
         self.log_store = open_store("memory://", clock=clock)
         self._queues: dict[str, LogWorkQueue] = {}
         self._providers: ConfiguredStores | None = None

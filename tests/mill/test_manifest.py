@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.pool import StaticPool
 
-from millstream.mill.integrity_decision import CheckVerdict, ManifestAction
+from millstream.core.clock import VirtualClock
+from millstream.mill.integrity_decision import BitCheckOutcome, CheckVerdict, ManifestAction
 from millstream.mill.manifest import MANIFEST_SCHEMA, CheckResult, Manifest, ManifestEvent
+from millstream.mill.manifest_table import IntactItems
 from suite.engines import open_engine
 
 A, B = "a" * 64, "b" * 64
@@ -128,6 +130,43 @@ def test_a_result_about_a_version_that_is_gone_changes_nothing() -> None:
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.sha256, row.outcome) == (B, None)
+
+
+HOUR = 3600 * 1_000_000
+DAY = 24 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("recorded", "checked_at", "is_written"),
+    [
+        (-2 * DAY, -2 * DAY, True),  # written twice
+        (-2 * DAY, -3 * DAY, False),  # of a sweep that was resumed
+        (0, -DAY, False),
+        (60_000_000, 0, True),  # checked just now; the clock of the other member is ahead
+        (60_000_000, -DAY, False),  # an old result, too
+        (2 * DAY, -DAY, True),  # a clock that was wrong
+        (2 * DAY, 0, True),
+    ],
+)
+def test_p9_an_older_result_does_not_replace_the_last_check(recorded: int, checked_at: int, is_written: bool) -> None:
+    clock = VirtualClock()
+    for is_intact in (False, True):
+        manifest = Manifest(
+            open_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}), clock
+        )
+        manifest.writer.record([add(1)])
+        damaged = msgspec.structs.replace(found(CheckVerdict.FAILURE, content=B), checked_at=clock.now() + recorded)
+        manifest.writer.apply([damaged])
+        good, at = found(CheckVerdict.SUCCESS), clock.now() + checked_at
+        if is_intact:
+            outcome = BitCheckOutcome("B1", CheckVerdict.SUCCESS, "intact", "all agree")
+            manifest.writer.apply_intact(IntactItems("1", "s", at, outcome, ["c"], [A], [5]))
+        else:
+            manifest.writer.apply([msgspec.structs.replace(good, checked_at=at)])
+        row = manifest.get("1", "s", "c")
+        assert row is not None
+        expected = ("SUCCESS", at, at) if is_written else ("FAILURE", damaged.checked_at, None)
+        assert (row.outcome, row.checked_at, row.verified_at) == expected
 
 
 def test_an_outcome_changes_the_row_as_it_asks() -> None:

@@ -27,8 +27,9 @@ from millstream.pipeline.jobs import report
 from millstream.pipeline.jobs.report import RESULT_SCHEMA, JudgedSweep
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, remove_old_jobs
 from millstream.settings import Settings
-from millstream.stores import ChecksumOrigin
+from millstream.stores import ChecksumOrigin, LocalStore
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
+from millstream.testing.damage import flip_bit
 from support.wrong_checksums import WRONG, WrongChecksums
 
 ITEMS = ("changed", "deleted", "healthy", "missing", "sour")
@@ -98,13 +99,18 @@ def test_a_wrong_checksum_is_looked_at_again_where_it_is_our_own_and_not_the_pro
     assert [(one.store, one.row, one.provider) for one in again] == [("2", "B27", WRONG)]
 
 
-def test_the_report_of_the_sweep_counts_what_is_so_now(world: Any, findings: list[CheckResult], tmp_path: Path) -> None:
+def sweep_of(results: list[CheckResult], folder: Path) -> JudgedSweep:
+    """The sweep with *results*, kept in *folder*."""
     rows = [
         {name: getattr(one, name, 0.0) for name in RESULT_SCHEMA.names} | {"action": one.action.value}
-        for one in findings
+        for one in results
     ]
-    pq.write_table(pa.Table.from_pylist(rows, RESULT_SCHEMA), tmp_path / "part.parquet")
-    judged = JudgedSweep(JobRecord(job="report", inputs={}, rows_in=5, rows_out=5, seconds=1.0), tmp_path, reused=False)
+    pq.write_table(pa.Table.from_pylist(rows, RESULT_SCHEMA), folder / "part.parquet")
+    return JudgedSweep(JobRecord(job="report", inputs={}, rows_in=5, rows_out=5, seconds=1.0), folder, reused=False)
+
+
+def test_the_report_of_the_sweep_counts_what_is_so_now(world: Any, findings: list[CheckResult], tmp_path: Path) -> None:
+    judged = sweep_of(findings, tmp_path)
     (before,) = judged.spaces()
     assert (before.report.failed, before.report.listed) == (4, 5)
     overtaken = list(recheck_superseded(judged.findings(), world.manifest, BitChecker(world.providers, world.manifest)))
@@ -113,6 +119,29 @@ def test_the_report_of_the_sweep_counts_what_is_so_now(world: Any, findings: lis
     assert after.report.outcomes == {"FAILURE": 2, "IGNORE": 1, "SUCCESS": 2}
     assert (after.report.result, after.report.listed, after.report.coverage) == (ReportResult.FAILURE, 5, 1.0)
     assert sum(after.report.kinds.values()) == 5
+
+
+def test_p9_damage_that_was_found_since_a_sweep_is_in_its_report_and_stays_recorded(world: Any, tmp_path: Path) -> None:
+    store = world.stores["1"] = LocalStore(tmp_path / "1")
+    checker = BitChecker(world.providers, world.manifest)
+    for name in ("healthy", "rots"):
+        world.put(ItemRef("1", "s", name), b"good")
+    results = [checker.check(ItemRef("1", "s", name)).result for name in ("healthy", "rots")]
+    judged = sweep_of(results, tmp_path)
+    world.clock.advance(24 * 3600)  # the command was killed, and its run is resumed
+    flip_bit(store.path_of("s", "rots"))
+    world.manifest.writer.apply([checker.check(ItemRef("1", "s", "rots")).result])
+    world.clock.advance(24 * 3600)
+    failed = frozenset(world.manifest.failed_since(judged.started_at()))
+    assert failed == {("1", "s", "rots")}
+    overtaken = list(recheck_superseded(judged.findings(failed), world.manifest, checker))
+    assert [(one.content_id, one.verdict) for one in overtaken] == [("rots", CheckVerdict.FAILURE)]
+    world.manifest.writer.apply(overtaken)
+    world.manifest.writer.apply(judged.results())
+    assert world.manifest.get("1", "s", "rots").outcome == "FAILURE"
+    (space,) = judged.spaces(overtaken)
+    assert (space.report.result, space.report.outcomes) == (ReportResult.FAILURE, {"FAILURE": 1, "SUCCESS": 1})
+    assert [finding.content_id for finding in space.report.findings] == ["rots"]
 
 
 def test_reports_of_a_sweep_name_the_first_findings_and_count_all(

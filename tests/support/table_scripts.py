@@ -83,6 +83,9 @@ def manifest(engine: sa.Engine) -> Iterator[Any]:
         CheckResult("2", "s", "z", CheckVerdict.SUCCESS, "B7", "none", "x", 206, 5, None, None, None),
     ]  # fmt: skip
     manifest.writer.apply(found)
+    manifest.writer.apply_intact(IntactItems("1", "s", 200, outcome, ["A", "Ab"], [SUM, SUM], [1, 2]))  # older
+    manifest.writer.apply([msgspec.structs.replace(one, checked_at=one.checked_at - 1, detail="y") for one in found])
+    yield manifest.rows().to_pylist(), sorted(manifest.failed_since(201))
     manifest.writer.record([ManifestEvent("1", "s", "A", 300, SUM, 5), ManifestEvent("1", "s", "a", 300, OTHER, 5)])
     yield manifest.rows().to_pylist()
     yield sorted(manifest.get_many("1", "s", IDS).values(), key=lambda row: row.content_id)

@@ -14,10 +14,12 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 
+from millstream.core.clock import Clock
 from millstream.core.sql import make_tables_once
 from millstream.core.sql_rows import DriverQuery, among, json_array, total
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.column_scan import page_of, scan_pages
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest_table import (
     COMPARISON_COLUMNS,
     MANIFEST_SCHEMA,
@@ -50,13 +52,13 @@ class Manifest:
     """The manifest in a database, to be read. Thread-safe.
 
     *engine* is an SQLAlchemy engine; the table is created where it is absent. All that is written to it goes
-    through ``writer`` (:class:`~millstream.mill.manifest_writer.ManifestWriter`).
+    through ``writer`` (:class:`~millstream.mill.manifest_writer.ManifestWriter`), which has the time from *clock*.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, clock: Clock | None = None) -> None:
         self._engine = engine
         make_tables_once(engine, metadata)
-        self.writer = ManifestWriter(engine)
+        self.writer = ManifestWriter(engine, clock)
 
     def get(self, store: str, space: str, content_id: str) -> ManifestRow | None:
         """The row of one content item, tombstones included; None where there is none."""
@@ -174,6 +176,14 @@ class Manifest:
         with self._engine.connect() as connection:
             yield from connection.scalars(query.order_by(rows.c.content_id))
 
+    def failed_since(self, since: int) -> Iterator[tuple[str, str, str]]:
+        """Store, space and id of each live row that a check after *since* (microseconds) did not find in order."""
+        columns, bad = _manifest.c, (CheckVerdict.FAILURE.value, CheckVerdict.ERROR.value)
+        query = sa.select(columns.store, columns.space, columns.content_id)
+        query = query.where(~columns.deleted, columns.outcome.in_(bad), columns.checked_at > since)
+        with self._engine.connect() as connection:
+            yield from itertools.starmap(_place, connection.execute(query))
+
     def has_items(self, store: str) -> bool:
         """Whether any row of *store* is live."""
         query = sa.select(_manifest.c.space).where(_manifest.c.store == store, _manifest.c.deleted.is_(False)).limit(1)
@@ -215,6 +225,10 @@ _ONE = sa.select(_manifest).where(
     _manifest.c.space == sa.bindparam("in_space"),
     _manifest.c.content_id == sa.bindparam("item"),
 )
+
+
+def _place(store: str, space: str, content_id: str) -> tuple[str, str, str]:
+    return store, space, content_id
 
 
 def _narrow(query: sa.Select[Any], store: str | None, space: str | None) -> sa.Select[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.sql import writing
 from millstream.core.sql_rows import Conflict, insert_rows
 from millstream.mill.integrity_decision import CheckVerdict, ManifestAction
@@ -19,11 +20,12 @@ from millstream.mill.merge_join import groups
 class ManifestWriter:
     """Writes to the manifest in the database of *engine*, whose table exists. Thread-safe.
 
-    Every call is durable when it returns.
+    Every call is durable when it returns. *clock* tells how old a result is that is written.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, clock: Clock | None = None) -> None:
         self.engine = engine
+        self._clock = clock or SystemClock()
 
     def record(self, events: Iterable[ManifestEvent]) -> None:
         """Apply *events*, in any order: an event older than its row is ignored, one of equal or later time wins.
@@ -46,11 +48,18 @@ class ManifestWriter:
         """Write down what checks found, and change the rows that an outcome asks to change.
 
         A result that was observed under another manifest sum than the row has now, or whose row is a tombstone by now,
-        is dropped: it speaks of a version that is gone.
+        is dropped: it speaks of a version that is gone. So is one that is older than the last check in the row, as from
+        a sweep that was resumed: it must not hide what was found later. Times of clocks that are ahead or were wrong
+        count for less (:func:`_latest`).
         """
         settled = [result for result in results if result.verdict != CheckVerdict.RETRY]
         created = [_created_row(result) for result in settled if result.action == ManifestAction.CREATE]
-        noted = [_noted_row(result) for result in settled if result.action != ManifestAction.CREATE]
+        now = self._clock.now()
+        noted = [
+            _noted_row(result, _latest(result.checked_at, now))
+            for result in settled
+            if result.action != ManifestAction.CREATE
+        ]
         self._insert(created, _CREATE_COLUMNS)
         with writing(self.engine) as connection:
             for some in groups(noted, _NOTED):
@@ -61,16 +70,17 @@ class ManifestWriter:
         pairs = list(zip(items.content_ids, items.sums, strict=True))
         if not pairs:
             return
-        verdict = items.outcome.verdict.value
+        verdict, latest = items.outcome.verdict.value, _latest(items.checked_at, self._clock.now())
         with writing(self.engine) as connection:
             if connection.dialect.name == "sqlite":
                 said = (items.checked_at, items.checked_at, verdict, items.note, items.store, items.space)
-                connection.exec_driver_sql(_NOTE_INTACT, [(*said, *pair) for pair in pairs])
+                times = (items.checked_at, latest)
+                connection.exec_driver_sql(_NOTE_INTACT, [(*said, *pair, *times) for pair in pairs])
                 return
             at, explained = items.checked_at, (verdict, items.note)
             for some in groups(pairs, _NOTED):
                 rows = [
-                    (items.store, items.space, name, sha256, None, 0, True, at, False, *explained)
+                    (items.store, items.space, name, sha256, None, 0, True, at, latest, False, *explained)
                     for name, sha256 in some
                 ]
                 _note(connection, rows)
@@ -132,9 +142,9 @@ _RECORD = Conflict(_record_clause(), _record_clause_on_mysql())
 
 _CREATE_COLUMNS = (*_RECORD_COLUMNS, "checked_at", "outcome", "detail")
 _NOTED_AS = """
-WITH noted (of_store, of_space, item, observed, found, found_size, verified, at, gone, verdict, explanation) AS
+WITH noted (of_store, of_space, item, observed, found, found_size, verified, at, latest, gone, verdict, explanation) AS
 """
-_NOTE_MARKS = f"({', '.join('?' * 11)})"
+_NOTE_MARKS = f"({', '.join('?' * 12)})"
 _NOTE = """
 UPDATE mill_manifest SET
     sha256 = coalesce(noted.found, sha256),
@@ -144,20 +154,29 @@ UPDATE mill_manifest SET
 FROM noted
 WHERE store = noted.of_store AND space = noted.of_space AND content_id = noted.item
     AND sha256 IS noted.observed AND NOT deleted
+    AND (checked_at IS NULL OR checked_at <= noted.at OR checked_at > noted.latest)
 """
 _NOTE_INTACT = """
 UPDATE mill_manifest SET verified_at = ?, checked_at = ?, missing = 0, outcome = ?, detail = ?
 WHERE store = ? AND space = ? AND content_id = ? AND sha256 IS ? AND NOT deleted
+    AND (checked_at IS NULL OR checked_at <= ? OR checked_at > ?)
 """
 _NOTED = 500
 """Checks in one statement: SQLite takes 32,766 values."""
+
+_JUST_NOW = 3600 * MICROSECONDS
+"""A result that is no older is of the present, so that no check of the row is later, whatever its clock said."""
+
+_WRONG = 24 * 3600 * MICROSECONDS
+"""A check that is dated so far ahead is of a clock that was wrong. Clocks of members differ by less."""
 
 _REMOVED = 50_000
 """Rows that are removed in one transaction, so that no other writer waits long."""
 
 _NOTE_COLUMNS = {
     "of_store": "text", "of_space": "text", "item": "text", "observed": "text", "found": "text", "found_size": "bigint",
-    "verified": "boolean", "at": "bigint", "gone": "boolean", "verdict": "text", "explanation": "text",
+    "verified": "boolean", "at": "bigint", "latest": "bigint", "gone": "boolean", "verdict": "text",
+    "explanation": "text",
 }  # fmt: skip
 _NOTED_COLUMNS = ", ".join(f"%s::{kind}[]" for kind in _NOTE_COLUMNS.values())
 _NOTE_ON_POSTGRESQL = f"""
@@ -169,6 +188,7 @@ UPDATE mill_manifest SET
 FROM unnest({_NOTED_COLUMNS}) AS noted ({", ".join(_NOTE_COLUMNS)})
 WHERE store = noted.of_store AND space = noted.of_space AND content_id = noted.item
     AND mill_manifest.sha256 IS NOT DISTINCT FROM noted.observed AND NOT deleted
+    AND (checked_at IS NULL OR checked_at <= noted.at OR checked_at > noted.latest)
 """  # noqa: S608  (names of columns)
 _NOTE_ON_MYSQL = """
 SET sha256 = coalesce(noted.found, sha256),
@@ -176,6 +196,7 @@ SET sha256 = coalesce(noted.found, sha256),
     verified_at = CASE WHEN noted.verified THEN noted.at ELSE verified_at END,
     checked_at = noted.at, missing = noted.gone, outcome = noted.verdict, detail = noted.explanation
 WHERE sha256 <=> noted.observed AND NOT deleted
+    AND (checked_at IS NULL OR checked_at <= noted.at OR checked_at > noted.latest)
 """
 
 
@@ -206,10 +227,16 @@ def _created_row(result: CheckResult) -> tuple[Any, ...]:
     return (*_event_row(event), result.checked_at, result.verdict.value, result.note)
 
 
-def _noted_row(result: CheckResult) -> tuple[Any, ...]:
+def _latest(checked_at: int, now: int) -> int:
+    """The time after which a recorded check counts as older than a result of *checked_at*, written *now*: its clock
+    was ahead."""
+    return now if checked_at >= now - _JUST_NOW else now + _WRONG
+
+
+def _noted_row(result: CheckResult, latest: int) -> tuple[Any, ...]:
     found = result.provider if result.action == ManifestAction.SET_TO_STORE else None
     verified = result.verdict == CheckVerdict.SUCCESS and result.content == result.manifest
     missing = result.action == ManifestAction.MARK_MISSING
     place, at = (result.store, result.space, result.content_id), result.checked_at
     explained = (result.verdict.value, result.note)
-    return (*place, result.manifest, found, result.size, verified, at, missing, *explained)
+    return (*place, result.manifest, found, result.size, verified, at, latest, missing, *explained)

@@ -60,7 +60,7 @@ class ChecksPart:
         return results
 
     def recheck_superseded(self, findings: Iterable[CheckResult]) -> list[CheckResult]:
-        """New results for *findings* of a sweep that changes have overtaken, also written down.
+        """New results for *findings* of a sweep that changes or later checks have overtaken, also written down.
 
         To be called before the findings are written down: they change the manifest, too.
         """

@@ -47,7 +47,7 @@ class StoresPart:
     @locked_cached_property
     def manifest(self) -> Manifest:
         """The expected hash of each copy, and when it last matched."""
-        return Manifest(self._databases.own)
+        return Manifest(self._databases.own, self._context.clock)
 
     @locked_cached_property
     def outbox(self) -> AuditOutbox:

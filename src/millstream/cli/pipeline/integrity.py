@@ -58,7 +58,8 @@ def integrity_command(
     due = DueRule(older_than or 0, budget)
     with Node.open(settings) as node:
         judged = _sweep(node, name, spaces, due)
-        overtaken = node.mill.checks.recheck_superseded(judged.findings())
+        failed = frozenset(node.stores.manifest.failed_since(judged.started_at()))
+        overtaken = node.mill.checks.recheck_superseded(judged.findings(failed))
         node.mill.checks.writer.write(judged.results(overtaken))
         unrecorded = node.mill.checks.check_unrecorded(spaces, judged.results)
         reporter = node.mill.reports.reporter

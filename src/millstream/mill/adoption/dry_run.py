@@ -124,7 +124,7 @@ class DryRun:
     ) -> ProtectionPlan:
         """The plan of a run now. Raises :class:`~millstream.stores.StoreError` where the source cannot be listed."""
         with self._copied_database() as engine:
-            catalog, manifest = AdoptionCatalog(engine), Manifest(engine)
+            catalog, manifest = AdoptionCatalog(engine), Manifest(engine, self._clock)
             target = AdoptionTarget(self._source, self._store, catalog, manifest, self._clock)
             if deletions is not None:
                 known = catalog.space(self._store, space)

@@ -18,7 +18,8 @@ _GROUP = 500
 def recheck_superseded(
     findings: Iterable[CheckResult], manifest: Manifest, checker: BitChecker
 ) -> Iterator[CheckResult]:
-    """A new result for each of *findings* whose item was changed, added or deleted since the sweep began.
+    """A new result for each of *findings* whose item was changed, added or deleted since the sweep began, or checked
+    after it.
 
     So an item that was deleted meanwhile is not reported as missing until the next sweep. An item with a change
     that waits in the audit outbox is checked again too: only *checker* knows of it, and sets it aside as too recent. So
@@ -48,9 +49,12 @@ def _known_otherwise(store: str, space: str, findings: Iterable[CheckResult], ch
 
 
 def is_superseded(found: CheckResult, row: ManifestRow | None) -> bool:
-    """Whether *found* speaks of another version of the item than the *row* that the manifest has now."""
+    """Whether *found* is older than the last check in the *row* that the manifest has now, or speaks of another version
+    of the item."""
     if row is None:
         return found.manifest is not None
+    if row.checked_at is not None and row.checked_at > found.checked_at:
+        return True
     return (row.deleted and found.row not in _OF_TOMBSTONES) or row.sha256 != found.manifest
 
 

@@ -8,9 +8,9 @@ the manifest, the findings for repair, and a tally a space for its report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -51,6 +51,8 @@ RESULT_SCHEMA = pa.schema(
 
 
 _RESULT_FIELDS = [name for name in RESULT_SCHEMA.names if name != "seconds"]
+_Place: TypeAlias = tuple[str, str, str]
+_PLACE = ("store", "space", "content_id")
 _ALIKE = ("verdict", "row", "kind")
 _IN_ORDER = (CheckVerdict.SUCCESS.value, CheckVerdict.IGNORE.value)
 
@@ -98,10 +100,18 @@ class JudgedSweep(msgspec.Struct, frozen=True):
         for part in parquet_rows(self.data, _RESULT_FIELDS):
             yield from (one for one in map(_check_result, part.to_pylist()) if _place(one) not in without)
 
-    def findings(self) -> Iterator[CheckResult]:
-        """The items that are neither in order nor explained."""
+    def started_at(self) -> int:
+        """The time of the first check (microseconds); 0 without one."""
+        firsts = [pc.min(part.column("checked_at")).as_py() for part in parquet_rows(self.data, ["checked_at"])]
+        return min((first for first in firsts if first is not None), default=0)
+
+    def findings(self, also: Collection[_Place] = frozenset()) -> Iterator[CheckResult]:
+        """The items that are neither in order nor explained, and those of *also* (store, space, id)."""
         for part in parquet_rows(self.data, _RESULT_FIELDS):
             fine = pc.is_in(part.column("verdict"), pa.array(_IN_ORDER))
+            if also:
+                named = map(also.__contains__, zip(*(part.column(name).to_pylist() for name in _PLACE), strict=True))
+                fine = pc.and_(fine, pc.invert(pa.array(named, pa.bool_())))
             yield from map(_check_result, part.filter(pc.invert(fine)).to_pylist())
 
     def spaces(self, overtaken: Iterable[CheckResult] = (), unrecorded: Iterable[CheckResult] = ()) -> list[SpaceSweep]:
@@ -187,12 +197,12 @@ def _record(folder: JobFolder, sweep: Sweep, verdicts: Mapping[str, int], second
     )
 
 
-def _place(result: CheckResult) -> tuple[str, str, str]:
+def _place(result: CheckResult) -> _Place:
     return result.store, result.space, result.content_id
 
 
 def _space_sweeps(
-    judged: JudgedSweep, overtaken: Mapping[tuple[str, str, str], CheckResult], unrecorded: Iterable[CheckResult]
+    judged: JudgedSweep, overtaken: Mapping[_Place, CheckResult], unrecorded: Iterable[CheckResult]
 ) -> list[SpaceSweep]:
     tallies: dict[tuple[str, str], _SpaceTally] = {}
     for part in parquet_rows(judged.data, ["store", "space", *_ALIKE, "size", "checked_at", "seconds"]):
@@ -202,7 +212,7 @@ def _space_sweeps(
     alone = Counter((result.store, result.space) for result in others)
     counts = [tally.found + alone.pop(place, 0) for place, tally in tallies.items()]
     most = fair_share([*counts, *alone.values()], MOST_NAMED)
-    for finding in judged.findings():
+    for finding in judged.findings(overtaken):
         tallies[finding.store, finding.space].name(finding, overtaken.get(_place(finding)), most)
     for result in others:
         tallies.setdefault((result.store, result.space), _SpaceTally()).add_one(result, most)
@@ -272,7 +282,7 @@ class _SpaceTally:
 
     def name(self, finding: CheckResult, instead: CheckResult | None, most: int) -> None:
         """Name a *finding* that is counted already, if it is among the first *most* by id; with *instead*, which stands
-        in its place, count that."""
+        in the place of this result, count that."""
         if instead is not None:
             self._counts.replace(finding, instead)
             self._ended = max(self._ended, instead.checked_at)
