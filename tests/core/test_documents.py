@@ -19,6 +19,7 @@ from millstream.core.documents import (
     _lock_of,
     copy_documents,
 )
+from support.lost_replies import lost_reply_to_commit
 from support.server_databases import new_database
 
 Open = Callable[[], Documents]
@@ -92,6 +93,24 @@ def test_a_row_that_another_process_has_changed_is_not_replaced(tmp_path: Path) 
     other.write(b"theirs")
     with pytest.raises(DocumentBusyError):
         one.write(b"late")
+    engine.dispose()
+
+
+def test_a_write_whose_commit_was_not_answered_does_not_end_writing(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    one, other = (DatabaseDocuments(engine).document("batching/x.state") for _ in range(2))
+    for before, after in ((b"1", b"2"), (b"3", b"3")):
+        with lost_reply_to_commit(engine), pytest.raises(sa.exc.OperationalError, match="was lost"):
+            one.write(before)
+        one.write(after)
+        assert other.read() == after
+    with lost_reply_to_commit(engine), pytest.raises(sa.exc.OperationalError):
+        one.write(b"4")
+    assert other.read() == b"4"
+    other.write(b"theirs")
+    with pytest.raises(DocumentBusyError):
+        one.write(b"5")
+    assert other.read() == b"theirs"
     engine.dispose()
 
 

@@ -130,6 +130,7 @@ class DatabaseDocument:
 
     def __init__(self, engine: sa.Engine, name: str) -> None:
         self._engine, self._name, self._version = engine, name, 0
+        self._sent: bytes | None = None  # by a write of which it is not known whether it was committed
 
     def __str__(self) -> str:
         return f"{self._name} in the node's database"
@@ -138,23 +139,31 @@ class DatabaseDocument:
         query = sa.select(_documents.c.version, _documents.c.data).where(_documents.c.name == self._name)
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
-        self._version = 0 if row is None else row.version
+        self._version, self._sent = 0 if row is None else row.version, None
         return None if row is None else bytes(row.data)
 
     def write(self, data: bytes) -> None:
-        new = {"name": self._name, "version": self._version + 1, "data": data}
+        mine = _documents.c.name == self._name
         with writing(self._engine) as connection:
-            query = sa.select(_documents.c.version).where(_documents.c.name == self._name).with_for_update()
-            found = connection.scalar(query) or 0
+            found = connection.scalar(sa.select(_documents.c.version).where(mine).with_for_update()) or 0
+            if found == self._version + 1 and self._is_sent(connection):
+                self._version = found  # that write was committed, and only the reply was lost
             if found != self._version:
                 raise DocumentBusyError(
                     f"another process has changed {self}: stop one of the two processes, and start the other again"
                 )
+            new = {"name": self._name, "version": found + 1, "data": data}
             if found:
-                connection.execute(sa.update(_documents).where(_documents.c.name == self._name).values(new))
+                connection.execute(sa.update(_documents).where(mine).values(new))
             else:
                 connection.execute(sa.insert(_documents).values(new))
-        self._version += 1
+            self._sent = data
+        self._version, self._sent = found + 1, None
+
+    def _is_sent(self, connection: sa.Connection) -> bool:
+        """Whether the row has what the write sent of which it is not known whether it was committed."""
+        query = sa.select(_documents.c.data).where(_documents.c.name == self._name)
+        return self._sent is not None and bytes(connection.execute(query).scalar_one()) == self._sent
 
     def create(self, data: bytes) -> None:
         with writing(self._engine) as connection:

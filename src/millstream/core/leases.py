@@ -72,13 +72,16 @@ class Leases:
             return row is not None and (row.until > now or not allowed(now, row))
 
         fresh = {column.name: 0 for column in table.columns} | {self._key.name: name, "holder": ""}
+        change = dict[str, Any]()  # what this call wrote: it was committed if only the reply was lost
 
         def transaction(connection: sa.Connection, now: int) -> Lease | None:
             connection.execute(insert_new(connection, table), fresh)
             row = connection.execute(sa.select(table).where(named).with_for_update()).one()
-            if row.until > now or not allowed(now, row):
+            if row.until > now:
+                return Lease(name, row.epoch) if change and change.items() <= row._asdict().items() else None
+            if not allowed(now, row):
                 return None
-            change = {"holder": self._holder, "epoch": row.epoch + 1, "until": now + self._duration}
+            change.update(holder=self._holder, epoch=row.epoch + 1, until=now + self._duration)
             connection.execute(sa.update(table).where(named).values({**change, **_at(now, values)}))
             return Lease(name, row.epoch + 1)
 

@@ -255,7 +255,8 @@ class SqlDatabase:
     def write(self, transaction: Callable[[sa.Connection, int], Result]) -> Result:
         """Run *transaction* (connection, present time in microseconds) and commit it, durably.
 
-        It is run again after a deadlock or a lost connection, so it must do all its work through the connection.
+        It is run again after a deadlock or a lost connection, so it must do all its work through the connection. It may
+        then have been committed before, if only the reply to the commit was lost.
         Raises :attr:`busy_error` when the database stays away.
         """
 

@@ -115,6 +115,10 @@ class WorkQueue(Protocol):
 
     What ``put``, ``ack``, ``nack`` and ``dead_letter`` confirm has survived a crash. A lease that runs out makes its
     task ready again. Attempts are counted and survive restarts.
+
+    A call is repeated if the connection to the queue's database is lost. If that happened after the commit, ``put``
+    adds its tasks a second time, and ``ack``, ``nack`` and ``dead_letter`` raise :class:`LeaseLostError` although they
+    were done.
     """
 
     @property
