@@ -18,9 +18,12 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.database_server import open_server
+from millstream.core.retry import NO_RETRY
+from millstream.core.sql import SqlBusyError, waiting_with
 from millstream.queue import QueueInputError, WorkQueue
 from millstream.queue.rabbitmq import RabbitWorkQueue
 from millstream.queue.rabbitmq.connections import parse_url
+from millstream.queue.task_rows import TaskRows
 from millstream.testing import services
 from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
@@ -142,6 +145,23 @@ def test_notices_that_lead_to_tasks_suffice_for_a_second(rabbitmq: str, engine: 
         clock.advance(31)
         queue.put([b"3"])
         assert {lease.body for lease in queue.lease(10, visibility=30)} == {b"1", b"2", b"3"}
+
+
+def test_tasks_whose_claim_failed_are_leased_by_the_next_call(rabbitmq: str, engine: sa.Engine) -> None:
+    clock, name, claims = SystemClock(), new_name(), itertools.count()
+
+    def fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE queue_tasks") and next(claims) in (0, 2):
+            raise sa.exc.OperationalError(statement, None, ConnectionError("the connection was lost"))
+
+    with RabbitWorkQueue(rabbitmq, engine, name, clock) as queue, waiting_with(NO_RETRY):
+        ids = queue.put([b"taken", b"1", b"2"])
+        assert len(TaskRows(engine, name, clock).claim(ids[:1], 30_000_000)) == 1
+        sa.event.listen(engine, "before_cursor_execute", fail)
+        with pytest.raises(SqlBusyError):
+            queue.lease(2, visibility=30)
+        for body in (b"1", b"2"):  # what is leased already is returned although the next claim fails
+            assert [lease.body for lease in queue.lease(2, visibility=30)] == [body]
 
 
 def test_two_workers_share_what_was_put(rabbitmq: str, engine: sa.Engine) -> None:

@@ -167,7 +167,13 @@ class DatabaseWorkQueue(ClosesOnExit):
             ids = self._next_ids(count - len(leases))
             if not ids:
                 break
-            claimed = self._rows.claim(ids, visibility)
+            try:
+                claimed = self._rows.claim(ids, visibility)
+            except Exception:
+                self._received[0][1].extendleft(reversed(ids))  # for the next call: no other notice of them comes
+                if not leases:
+                    raise
+                break
             if len(claimed) < len(ids):
                 early = self._rows.seconds_until_due(ids)
                 self._notices.send(list(early), {task_id: wait / MICROSECONDS for task_id, wait in early.items()})
