@@ -108,6 +108,21 @@ def test_rejects_travel_with_the_next_batch_of_their_log(parts: Any) -> None:
     assert parts.journal.totals().waiting_rejects == 0
 
 
+def test_rejects_are_not_anchored_again_after_the_database_was_lost(make_parts: Any) -> None:
+    before = make_parts()
+    add(before, list(make_batches(3)), make_rejects([900, 901]))
+    before.writer.cut(force=True)
+    before.engine.dispose()
+    (before.folder / "node.db").unlink()
+
+    parts = make_parts(ledger=before.ledger)
+    add(parts, [*make_batches(3), make_batch([50])], make_rejects([900, 901, 902]))
+    parts.writer.cut(force=True)
+    assert parts.index.totals().rejects == 3
+    assert parts.index.rejected("weather", [902, 1, 900]) == [900, 902]
+    assert parts.journal.totals().waiting_rejects == 0
+
+
 def test_logs_and_configurations_do_not_share_a_manifest(parts: Any) -> None:
     add(parts, [make_batch([1])])
     add(parts, [make_batch([1])], log="flights")

@@ -211,6 +211,15 @@ class AnchorIndex:
                 return number, reasons.split("\n")[at]
         return None
 
+    def rejected(self, log: str, message_ids: Sequence[int]) -> Sequence[int]:
+        """Those of *message_ids* that the rejects of an anchor of *log* have, in order."""
+        wanted, found = np.unique(np.array(message_ids, "<u8")), set[int]()
+        query = sa.select(_anchors.c.reject_ids).where(_anchors.c.log == log, _anchors.c.rejects > 0)
+        with self._engine.connect() as connection:
+            for ids in connection.scalars(query):
+                found.update(np.intersect1d(np.frombuffer(ids, "<u8"), wanted, assume_unique=True).tolist())
+        return sorted(found)
+
     def leaves(self, number: int) -> Sequence[bytes]:
         """The leaf hashes of all batches of an anchor, in order."""
         row = self._row(sa.select(_anchors.c.leaves).where(_anchors.c.number == number))
@@ -240,6 +249,10 @@ class AnchorIndex:
         anchors = self._rows(sa.select(count(column.number), count(column.reason), *sums))[0]
         refused = self._rows(sa.select(count(_batches.c.reason)))[0][0]
         return IndexTotals(anchors[0], anchors[1], anchors[2], refused, anchors[3], anchors[4])
+
+    def anchor_count(self) -> int:
+        """How many anchors were observed."""
+        return int(self._rows(sa.select(sa.func.count()).select_from(_anchors))[0][0])
 
     def messages_by_log(self) -> Mapping[str, tuple[int, int]]:
         """The messages in valid batches, and the rejected ones, of each log that has anchors."""

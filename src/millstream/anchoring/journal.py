@@ -125,6 +125,12 @@ class BatchJournal:
         """Up to *limit* rejects (message id, reason), by id, of those of *stream* that wait, added by *last_seq*."""
         return self._rejects(_waiting_rejects(stream, last_seq), limit)
 
+    def drop_rejects(self, log: str, numbers: Sequence[int]) -> None:
+        """Remove those of the rejects *numbers* (message ids) of *log* that wait: they are anchored already."""
+        mine = sa.and_(t.rejects.c.log == log, among(t.rejects.c.id, numbers), t.rejects.c.cut.is_(None))
+        with writing(self._engine) as connection:
+            connection.execute(sa.delete(t.rejects).where(mine))
+
     def cut_rejects(self, cut: JournalCut) -> Sequence[tuple[int, str]]:
         """The rejects (message id, reason) of *cut*, by id."""
         return self._rejects(t.rejects.c.cut == cut.cut)
@@ -181,6 +187,10 @@ class BatchJournal:
             for _, members in packed_members(connection, t.members.c.cut == cut.cut):
                 names |= dict.fromkeys(members.names)
         return list(names)
+
+    def cut_count(self) -> int:
+        """How many cuts were written down: fewer than there are anchors if the database was lost or restored."""
+        return int(self._rows(sa.select(sa.func.count()).select_from(t.cuts))[0][0])
 
     def open_cuts(self) -> Sequence[JournalCut]:
         """The cuts that are not observed yet, oldest first."""

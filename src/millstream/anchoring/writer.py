@@ -134,7 +134,7 @@ class BatchWriter:
             batches = packed.batches
             if self.journal.candidates(stream, 1) or self.index.check_duplicates(log, batches.members):
                 return None
-            rejects, limit = self.journal.waiting_rejects(stream, _ANY, self._limits.rejects), self._limits.file_bytes
+            rejects, limit = self._waiting_rejects(stream, _ANY), self._limits.file_bytes
             manifest = build_manifest_over_files(stream, packed.files, batches.leaf_hashes, rejects, limit)
             plan = self._plan_under(manifest, stream, _ANY, rejects)
             cut = self.journal.prepare_packed(plan, packed)
@@ -196,11 +196,23 @@ class BatchWriter:
 
     def _plan_of(self, stream: BatchStream, taken: Sequence[CutCandidate]) -> CutPlan:
         last = taken[-1].seq
-        rejects = self.journal.waiting_rejects(stream, last, self._limits.rejects)
+        rejects = self._waiting_rejects(stream, last)
         manifest = build_manifest(stream, self.journal.waiting_parts(stream, last), rejects, self._limits.file_bytes)
         if manifest.count != len(taken):
             raise JournalBusyError
         return self._plan_under(manifest, stream, last, rejects)
+
+    def _waiting_rejects(self, stream: BatchStream, last_seq: int) -> Sequence[tuple[int, str]]:
+        """The rejects of the next cut. Those that an anchor has are dropped: a journal whose database was lost, or
+        restored from a backup, takes them again."""
+        while True:
+            rejects = self.journal.waiting_rejects(stream, last_seq, self._limits.rejects)
+            if not rejects or self.journal.cut_count() >= self.index.anchor_count():
+                return rejects
+            anchored = self.index.rejected(stream.log, [number for number, _ in rejects])
+            if not anchored:
+                return rejects
+            self.journal.drop_rejects(stream.log, anchored)
 
     def _plan_under(
         self, manifest: CutManifest, stream: BatchStream, last_seq: int, rejects: Sequence[tuple[int, str]]
