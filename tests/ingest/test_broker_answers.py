@@ -14,7 +14,7 @@ pytest.importorskip("paho.mqtt", reason="needs the extra mqtt")
 from millstream.core.clock import SystemClock
 from millstream.ingest import BrokerRefusedError, BrokerUnavailableError, parse_broker
 from millstream.ingest.connection import MqttConnection
-from millstream.ingest.options import SubscribeOptions
+from millstream.ingest.options import Protocol, SubscribeOptions
 
 CONNECT, SUBSCRIBE, UNSUBSCRIBE = 1, 8, 10
 
@@ -83,9 +83,9 @@ def broker() -> Iterator[Callable[..., MqttConnection]]:
     """Makes a broker of a script, and a connection to it."""
     brokers: list[ScriptedBroker] = []
 
-    def connection(*script: Mapping[int, Answer]) -> MqttConnection:
+    def connection(*script: Mapping[int, Answer], protocol: Protocol = "5") -> MqttConnection:
         brokers.append(ScriptedBroker(list(script)))
-        options = SubscribeOptions(topics=("a/#",), qos=2, timeout=10.0)
+        options = SubscribeOptions(topics=("a/#",), qos=2, timeout=10.0, protocol=protocol)
         return MqttConnection(parse_broker(brokers[-1].url), "client", options, SystemClock())
 
     yield connection
@@ -133,3 +133,13 @@ def test_a_subscription_has_ended_once_the_broker_says_so(broker: Callable[..., 
         connection.subscribe(wanted, known)
     connection.open()
     connection.subscribe(wanted, known)
+
+
+def test_mqtt_3_says_that_a_subscription_has_ended_without_a_code(broker: Callable[..., MqttConnection]) -> None:
+    answers: Mapping[int, Answer] = {
+        CONNECT: lambda _: packet(0x20, b"\x01\x00"),
+        UNSUBSCRIBE: lambda identifier: packet(0xB0, identifier),
+    }
+    connection = broker(answers, protocol="3.1.1")
+    assert connection.open()
+    connection.subscribe({"a/#": 2}, {"a/#": 2, "b/#": 2})

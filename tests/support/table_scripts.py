@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from millstream.anchoring.cas import MemoryCas
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.journal_reader import BatchFilter, JournalReader
+from millstream.anchoring.states import FeedPosition
 from millstream.anchoring.transparency.tree_tables import (
     DatabaseTiles,
     SignedCheckpoint,
@@ -285,6 +286,9 @@ def journal(engine: sa.Engine) -> Iterator[Any]:
     stream = journal.streams()[0]
     yield journal.candidates(stream, 5), list(journal.message_ids(stream, 5)), list(journal.waiting_parts(stream, 9))
     yield journal.batch_of("weather", 5), journal.reject_reason("weather", 101), list(reader.names())
+    for last_id in (9, 4):
+        journal.add("weather", CONFIG, [], [], fed=FeedPosition("weather.batches", last_id))
+        yield journal.fed("weather.batches"), journal.fed("Weather.batches")
     sources = ["pump ", "pump", "pump\t", "Pump", "pümp", "pump  "]
     journal.add("pumps", CONFIG, [make_batch([number], source) for number, source in enumerate(sources, start=1)], [])
     yield list(journal.waiting_parts(journal.stream("pumps", CONFIG), 99))
