@@ -6,10 +6,13 @@ import io
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from mill_looping import TO_2, TO_3, Producer, fill, numbered, one_policy, stale
 
 from millstream.core.clock import VirtualClock
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import ItemDifference, differences
 from millstream.mill.duplication.duplicator import DuplicationProcessor
@@ -30,6 +33,7 @@ from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.tasks import BitReport, Duplicate, Repair
 from millstream.mill.tombstones import NotDeletedError, record_deletions
 from millstream.stores import LocalStore, MemoryStore
+from millstream.stores.audit import AuditAction, AuditedStore, AuditEvent, AuditOutbox
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import FaultyStore, UnavailableStore
 
@@ -201,6 +205,39 @@ def test_p8_a_repair_does_not_undo_what_somebody_wrote_meanwhile(new_world: Any,
     assert result.repaired == 0
     assert "changed during its repair" in result.refused[0].reason
     assert world.read(ItemRef("2", "s", "a")) == b"new bytes of a user"
+
+
+@pytest.mark.parametrize("is_audited", [False, True])
+@pytest.mark.parametrize("damage", [flip_bit, remove])
+def test_p8_a_repair_does_not_undo_what_somebody_wrote_just_before_it_writes(
+    new_world: Any, tmp_path: Path, damage: Any, is_audited: bool
+) -> None:
+    world = new_world({name: LocalStore(tmp_path / name) for name in "12"})
+    outbox, log = AuditOutbox(world.engine, world.clock), AuditLog(world.engine)
+    for store in "12":
+        world.put(ItemRef(store, "s", "a"), b"the old bytes")
+    damage(world.stores["1"].path_of("s", "a"))
+    if is_audited:
+        world.stores["1"] = AuditedStore(world.stores["1"], outbox, "1")
+        event = AuditEvent(AuditAction.ADD_CONTENT, "ann", 1, "me", "1", "file", "s", "a")
+        log.append([msgspec.structs.replace(event, number=1, sha256=world.manifest.get("1", "s", "a").sha256, size=13)])
+    source = world.stores["1"]
+
+    class Late(FaultyStore):
+        reads = 0
+
+        def after(self, call: Any) -> None:
+            """The user puts a new version once the good copy is read to be written, after it was read for the vote."""
+            self.reads += call.method == "open"
+            if call.method == "open" and self.reads == 2:
+                source.put("s", "a", io.BytesIO(b"new bytes of a user"))
+
+    world.stores["2"] = Late(world.stores["2"])
+    lookup = AuditLookup(log, outbox, {"1"} if is_audited else set())
+    repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), audit_lookup=lookup)
+    result = repairer.repair("s", "a", restore_source=True)
+    assert (result.repaired, "changed during its repair" in result.refused[0].reason) == (0, True)
+    assert world.read(ItemRef("1", "s", "a")) == b"new bytes of a user"
 
 
 def test_two_repairs_of_one_item_at_once_are_no_matter_for_people(new_world: Any, tmp_path: Path) -> None:

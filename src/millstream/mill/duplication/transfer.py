@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 from millstream.core.errors import NotFoundError
@@ -12,6 +13,7 @@ from millstream.core.shown_commands import check_command
 from millstream.mill.configured_stores import QUARANTINE, ConfiguredStores
 from millstream.mill.errors import DuplicationError
 from millstream.mill.item_ref import ItemRef
+from millstream.stores.audit import AuditedStore
 from millstream.stores.protocol import ChecksumMismatchError, ItemInfo, StoreError
 
 READ_ATTEMPTS = 3
@@ -58,18 +60,21 @@ def transfer(
     *,
     mimetype: str,
     properties: Mapping[str, str],
+    require: Callable[[], object] | None = None,
 ) -> ItemInfo:
     """Copy the bytes at *source* to *destination* and return what was stored, proven to hash to *sha256*.
 
     Bytes are hashed while they are read, and the destination is told what must arrive, so that it keeps nothing else.
     What it then confirms is compared again (read back, where it confirms nothing); a wrong object that was left all
-    the same is moved to its quarantine. Raises :class:`DuplicationError` when the source was wrong
-    :data:`READ_ATTEMPTS` times or the destination :data:`WRITE_ATTEMPTS` times.
+    the same is moved to its quarantine. *require* is called before the destination is written, and raises where it must
+    not be; at an audited store no other change comes in between. Raises :class:`DuplicationError` when the source was
+    wrong :data:`READ_ATTEMPTS` times or the destination :data:`WRITE_ATTEMPTS` times.
     """
     reads = writes = 0
+    described: dict[str, Any] = {"mimetype": mimetype, "properties": properties, "sha256": sha256}
     while reads < READ_ATTEMPTS and writes < WRITE_ATTEMPTS:
         try:
-            stored, read = _copy_once(providers, source, destination, sha256, mimetype=mimetype, properties=properties)
+            stored, read = _copy_once(providers, source, destination, described, require)
         except OSError:
             reads += 1
             continue
@@ -77,6 +82,7 @@ def transfer(
             if read == sha256 == _confirmed(providers, destination, stored):
                 return stored
             set_aside(providers, destination, f"arrived wrong from store {source.store}")
+            require = None  # what is there now is ours
         reads, writes = (reads + 1, writes) if read != sha256 else (reads, writes + 1)
     if reads >= READ_ATTEMPTS:
         raise DuplicationError(
@@ -128,22 +134,25 @@ def _quarantine_id(place: ItemRef, now: int) -> str:
 
 
 def _copy_once(
-    providers: ConfiguredStores, source: ItemRef, destination: ItemRef, sha256: str, **described: Any
+    providers: ConfiguredStores,
+    source: ItemRef,
+    destination: ItemRef,
+    described: Mapping[str, Any],
+    require: Callable[[], object] | None,
 ) -> tuple[ItemInfo | None, str]:
     """The item that the destination stored (None if it refused the bytes), and the checksum of the bytes that were
     read."""
 
     def copy() -> tuple[ItemInfo | None, str]:
         with providers[source.store].open(source.space, source.content_id) as file:
-            reader = HashingReader(file)
+            reader, store = HashingReader(file), providers[destination.store]
+            put = partial(store.put, destination.space, destination.content_id, cast(BinaryIO, reader))
+            if require is not None and isinstance(store, AuditedStore):
+                put = partial(put, require=require)
+            elif require is not None:
+                require()
             try:
-                stored = providers[destination.store].put(
-                    destination.space,
-                    destination.content_id,
-                    cast(BinaryIO, reader),
-                    sha256=sha256,
-                    **described,
-                )
+                stored = put(**described)
             except ChecksumMismatchError:
                 return None, reader.sha256
             return stored, reader.sha256

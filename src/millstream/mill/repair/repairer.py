@@ -30,6 +30,7 @@ from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, Sto
 Sources = Callable[[str], Collection[str]]
 """The stores that are sources of a space, and not destinations of it."""
 
+_ANSWERS = frozenset(SourceAnswer)
 _UNKNOWN_ITEM = "the manifest has no copy of the item, or only deleted ones: check SPACE and CONTENT_ID"
 """Why an item that is not known is not repaired."""
 
@@ -163,7 +164,8 @@ class Repairer:
         return self._recorded(wanted, partial(self._write_anew, place, row.sha256, wanted))
 
     def _write_anew(self, place: ItemRef, sha256: str, wanted: RepairEvent) -> RepairEvent:
-        self._write(place, place, sha256)
+        recorded = self._recorded_sums(place)
+        self._write(place, place, sha256, partial(self._require_recorded, place, recorded))
         self._manifest.writer.apply([_check_result(wanted)])
         return wanted
 
@@ -248,8 +250,9 @@ class Repairer:
         assert plan.good is not None and plan.sha256 is not None
         try:
             kept = self._keep(bad, wanted.reason) if action.quarantine else None
-            self._require_same(seen, bad, kept)
-            self._write(ItemRef(plan.good, bad.space, bad.content_id), bad, plan.sha256)
+            require = partial(self._require_same, seen, bad, kept)
+            require()
+            self._write(ItemRef(plan.good, bad.space, bad.content_id), bad, plan.sha256, require)
         except MillstreamError as error:
             if error.transient:
                 raise
@@ -262,22 +265,26 @@ class Repairer:
 
     def _require_same(self, seen: CopyReading, bad: ItemRef, kept: ItemRef | None) -> None:
         """Raise :class:`RepairError` if the copy was changed since it was examined: it is not rot."""
-        sources = (bad.store,) if seen.source else ()
-        recorded = self._records.sums(bad.space, bad.content_id, sources).get(bad.store)
+        self._require_recorded(bad, seen.recorded, is_source=seen.source)
         now = seen.vote
         # a writer of the copy would have written its description, too
         if kept is not None and seen.provider != SourceAnswer.DAMAGED_RECORD:
             info = self._providers.find(kept)
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
         was_written = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
-        if kept is None and seen.own_record:  # another writer's object would not have the checksum that we keep
-            info = self._providers.find(bad)
-            was_written = info is None or info.checksum() != seen.provider
-        if recorded != seen.recorded or now != seen.vote or was_written:
-            raise RepairError(
-                f"{bad} changed during its repair and was not overwritten: check the item again (`millstream mill "
-                "check`)"
-            )
+        if seen.provider not in _ANSWERS and (kept is not None or seen.own_record):
+            info = self._providers.find(bad)  # another writer's object would not have the same checksum beside it
+            was_written = kept is None if info is None else info.checksum() != seen.provider
+        if now != seen.vote or was_written:
+            raise _changed(bad)
+
+    def _require_recorded(self, place: ItemRef, recorded: frozenset[str] | None, *, is_source: bool = False) -> None:
+        """Raise :class:`RepairError` if our records of the copy at *place* have changed."""
+        if self._recorded_sums(place, is_source=is_source) != recorded:
+            raise _changed(place)
+
+    def _recorded_sums(self, place: ItemRef, *, is_source: bool = False) -> frozenset[str] | None:
+        return self._records.sums(place.space, place.content_id, (place.store,) if is_source else ()).get(place.store)
 
     def _keep(self, bad: ItemRef, reason: str) -> ItemRef | None:
         """Keep the bad bytes, as far as they can be read."""
@@ -291,10 +298,11 @@ class Repairer:
                 f"{bad} was not overwritten, because its corrupt content could not be moved to quarantine: {error}"
             ) from error
 
-    def _write(self, good: ItemRef, bad: ItemRef, sha256: str) -> None:
+    def _write(self, good: ItemRef, bad: ItemRef, sha256: str, require: Callable[[], object]) -> None:
+        """Copy *good* to *bad*, unless *require*, which is called last before that, raises."""
         mimetype, properties = self._describe(good)
         self._providers.make_space(bad.store, bad.space)
-        transfer(self._providers, good, bad, sha256, mimetype=mimetype, properties=properties)
+        transfer(self._providers, good, bad, sha256, mimetype=mimetype, properties=properties, require=require)
         read = self._providers.hash(bad)
         if read.sha256 != sha256:
             raise RepairError(
@@ -332,6 +340,12 @@ class RepairProcessor:
             for event in result.refused
         )
         return TaskResult(f"{result.plan.decision.value}: {result.repaired} copies repaired", tasks=errors)
+
+
+def _changed(place: ItemRef) -> RepairError:
+    return RepairError(
+        f"{place} changed during its repair and was not overwritten: check the item again (`millstream mill check`)"
+    )
 
 
 def _refusal(reason: str) -> RepairPlan:

@@ -87,10 +87,15 @@ class AuditedStore(StoreWrapper):
         properties: Mapping[str, str] | None = None,
         sha256: str | None = None,
         create_only: bool = False,
+        require: Callable[[], object] | None = None,
     ) -> ItemInfo:
+        """As :meth:`Store.put`. *require* is called once all earlier changes of the item have ended and no other can
+        begin; what it raises prevents the change."""
         check_mimetype(mimetype)
         said = {"mimetype": mimetype, "properties": check_properties(properties)}
         with self._changing(AuditAction.ADD_CONTENT, space, content_id, **said) as (plain, seen):
+            if require is not None:
+                require()
             before = self._look_before(space, content_id)
             event = msgspec.structs.replace(plain, sha256=(sha256 or _known_sum(source) or "").lower() or None)
 
