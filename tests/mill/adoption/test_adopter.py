@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ import sqlalchemy as sa
 from adopted_folder import SPACE, SourceFolder
 
 from millstream.mill.adoption import adopter
+from millstream.mill.adoption.adopted_store import AdoptedStore
 from millstream.mill.adoption.adopter import GROUP, READ_PERIOD, Adopter, NotAdoptedError, ReadExtent
 from millstream.mill.adoption.adoption_run import NOT_READ, AdoptionRun
+from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems
+from millstream.mill.adoption.item_reader import ReadResult
 from millstream.mill.adoption.unknown_copies import record_source
 from millstream.mill.manifest import ManifestEvent
 from millstream.stores import Entry, ItemNotFoundError, StoreUnavailableError
@@ -27,6 +30,41 @@ DAY = 24 * 3600
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+class AbsentMindedReader:
+    """Stands for machines on which the source is not mounted: it finds nothing."""
+
+    def read(self, space: str, due: Iterator[DueItems]) -> Iterator[ReadItems]:
+        for some in due:
+            yield ReadItems(NewFiles(), (), [(job, ReadResult()) for job in some.all_jobs()])
+
+
+def test_p8_what_a_reader_does_not_find_has_not_vanished_if_it_is_there(folder: SourceFolder) -> None:
+    folder.write("gone")
+    folder.write("there")
+    folder.adopt()
+    for name in ("gone", "there", "new"):
+        folder.write(name, b"another version")
+
+    class LateReader(AbsentMindedReader):
+        def read(self, space: str, due: Iterator[DueItems]) -> Iterator[ReadItems]:
+            for read in super().read(space, due):
+                (folder.root / "gone").unlink(missing_ok=True)
+                yield read
+
+    found = Adopter(folder.target, reader=LateReader()).adopt(SPACE)
+    assert (found.vanished, folder.item("there").vanished_at) == (1, None)
+    assert folder.findings() == [("new", "changes while it is read"), ("there", "changes while it is read")]
+    assert folder.adopt().findings == 0
+
+
+def test_a_source_of_which_nothing_is_adopted_and_that_is_not_there_has_no_empty_listing(folder: SourceFolder) -> None:
+    adopted = AdoptedStore(folder.store, "here", folder.catalog)
+    assert adopted.entries(SPACE) == adopted.entries("other") == []
+    folder.root.rmdir()
+    with pytest.raises(StoreUnavailableError):
+        adopted.entries(SPACE)
 
 
 def test_what_is_new_is_read_once_and_recorded_with_its_checksum(folder: SourceFolder) -> None:

@@ -25,7 +25,14 @@ from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems, Re
 from millstream.mill.adoption.evidence import evidence_of, list_origin, mimetype_of, mismatch, other_sums, type_of_name
 from millstream.mill.adoption.item_reader import ReadResult
 from millstream.mill.adoption.rename_pairs import pair_renames
-from millstream.mill.adoption.sources import LISTED_COLUMNS, SourceEntry, SourceItem, listed_columns, problem_of_kind
+from millstream.mill.adoption.sources import (
+    LISTED_COLUMNS,
+    SourceEntry,
+    SourceItem,
+    item_of,
+    listed_columns,
+    problem_of_kind,
+)
 from millstream.mill.column_join import ItemColumns, join_columns
 from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
 from millstream.mill.manifest_table import AddedItems
@@ -42,6 +49,11 @@ _GROUP = 1000
 NOT_READ = "not-read:"
 """The prefix of the checksum of an item that a plan has not read; the mark of its version follows."""
 
+
+_NOT_FOUND = (
+    "it was not found when it was read, but it is there: another program replaced it, or the source is not mounted on "
+    "every machine that reads it; the next run tries it again"
+)
 
 MOST_NAMED = 1000
 """Items that a summary names; all of them are counted."""
@@ -258,6 +270,8 @@ class AdoptionRun:
     def _settle_unread(self, job: ReadJob, result: ReadResult) -> None:
         if result.problem is not None:
             self._find(job.content_id, *result.problem)
+        elif item_of(self._source, self._space, job.content_id) is not None:
+            self._find(job.content_id, FindingKind.UNSTABLE, _NOT_FOUND)
         elif job.row is not None:
             self._absent.append(job.row)
 
