@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from millstream.stores.names import order_key
-from millstream.stores.protocol import Entry
+from millstream.stores.protocol import Entry, StoreError, StoreUnavailableError
 from millstream.stores.s3.client import S3Calls
 from millstream.stores.s3.limits import MAX_KEY_BYTES
 from millstream.stores.s3.objects import microseconds
@@ -26,34 +26,74 @@ def list_entries(calls: S3Calls, marker: str, prefix: str, after: str, limit: in
 def list_objects(calls: S3Calls, marker: str, prefix: str, after: bytes, page: int) -> Iterator[Mapping[str, Any]]:
     """S3's lines of the keys that begin with *marker* and *prefix* and come after *marker* and *after*.
 
-    A request asks for *page* keys; the key *marker* itself is not listed.
+    A request asks for *page* keys; the key *marker* itself is not listed. Raises :class:`StoreError` where the server
+    lists keys in another order than that of their bytes, as directory buckets do.
     """
     low = marker.encode("utf-8") + after
+    arguments: dict[str, Any] = {"Prefix": marker + prefix, "MaxKeys": page}
+    start, before = _after(low), b""
     while True:
-        start = low[:MAX_KEY_BYTES].decode("utf-8", "ignore")
-        answer = calls("list_objects_v2", Prefix=marker + prefix, StartAfter=start, MaxKeys=page)
-        lines = answer.get("Contents", ())
-        yield from (line for line in lines if line["Key"].encode("utf-8") > low)
-        if not answer.get("IsTruncated") or not lines:
+        answer = calls("list_objects_v2", **arguments, **start)
+        is_new = False
+        for line in answer.get("Contents", ()):
+            key = line["Key"].encode("utf-8")
+            if key <= before:
+                raise _out_of_order(calls, key, before)
+            before = key
+            if key > low:
+                low, is_new = key, True
+                yield line
+        if not answer.get("IsTruncated"):
             return
-        low = lines[-1]["Key"].encode("utf-8")
+        if is_new:
+            start, before = _after(low), b""
+        else:  # a page without keys, or with keys that were not asked for
+            start = {"ContinuationToken": _next_page(calls, answer, start)}
+
+
+def _after(key: bytes) -> dict[str, str]:
+    return {"StartAfter": key[:MAX_KEY_BYTES].decode("utf-8", "ignore")}
 
 
 def list_prefixes(calls: S3Calls, prefix: str) -> Iterator[str]:
     """The common prefixes of the keys below *prefix*, up to the next "/"."""
-    arguments: dict[str, Any] = {"Prefix": prefix, "Delimiter": "/"}
-    while True:
-        page = calls("list_objects_v2", **arguments)
+    for page in _pages(calls, Prefix=prefix, Delimiter="/"):
         yield from (line["Prefix"] for line in page.get("CommonPrefixes", ()))
-        if not page.get("IsTruncated"):
-            return
-        arguments["ContinuationToken"] = page["NextContinuationToken"]
 
 
 def first_keys(calls: S3Calls, prefix: str, count: int) -> list[str]:
     """The first *count* keys that begin with *prefix*."""
-    page = calls("list_objects_v2", Prefix=prefix, MaxKeys=count)
-    return [line["Key"] for line in page.get("Contents", ())]
+    pages = _pages(calls, Prefix=prefix, MaxKeys=count)
+    return list(itertools.islice((line["Key"] for page in pages for line in page.get("Contents", ())), count))
+
+
+def _pages(calls: S3Calls, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+    """The pages of one listing; some may have no keys although others follow."""
+    token: dict[str, str] = {}
+    while True:
+        page = calls("list_objects_v2", **arguments, **token)
+        yield page
+        if not page.get("IsTruncated"):
+            return
+        token = {"ContinuationToken": _next_page(calls, page, token)}
+
+
+def _next_page(calls: S3Calls, page: Mapping[str, Any], asked: Mapping[str, str]) -> str:
+    """The token of the page after *page*, which was asked for with *asked*."""
+    token: str | None = page.get("NextContinuationToken")
+    if not token or token == asked.get("ContinuationToken"):
+        raise StoreUnavailableError(
+            f"a listing of {calls.address} is incomplete: the server says that more keys follow, but not how to get "
+            "them (no new NextContinuationToken); list again, or report it to the provider of the server"
+        )
+    return token
+
+
+def _out_of_order(calls: S3Calls, key: bytes, before: bytes) -> StoreError:
+    return StoreError(
+        f"{calls.address} lists the key {key.decode()!r} after {before.decode()!r}: Millstream needs a server that "
+        "lists keys in the order of their UTF-8 bytes, so use a general purpose bucket in place of a directory bucket"
+    )
 
 
 def _entry(line: Mapping[str, Any], marker: str) -> Entry:
