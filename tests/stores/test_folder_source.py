@@ -377,6 +377,21 @@ def test_long_runs_of_empty_folders_and_interleaved_listings(tmp_path: Path) -> 
     assert pairs[-1][0].content_id == "9/file"
 
 
+def test_a_file_is_listed_that_was_added_by_a_program_that_set_the_time_of_the_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.stores.folder.listing._SETTLED", 0)
+    store = FolderStore(tmp_path, space=S)
+    listed = []
+    for name in ("a", "b"):
+        write(tmp_path, name.encode())
+        before = tmp_path.stat().st_ctime_ns
+        while tmp_path.stat().st_ctime_ns == before:
+            os.utime(tmp_path, (1, 1))
+        listed.append([entry.content_id for entry in store.entries(S)])
+    assert listed == [["a"], ["a", "b"]]
+
+
 def test_listing_and_reading_leave_no_trace(tmp_path: Path) -> None:
     write(tmp_path, b"folder/file", b"grain")
     (tmp_path / "link").symlink_to("folder")

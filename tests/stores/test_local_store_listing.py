@@ -29,6 +29,13 @@ def ids(store: LocalStore, **options: str) -> list[str]:
     return [entry.content_id for entry in store.entries("space", **options)]  # type: ignore[arg-type]
 
 
+def set_time(folder: Path) -> None:
+    """Set the modification time of *folder* to the same as ever, at a time of change that it has not had."""
+    before = folder.stat().st_ctime_ns
+    while folder.stat().st_ctime_ns == before:
+        os.utime(folder, (1, 1))
+
+
 class TestListing:
     def test_sees_what_was_added_and_removed_between_chunks(self, store: LocalStore) -> None:
         for number in range(10):
@@ -45,13 +52,25 @@ class TestListing:
         folder.mkdir()
         for number in range(100):
             (folder / f"{number:03}").write_bytes(b"")
-        for path in (folder, folder.parent):
-            os.utime(path, (1, 1))
+        monkeypatch.setattr(listing, "_SETTLED", 0)
         scans: list[object] = []
         scandir = os.scandir
         monkeypatch.setattr(os, "scandir", lambda folder: scans.append(folder) or scandir(folder))
         assert len(list(all_entries(store, "space", chunk=7))) == 100
         assert len(scans) == 2
+
+    def test_sees_what_a_program_added_that_set_the_time_of_the_folder_back(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(listing, "_SETTLED", 0)
+        folder = tmp_path / "store" / "space" / "folder"
+        folder.mkdir()
+        listed = []
+        for name in ("a", "b"):  # as two runs of `rsync -a` do, of which the first was incomplete
+            (folder / name).write_bytes(b"")
+            set_time(folder)
+            listed.append(ids(store))
+        assert listed == [["folder/a"], ["folder/a", "folder/b"]]
 
     def test_skips_what_vanishes_while_it_lists(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(5):

@@ -46,7 +46,7 @@ class EntryColumns(NamedTuple):
 class _Folder:
     """The names of one folder with their keys (UTF-8 ids, or beginnings of ids), sorted by key."""
 
-    stamp: tuple[int, int]
+    stamp: tuple[int, int, int]
     read_at: int
     keys: list[bytes]
     names: list[str]
@@ -167,10 +167,10 @@ class OrderedListing:
         handle = open_folder(self._root, path)
         try:
             status = os.fstat(handle)
-            stamp = (status.st_ino, status.st_mtime_ns)
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)  # other programs set the mtime
             with self._lock:
                 known = self._known.get(path)
-            if known is None or known.stamp != stamp or known.read_at - status.st_mtime_ns < _SETTLED:
+            if known is None or known.stamp != stamp or known.read_at - max(stamp[1:]) < _SETTLED:
                 known = _read_folder(handle, path[self._depth :], base, stamp, self._clock.now() * 1000)
                 self._remember(path, known)
             return known
@@ -262,7 +262,7 @@ def _cursors(path: Names, folder: _Folder, base: bytes, low: bytes) -> Iterator[
         yield _Cursor(path, folder, sorted(before))
 
 
-def _read_folder(handle: int, path: Names, base: bytes, stamp: tuple[int, int], read_at: int) -> _Folder:
+def _read_folder(handle: int, path: Names, base: bytes, stamp: tuple[int, int, int], read_at: int) -> _Folder:
     rows = []
     read = decode_flat_name if FLAT_FOLDER in path[:1] else decode_name
     with os.scandir(handle) as entries:

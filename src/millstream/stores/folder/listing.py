@@ -54,7 +54,7 @@ class FolderColumns(NamedTuple):
 class FolderNames(NamedTuple):
     """The entries of one folder in the order of their keys, which are parts of ids; that of a folder ends with "/"."""
 
-    stamp: tuple[int, int]
+    stamp: tuple[int, int, int]
     read_at: int
     keys: list[bytes]
     names: list[bytes]
@@ -154,12 +154,12 @@ class FolderListing:
         handle = open_to_list(opened.get(path))
         try:
             status = os.fstat(handle)
-            stamp = (status.st_ino, status.st_mtime_ns)
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)  # other programs set the mtime
             with self._lock:
                 known = self._known.get(path)
                 if known is not None:
                     self._known.move_to_end(path)
-            if known is None or known.stamp != stamp or known.read_at - status.st_mtime_ns < _SETTLED:
+            if known is None or known.stamp != stamp or known.read_at - max(stamp[1:]) < _SETTLED:
                 read_at = self._clock.now() * 1000
                 known = FolderNames(stamp, read_at, *_read_names(handle, base.decode("utf-8"), self._exclusion))
                 self._remember(path, known)
