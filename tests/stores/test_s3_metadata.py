@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.stores import ChecksumOrigin, StoreError, StoreInputError
+from millstream.stores.s3 import BucketStore, parse_address
 from millstream.stores.s3.metadata import MAX_METADATA_BYTES, SHA256, Metadata, pack, unpack
 from millstream.stores.s3.objects import read_head
 
@@ -61,11 +63,26 @@ def test_more_than_s3_keeps_is_refused_before_it_is_sent() -> None:
 
 
 def test_what_others_wrote_is_read_and_what_was_cut_is_an_error() -> None:
-    assert unpack({"mtime": "1.5", "Sha": "x"}).properties == {"mtime": "1.5", "Sha": "x"}
+    assert unpack({"mtime": "1.5", "sha": "x"}).properties == {"mtime": "1.5", "sha": "x"}
     packed = pack(Metadata({"naïve": "x" * 600}))
     del packed["millstream-properties-1"]
     with pytest.raises(StoreError, match="put the item again from a good copy"):
         unpack(packed)
+
+
+def test_metadata_is_read_whatever_the_case_of_its_names() -> None:
+    kept = Metadata({"creator": "mill", "naïve": "é"}, "ab" * 32, "put")
+    for spelled in (str.upper, str.title, str.lower):
+        assert unpack({spelled(name): value for name, value in pack(kept).items()}) == kept
+
+
+def test_metadata_of_a_source_is_read_whatever_the_case_of_its_names() -> None:
+    class Client:
+        def head_object(self, **_: str) -> dict[str, Any]:
+            return {"ContentLength": 1, "Metadata": {"Mtime": "1.5"}, "ETag": '"x"'}
+
+    source = BucketStore(parse_address("s3://bucket?space=s"), client=Client())  # type: ignore[arg-type]
+    assert source.info("s", "item").properties == {"mtime": "1.5"}
 
 
 @pytest.mark.parametrize(

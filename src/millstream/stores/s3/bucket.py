@@ -23,6 +23,7 @@ from millstream.stores.ranges import check_range
 from millstream.stores.s3.address import S3Address
 from millstream.stores.s3.client import RETRIES, S3Calls
 from millstream.stores.s3.listing import PAGE, list_objects
+from millstream.stores.s3.metadata import lower_names
 from millstream.stores.s3.objects import microseconds, provider_checksums
 from millstream.stores.s3.reading import get_object, open_object
 from millstream.stores.sources import ReadOnlySource
@@ -119,7 +120,7 @@ def _describe(content_id: str, response: Mapping[str, Any]) -> ItemInfo:
         size=int(response["ContentLength"]),
         checksums=provider_checksums(response),
         mimetype=response.get("ContentType") or DEFAULT_MIMETYPE,
-        properties=dict(response.get("Metadata", {})),
+        properties=lower_names(response.get("Metadata", {})),
         modified=microseconds(response.get("LastModified")),
         etag=_etag(response),
     )

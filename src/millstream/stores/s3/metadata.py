@@ -60,11 +60,17 @@ def pack(metadata: Metadata) -> dict[str, str]:
 
 def unpack(found: Mapping[str, str]) -> Metadata:
     """The meaning of the user metadata *found* on an object. Raises :class:`DamagedRecordError` if ours is damaged."""
-    properties = {name: value for name, value in found.items() if not name.startswith(OWN)}
-    chunks = {name: value for name, value in found.items() if name.startswith(_PACKED)}
+    headers = lower_names(found)
+    properties = {name: value for name, value in headers.items() if not name.startswith(OWN)}
+    chunks = {name: value for name, value in headers.items() if name.startswith(_PACKED)}
     if chunks:
         properties |= _unpack(chunks)
-    return Metadata(properties, found.get(SHA256), found.get(PUT_ID))
+    return Metadata(properties, headers.get(SHA256), headers.get(PUT_ID))
+
+
+def lower_names(found: Mapping[str, str]) -> dict[str, str]:
+    """*found* with names in lower case, as S3 sends them; servers and proxies may write names of headers otherwise."""
+    return {name.lower(): value for name, value in found.items()}
 
 
 def _is_plain(name: str, value: str) -> bool:
