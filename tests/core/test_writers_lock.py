@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,17 @@ import sqlalchemy as sa
 
 from millstream.core import writers_lock
 from millstream.core.amounts import Duration
-from millstream.core.clock import MICROSECONDS
+from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.database_server import end_idle_transactions, open_server
 from millstream.core.errors import MillstreamError
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import SqlDatabase, make_tables, server_time, writing
 from millstream.core.writers_lock import NewerSchemaError, is_made, lock_writers
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.settings.node_settings import NodeSettings
+from millstream.testing.waiting import until
 from support.server_databases import new_database
+from support.statement_counts import statements_of
 
 pytestmark = pytest.mark.served
 _metadata = sa.MetaData()
@@ -58,6 +61,34 @@ def test_what_two_processes_read_before_they_write_stays_true(url: str) -> None:
         assert connection.scalar(sa.select(_counter.c.n)) == 80
     for engine in engines:
         engine.dispose()
+
+
+def test_the_lock_tells_the_time_after_it_was_waited_for(url: str) -> None:
+    engine, other = open_server(url), open_server(url)
+    for each in (engine, other):
+        lock_writers(each)
+    database, started = SqlDatabase(engine, SystemClock(), _metadata), threading.Event()
+
+    def times(connection: sa.Connection, now: int) -> tuple[int, int]:
+        with writing(engine) as same:
+            assert same is connection
+            return now, database.write(lambda _connection, later: later)
+
+    def wait() -> tuple[int, int]:
+        started.set()
+        return database.write(times)
+
+    with ThreadPoolExecutor(1) as pool, statements_of(engine) as statements:
+        with writing(other) as connection:
+            waiting = pool.submit(wait)
+            started.wait()
+            until(lambda: bool(statements))
+            released = server_time(connection)
+        now, later = waiting.result()
+    assert released <= now < later <= now + 60 * MICROSECONDS
+    assert len(statements) == 2, "one for the lock, and one for the time of the second part"
+    engine.dispose()
+    other.dispose()
 
 
 def test_a_process_that_is_stopped_within_its_turn_keeps_the_others_waiting_for_a_while_only(url: str) -> None:

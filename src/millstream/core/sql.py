@@ -29,11 +29,12 @@ _DDL = RetryPolicy(attempts=16, first=0.01, longest=2.0)
 _BEING_CHANGED = 1684
 """The error of MariaDB and MySQL for a table that another connection makes or changes at the moment."""
 
-_SERVER_TIME = {
-    "mysql": sa.text("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"),
-    "postgresql": sa.text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"),
+_TIMES = {
+    "mysql": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+    "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
 }
-_SERVER_TIME["mariadb"] = _SERVER_TIME["mysql"]
+_TIMES["mariadb"] = _TIMES["mysql"]
+_SERVER_TIME = {name: sa.text(f"SELECT {time}") for name, time in _TIMES.items()}
 
 
 def patience_within(seconds: float) -> RetryPolicy:
@@ -91,7 +92,9 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         with engine.begin() as connection:
             if turns is not None:
                 lock, check = turns
-                check(connection.execute(lock).one())
+                row = connection.execute(lock).one()
+                check(row)
+                writer.began_at = int(row.now)
             # SQLite takes the lock only at the first write otherwise, and what was read before may be stale by then.
             elif not getattr(connection.connection, "in_transaction", False):
                 _begin_immediate(connection)
@@ -101,7 +104,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
                     fence[1](connection)
                 yield connection
             finally:
-                writer.connection = None
+                writer.connection = writer.began_at = None
 
 
 @contextlib.contextmanager
@@ -120,7 +123,12 @@ def take_turns(engine: sa.Engine, lock: sa.Select[Any], check: Callable[[sa.Row[
     """Let writers of the database of *engine*, on a server, follow one another: each :func:`writing` first executes
     *lock*, which locks a row until the transaction ends, and lets *check* see it, which raises where it must not
     write."""
-    _turns[engine] = lock, check
+    now = sa.literal_column(_TIMES[engine.dialect.name], sa.BigInteger).label("now")
+    if engine.dialect.name == "postgresql":  # would tell the time before it waits for the lock
+        locked = lock.subquery("locked")
+        _turns[engine] = sa.select(locked, now), check
+    else:
+        _turns[engine] = lock.add_columns(now), check
 
 
 @contextlib.contextmanager
@@ -148,11 +156,15 @@ def _begin_immediate(connection: sa.Connection) -> None:
 
 
 class _EngineWriter:
-    """Whose turn it is to write with an engine, and the transaction of that thread."""
+    """Whose turn it is to write with an engine, and the transaction of that thread.
+
+    ``began_at`` is the server's time when that began, until it is used: a later part has the time asked anew.
+    """
 
     def __init__(self) -> None:
         self.turn = threading.RLock()
         self.connection: sa.Connection | None = None
+        self.began_at: int | None = None
 
 
 _writers: weakref.WeakKeyDictionary[sa.Engine, _EngineWriter] = weakref.WeakKeyDictionary()
@@ -160,6 +172,14 @@ _writers_lock = threading.Lock()
 _turns: weakref.WeakKeyDictionary[sa.Engine, tuple[sa.Select[Any], Callable[[sa.Row[Any]], object]]] = (
     weakref.WeakKeyDictionary()
 )
+
+
+def _began_at(engine: sa.Engine) -> int | None:
+    """The server's time when the transaction of this thread with *engine* began, for the first part of it only."""
+    if (writer := _writers.get(engine)) is None:
+        return None
+    began_at, writer.began_at = writer.began_at, None
+    return began_at
 
 
 def server_time(connection: sa.Connection) -> int:
@@ -262,7 +282,8 @@ class SqlDatabase:
 
         def once() -> Result:
             with writing(self.engine) as connection:
-                return transaction(connection, self.now(connection))
+                began_at = _began_at(self.engine) if self._server_time else None
+                return transaction(connection, self.now(connection) if began_at is None else began_at)
 
         return self._tried(once)
 
