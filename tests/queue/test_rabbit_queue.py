@@ -133,6 +133,14 @@ def test_a_lease_of_an_empty_queue_takes_one_query(rabbitmq: str, engine: sa.Eng
         assert len(statements) == 1
 
 
+def test_tasks_that_are_put_are_counted_by_one_statement(rabbitmq: str, engine: sa.Engine) -> None:
+    with RabbitWorkQueue(rabbitmq, engine, new_name()) as queue:
+        assert queue.put([b"1"]) == range(1, 2)
+        with statements_of(engine) as statements:
+            assert queue.put([b"2", b"3"]) == range(2, 4)
+        assert [text.split()[0] for text in statements] == ["UPDATE", "INSERT", "UPDATE"], "the last one: noticed"
+
+
 def test_notices_that_lead_to_tasks_suffice_for_a_second(rabbitmq: str, engine: sa.Engine) -> None:
     clock = VirtualClock()
     with RabbitWorkQueue(rabbitmq, engine, new_name(), clock, server_time=False) as queue:

@@ -75,6 +75,13 @@ def among(column: sa.ColumnElement[Any], values: Iterable[int | str] | sa.BindPa
     return _Among(column, sa.literal(json_array(values), sa.Text))
 
 
+def one_of(
+    connection: sa.Connection, column: sa.ColumnElement[Any], values: Sequence[int | str]
+) -> sa.ColumnElement[bool]:
+    """As :func:`among`, for statements that change rows: MariaDB and MySQL would compare every row of the table."""
+    return among(column, values) if connection.dialect.name == "postgresql" else column.in_(values)
+
+
 def json_array(values: Iterable[int | str]) -> str:
     """*values* as :func:`among` has them."""
     listed = list(values)

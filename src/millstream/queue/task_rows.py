@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock
 from millstream.core.column_types import LONG_BYTES, LONG_TEXT, WHOLE_NUMBER, exact_text
 from millstream.core.sql import SqlDatabase, has_table, reading, server_time
-from millstream.core.sql_rows import insert_new, update_rows
+from millstream.core.sql_rows import insert_new, one_of, update_rows
 from millstream.queue.protocol import DeadTask, Depth, Lease, redrive_times
 
 Result = TypeVar("Result")
@@ -121,7 +121,9 @@ class TaskRows:
 
         def transaction(connection: sa.Connection, now: int) -> Sequence[Lease]:
             query = sa.select(tasks.c.task_id, tasks.c.body, tasks.c.attempts).order_by(tasks.c.position)
-            query = query.where(self._mine, tasks.c.task_id.in_(ids), sa.not_(tasks.c.dead), tasks.c.due <= now)
+            query = query.where(
+                self._mine, one_of(connection, tasks.c.task_id, ids), sa.not_(tasks.c.dead), tasks.c.due <= now
+            )
             # Rows are locked by their key, as all changes do: in the order of another index they would dead-lock.
             query = query.with_hint(tasks, "FORCE INDEX (PRIMARY)", "mysql").with_for_update(skip_locked=True)
             rows = connection.execute(query).all()
@@ -129,7 +131,9 @@ class TaskRows:
             if rows:
                 change = {"token": token, "due": until, "attempts": tasks.c.attempts + 1}
                 found = [row.task_id for row in rows]
-                connection.execute(sa.update(tasks).where(self._mine, tasks.c.task_id.in_(found)).values(change))
+                connection.execute(
+                    sa.update(tasks).where(self._mine, one_of(connection, tasks.c.task_id, found)).values(change)
+                )
             return [
                 Lease(task_id=row.task_id, body=row.body, attempts=row.attempts + 1, token=token, until=until)
                 for row in rows
@@ -253,8 +257,8 @@ class TaskRows:
 
     def noticed(self, ids: Sequence[int]) -> None:
         """The broker has the notices of the tasks *ids*."""
-        change = sa.update(tasks).where(self._mine, tasks.c.task_id.in_(ids)).values(noticed=True)
-        self._database.write(lambda connection, _now: connection.execute(change))
+        change = sa.update(tasks).where(self._mine).values(noticed=True)
+        self._database.write(lambda c, _now: c.execute(change.where(one_of(c, tasks.c.task_id, ids))))
 
     def seconds_until_due(self, ids: Sequence[int]) -> Mapping[int, int]:
         """Those of *ids* that are free and not due yet, with the microseconds until then."""
@@ -305,22 +309,34 @@ class TaskRows:
         ordered = sorted(leases, key=lambda lease: lease.task_id)
         for start in range(0, len(ordered), _CHUNK):
             chunk = ordered[start : start + _CHUNK]
-            ids = tasks.c.task_id.in_([lease.task_id for lease in chunk])
+            ids = one_of(connection, tasks.c.task_id, [lease.task_id for lease in chunk])
             query = sa.select(tasks.c.task_id, tasks.c.token).where(self._mine, ids, tasks.c.due > now)
             query = query.order_by(tasks.c.task_id).with_hint(tasks, "FORCE INDEX (PRIMARY)", "mysql").with_for_update()
             tokens = {row.task_id: row.token for row in connection.execute(query)}
             held = {lease for lease in chunk if tokens.get(lease.task_id) == lease.token}
             if held:
-                yield sa.and_(self._mine, tasks.c.task_id.in_([lease.task_id for lease in held])), held
+                mine = one_of(connection, tasks.c.task_id, [lease.task_id for lease in held])
+                yield sa.and_(self._mine, mine), held
 
     def _held(self, lease: Lease, now: int) -> sa.ColumnElement[bool]:
         return sa.and_(self._mine, tasks.c.task_id == lease.task_id, tasks.c.token == lease.token, tasks.c.due > now)
 
     def _next(self, connection: sa.Connection, count: int) -> int:
         """The first of *count* numbers that were never given before in this queue."""
-        row = {"queue": self._name, "last": 0}
-        connection.execute(insert_new(connection, counters), row)
+        if (last := self._add(connection, count)) is None:
+            connection.execute(insert_new(connection, counters), {"queue": self._name, "last": 0})
+            last = self._add(connection, count)
+        assert last is not None
+        return last - count + 1
+
+    def _add(self, connection: sa.Connection, count: int) -> int | None:
+        """The last of *count* numbers more; None where the queue has no row yet."""
         mine = counters.c.queue == self._name
-        connection.execute(sa.update(counters).where(mine).values(last=counters.c.last + count))
-        last: Any = connection.scalar(sa.select(counters.c.last).where(mine))
-        return int(last) - count + 1
+        change = sa.update(counters).where(mine).values(last=counters.c.last + count)
+        last: int | None
+        if connection.dialect.update_returning:
+            last = connection.scalar(change.returning(counters.c.last))
+        else:
+            connection.execute(change)
+            last = connection.scalar(sa.select(counters.c.last).where(mine))
+        return last

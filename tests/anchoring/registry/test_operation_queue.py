@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from millstream.anchoring.errors import CasUnavailableError
 from millstream.anchoring.registry import DidRegistry, OperationState, QueueStoppedError
 from millstream.testing.dids import DidOwner
+from support.statement_counts import statements_of
 
 Submit = Callable[..., list[str]]
 
@@ -35,6 +36,16 @@ def test_what_is_added_is_peeked_in_the_order_of_acceptance(fleet: Any, submit: 
     assert ids(registry) == accepted
     assert ids(registry, 2) == accepted[:2]
     assert len(registry.queue) == 5
+
+
+def test_operations_are_taken_and_counted_with_few_statements(fleet: Any, submit: Submit) -> None:
+    registry = fleet.instance()
+    accepted = submit(registry, *creates(5))
+    with statements_of(fleet.engine) as statements:
+        count, summary = registry.store.take("one", accepted[:4])
+    assert len(statements) == {"sqlite": 2, "mysql": 3, "postgresql": 2}[fleet.engine.dialect.name]
+    assert (count, summary) == (4, registry.store.whole_queue("one"))
+    assert registry.store.take("one", accepted)[0] == 1
 
 
 def test_what_is_removed_is_out_of_sight_until_it_is_settled(sqlite_fleet: Any, submit: Submit) -> None:

@@ -123,7 +123,7 @@ def test_a_broker_without_notices_is_asked_ever_less_often(instance: Callable[..
     assert waits[:10:2] == pytest.approx([0.2, 0.4, 0.8, 1.0, 1.0]), "at last as often as batches are cut"
 
 
-@pytest.mark.parametrize(("notices", "pause"), [(1, 0.4), (NOTICES - 1, 0.4), (NOTICES, 0.2)])
+@pytest.mark.parametrize(("notices", "pause"), [(1, 0.7), (NOTICES - 1, 0.7), (NOTICES, 0.2)])
 def test_a_broker_with_few_notices_is_not_asked_again_at_once(
     instance: Callable[..., DidRegistry], notices: int, pause: float
 ) -> None:
@@ -146,7 +146,7 @@ def test_operations_that_are_accepted_one_after_the_other_share_a_notice(instanc
 
     class Stepped(SystemClock):
         def wait(self, condition: threading.Condition, seconds: float | None = None) -> bool:
-            if threading.current_thread().name == "registry-announce" and seconds == 0.1:
+            if threading.current_thread().name == "registry-announce" and seconds == 0.25:
                 paused.set()
                 until(resumed.is_set)
             return super().wait(condition, seconds)

@@ -21,7 +21,7 @@ from millstream.anchoring.registry.states import (
     QueueSummary,
     Submission,
 )
-from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array, update_rows
+from millstream.core.sql_rows import DriverQuery, among, insert_rows, json_array, one_of, update_rows
 
 _ops = t.operations
 _STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "retries", "anchor", "place", "reason")]
@@ -176,7 +176,7 @@ class OperationStore:
         does."""
 
         def transaction(connection: sa.Connection, _now: int) -> tuple[int, QueueSummary]:
-            return _queue(connection, instance, _ops.c.id.in_(operations))
+            return _queue(connection, instance, one_of(connection, _ops.c.id, operations))
 
         return self.database.write(transaction)
 
@@ -426,16 +426,28 @@ _NEXT = DriverQuery(
 def _queue(connection: sa.Connection, instance: str, chosen: sa.ColumnElement[bool]) -> tuple[int, QueueSummary]:
     """Queue those of the operations *chosen* that no instance has; returns how many, and what they are."""
     free = sa.and_(chosen, _ops.c.state == OperationState.ACCEPTED)
-    summary = _summary(connection, free)
     change = sa.update(_ops).where(free).values(state=OperationState.QUEUED, instance=instance)
+    if connection.dialect.name == "postgresql":  # others cannot count the rows of a change in the same statement
+        changed = change.returning(*_COUNTED).cte("changed")
+        summary = _summary_of(connection, sa.select(*changed.c))
+        return summary.count, summary
+    summary = _summary(connection, free)
     return connection.execute(change).rowcount, summary
+
+
+_COUNTED = (_ops.c.type, _ops.c.version, sa.func.length(_ops.c.request).label("size"), _ops.c.accepted_at)
 
 
 def _summary(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> QueueSummary:
     """What there is of the operations *chosen*; no request is read."""
-    count, request_bytes = sa.func.count(), sa.func.sum(sa.func.length(_ops.c.request))
-    key = (_ops.c.type, _ops.c.version)
-    query = sa.select(*key, count, request_bytes, sa.func.min(_ops.c.accepted_at)).where(chosen).group_by(*key)
+    return _summary_of(connection, sa.select(*_COUNTED).where(chosen))
+
+
+def _summary_of(connection: sa.Connection, rows: sa.Select[Any]) -> QueueSummary:
+    """The summary of the operations of which *rows* has the columns ``_COUNTED``."""
+    row = rows.subquery("counted").c
+    key = (row.type, row.version)
+    query = sa.select(*key, sa.func.count(), sa.func.sum(row.size), sa.func.min(row.accepted_at)).group_by(*key)
     found = NOTHING_QUEUED
     for kind, version, number, size, oldest in connection.execute(query):
         found += QueueSummary({kind: (int(number), int(size))}, int(oldest), frozenset({version}))

@@ -39,13 +39,14 @@ NOTICE_IDS = 100
 NOTICES = 5
 """How many notices a subscriber takes at once."""
 
-_ANNOUNCE_SECONDS = 0.1
+_ANNOUNCE_SECONDS = 0.25
 """How long the ids of accepted operations wait for others, so that few notices tell of them: each costs statements in
-the process that puts it and in the one that takes it, whatever the number of ids."""
+the process that puts it and in the one that takes it, whatever the number of ids. At most a quarter of the interval at
+which batches are cut."""
 
 _SUBSCRIBE_SECONDS = 0.2
-"""How soon a broker that had too few notices is asked again; one that had none ever later, up to the interval at which
-batches are cut."""
+"""How soon a broker that had no notices is asked again; then ever later, up to the interval at which batches are cut.
+One that had some is asked after half of that interval."""
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class DidRegistry(ClosesOnExit):
             ("tasks", self.tasks.run_due, settings.task_check_interval),
         ]
         if self._broker:
-            loops.append(("announce", self._announce, min(_ANNOUNCE_SECONDS, self._cut_interval)))
+            loops.append(("announce", self._announce, min(_ANNOUNCE_SECONDS, self._cut_interval / 4)))
             loops += [(f"subscribe-{n}", self._subscribe, _SUBSCRIBE_SECONDS) for n in range(settings.queue.pool)]
         for name, step, pause in loops:
             self._start_thread(name, step, pause)
@@ -258,8 +259,8 @@ class DidRegistry(ClosesOnExit):
         """Seconds until the broker is asked again that had so many *notices*: more of them come by then."""
         if notices == NOTICES:
             return 0.0
-        longest = self._cut_interval if not notices else 0.0
-        return max(min(2 * self._ask_pause, longest), _SUBSCRIBE_SECONDS)
+        pause = self._cut_interval / 2 if notices else min(2 * self._ask_pause, self._cut_interval)
+        return max(pause, _SUBSCRIBE_SECONDS)
 
     def _loop(self, step: Callable[[], object], pause: float) -> None:
         """Repeat *step*; after failures wait with growing pauses, and log the first failure only."""
