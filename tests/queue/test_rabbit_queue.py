@@ -78,6 +78,12 @@ class ServerConformance(RabbitConformance):
         self.opened.callback(engine.dispose)
         return engine
 
+    def test_a_lease_of_an_empty_queue_takes_one_query(self, rabbitmq: str, tmp_path: Path) -> None:
+        engine = self.engine(tmp_path)
+        with RabbitWorkQueue(rabbitmq, engine, new_name()) as queue, statements_of(engine) as statements:
+            assert not queue.lease(10, visibility=30)
+            assert len(statements) == 1, "the time is a part of it"
+
 
 @pytest.mark.served
 class TestRabbitQueueWithMariadb(ServerConformance):

@@ -150,18 +150,19 @@ class TaskRows:
         and those that no process has asked for *patience* microseconds after they were due.
         """
 
-        def query(connection: sa.Connection, now: int) -> tuple[Sequence[int], Mapping[int, int]]:
+        def query(connection: sa.Connection) -> tuple[Sequence[int], Mapping[int, int]]:
+            now = self._database.statement_time(connection)
             due, unheard, forgotten = tasks.c.due <= now, sa.not_(tasks.c.noticed), tasks.c.due <= now - patience
             leads = sa.and_(due, sa.or_(tasks.c.token != "", tasks.c.waited, unheard, forgotten))
-            found = sa.select(tasks.c.task_id, tasks.c.due, tasks.c.noticed)
+            found = sa.select(tasks.c.task_id, (tasks.c.due - now).label("wait"), tasks.c.noticed)
             found = found.where(self._mine, sa.not_(tasks.c.dead), sa.or_(leads, unheard))
             # Those that are due come first: tasks that are not would use up the limit while no broker answers.
             found = found.order_by(sa.case((due, 0), else_=1), tasks.c.position).limit(max(count, UNNOTICED_TASKS))
             rows = connection.execute(found).all()
-            unclaimed = [row.task_id for row in rows if row.due <= now]
-            return unclaimed[:count], {row.task_id: max(0, row.due - now) for row in rows if not row.noticed}
+            unclaimed = [row.task_id for row in rows if row.wait <= 0]
+            return unclaimed[:count], {row.task_id: max(0, row.wait) for row in rows if not row.noticed}
 
-        return self._database.read(query)
+        return self._database.query(query)
 
     def extend(self, leases: Sequence[Lease], visibility: int) -> Sequence[Lease | None]:
         """*leases*, lasting *visibility* microseconds from now; None for each that is lost."""
