@@ -139,7 +139,9 @@ def test_commands_that_print_open_changes_work_while_a_disk_is_not_mounted(
 
 
 def test_presence_is_asked_for_every_few_seconds(world: Any) -> None:
-    providers = ConfiguredStores(world.stores, world.clock, mount_check=MountCheck(world.manifest, world.clock))
+    providers = ConfiguredStores(
+        world.stores, world.clock, mount_check=MountCheck(world.manifest.has_items, world.clock)
+    )
     assert providers.spaces("1") == []  # nothing should be there
     world.put(ItemRef("1", "s", "a"))
     world.stores["1"].delete("s", "a")
@@ -158,7 +160,9 @@ def test_p8_nothing_is_written_below_the_mount_point_of_a_disk_that_went_away_a_
     new_world: Callable[..., Any], tmp_path: Path
 ) -> None:
     world = new_world({name: LocalStore(tmp_path / name) for name in "123"})
-    providers = ConfiguredStores(world.stores, world.clock, mount_check=MountCheck(world.manifest, world.clock))
+    providers = ConfiguredStores(
+        world.stores, world.clock, mount_check=MountCheck(world.manifest.has_items, world.clock)
+    )
     processor = DuplicationProcessor(providers, world.manifest)
     for name in ("a", "b", "c"):
         world.put(ItemRef("1", "s", name))
@@ -251,5 +255,5 @@ def test_the_command_for_a_new_disk_names_the_store_as_a_shell_takes_it(
     world = new_world({name: LocalStore(tmp_path / "disk")})
     world.put(ItemRef(name, "s", "a"), b"x")
     with pytest.raises(StoreUnavailableError) as told:
-        MountCheck(world.manifest, world.clock).require(name, world.stores[name], list)
+        MountCheck(world.manifest.has_items, world.clock).require(name, world.stores[name], list)
     assert f"run `millstream store create {arguments(name)} SPACE`" in str(told.value)

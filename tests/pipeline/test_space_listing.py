@@ -68,6 +68,13 @@ def test_cutting_takes_no_more_requests_than_it_may() -> None:
     assert len(asked) == MOST_PROBES, "no request more than it may, and there is enough to ask"
 
 
+def test_a_store_without_spaces_that_should_have_items_is_not_listed_as_empty(tmp_path: Path) -> None:
+    urls = {name: LocalStore(tmp_path / name, create=True).url for name in ("new", "unmounted")}
+    (place,) = inventory.find_places(urls, None, lambda store: store == "unmounted").to_pylist()
+    assert (place["store"], place["space"]) == ("unmounted", "")
+    assert "is its disk mounted?" in place["error"]
+
+
 @pytest.mark.spark
 def test_a_listing_in_ranges_is_the_listing_and_the_next_one_says_what_changed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

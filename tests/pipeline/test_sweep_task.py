@@ -152,6 +152,19 @@ def test_items_read_together_have_the_facts_that_they_have_alone(kind: str, tmp_
     assert facts.column("content")[7].as_py() != ABC == facts.column("provider")[7].as_py()
 
 
+def test_items_of_a_store_that_is_not_mounted_are_unreachable_and_not_missing(tmp_path: Path) -> None:
+    store = filled(LocalStore(tmp_path / "a"), "x")
+    part = pa.RecordBatch.from_pylist([planned("x"), planned("absent")], BINNED).drop_columns(["bin"])
+    sweeper = Sweeper({"a": store}, VirtualClock(), filled={"a"})
+    assert sweeper.check_part(part).column("provider").to_pylist() == [ABC, SourceAnswer.MISSING]
+    (tmp_path / "a").rename(tmp_path / "disk")
+    (tmp_path / "a").mkdir()
+    facts = sweeper.check_part(part)
+    assert facts.column("provider").to_pylist() == [SourceAnswer.UNREACHABLE] * 2
+    assert "is its disk mounted?" in facts.column("error")[0].as_py()
+    assert Sweeper({"a": store}, VirtualClock()).check_part(part).column("provider")[0].as_py() == SourceAnswer.MISSING
+
+
 def test_an_empty_task_writes_nothing(tmp_path: Path) -> None:
     assert list(sweep_part([pa.RecordBatch.from_pylist([], BINNED)], {}, tmp_path)) == []
     assert list(tmp_path.iterdir()) == []

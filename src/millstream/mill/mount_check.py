@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 from millstream.core.clock import Clock
 from millstream.core.shown_commands import arguments
-from millstream.mill.manifest import Manifest
 from millstream.stores.protocol import Store, StoreUnavailableError
 from millstream.stores.sources import absence_question
 
@@ -20,10 +19,10 @@ SECONDS = 5.0
 
 
 class MountCheck:
-    """Knows which stores should not be empty, by *manifest*. Thread-safe."""
+    """Knows which stores should not be empty: *has_items* says so by their ids. Thread-safe."""
 
-    def __init__(self, manifest: Manifest, clock: Clock) -> None:
-        self._manifest, self._clock = manifest, clock
+    def __init__(self, has_items: Callable[[str], bool], clock: Clock) -> None:
+        self._has_items, self._clock = has_items, clock
         self._seen: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -38,11 +37,15 @@ class MountCheck:
         with self._lock:
             if now - self._seen.get(name, float("-inf")) < seconds:
                 return
-        if not spaces() and self._manifest.has_items(name):
-            raise StoreUnavailableError(
-                f"store {name!r} at {store.url} is empty, but the manifest lists items in it: "
-                f"{absence_question(store.url)} If a new store replaced it, run `millstream store "
-                f"create {arguments(name)} SPACE`"
-            )
+        if not spaces() and self._has_items(name):
+            raise unmounted(name, store.url)
         with self._lock:
             self._seen[name] = now
+
+
+def unmounted(name: str, url: str) -> StoreUnavailableError:
+    """The error of the store *name* at *url*, which should have items and lists no space."""
+    return StoreUnavailableError(
+        f"store {name!r} at {url} is empty, but the manifest lists items in it: {absence_question(url)} If a new store "
+        f"replaced it, run `millstream store create {arguments(name)} SPACE`"
+    )

@@ -33,7 +33,7 @@ class StoresPart:
         """The storage providers by id. None of their folders is made here: see :class:`DatabasesPart`."""
         settings, clock = self._context.settings, self._context.clock
         reads = self._context.reads
-        mount_check = MountCheck(self.manifest, clock)
+        mount_check = MountCheck(self.manifest.has_items, clock)
         processes = self._context.resources.enter_context(BulkProcesses(settings.mill.processes))
         stores = {
             name: MemoryStore(name) if reads and is_unmade(settings, name) else open_provider(url, processes=processes)

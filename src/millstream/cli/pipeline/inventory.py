@@ -56,7 +56,9 @@ def inventory_command(
     with Node.open(settings) as node, node.spark.session(registered=False) as spark, shown(spark, "inventory"):
         jobs = node.spark.jobs
         run = name or run_name(node, "inventory", "snapshot", spaces)
-        found = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
+        found = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock,
+            has_items=node.stores.manifest.has_items,
+        )  # fmt: skip
         before = latest_before(jobs, found.record) if changes else None
         changed = find_changes(spark, jobs, found, before, clock=node.clock) if before is not None else None
         adopted = []

@@ -36,7 +36,9 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
     with Node.open(settings) as node, node.spark.session(registered=False) as spark, shown(spark, "statistics"):
         now, jobs = node.clock.now(), node.spark.jobs
         run = name or datetime.fromtimestamp(now / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
-        listed = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
+        listed = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock,
+            has_items=node.stores.manifest.has_items,
+        )  # fmt: skip
         found = space_statistics(spark, listed, latest_before(jobs, listed.record), clock=node.clock)
         broken = listed.unlisted()
         whole = {(each.store, each.space) for each in broken}

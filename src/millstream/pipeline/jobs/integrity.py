@@ -112,7 +112,10 @@ def run_integrity(
         began = clock.monotonic()
         plan = committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
         bins = place_heavy(plan, _KEY)
-        check = partial(sweep_part, stores=task_urls(spark, inputs.stores), facts=open_bins(spark, folder.data))
+        check = partial(
+            sweep_part, stores=task_urls(spark, inputs.stores), facts=open_bins(spark, folder.data),
+            filled=_filled_stores(plan),
+        )  # fmt: skip
         read = work_off(read_parquet(spark, plan.data, PLAN_SCHEMA), bins, check, folder.data)
         record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
         unlisted = _inventory(spark, folder, inputs, clock).unlisted()
@@ -205,6 +208,15 @@ def _kept(due: DueRule) -> DueRule:
 def _left_out(folder: JobFolder, due: DueRule) -> tuple[DeferredItems, ...]:
     """The *due* items that the sweep in *folder* leaves out."""
     return () if due == EVERYTHING else read_deferred(_left(plan_folder(folder)))
+
+
+def _filled_stores(plan: BinnedPlan) -> frozenset[str]:
+    """The stores that should have items of *plan*."""
+    found = set[str]()
+    for part in parquet_rows(plan.data, ["store", "manifest", "deleted"]):
+        recorded = pc.and_(part.column("manifest").is_valid(), pc.invert(part.column("deleted")))
+        found.update(part.filter(recorded).column("store").unique().to_pylist())
+    return frozenset(found)
 
 
 def _left(planned: JobFolder) -> Path:

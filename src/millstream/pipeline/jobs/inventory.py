@@ -6,7 +6,7 @@ are left. What has changed since an earlier listing is in ``jobs/changes.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from pyspark.sql import Row, SparkSession
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
 from millstream.mill.configured_stores import is_system
+from millstream.mill.mount_check import unmounted
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.planning.binned_work import (
@@ -86,11 +87,13 @@ def run_inventory(
     *,
     spaces: Sequence[str] | None = None,
     clock: Clock | None = None,
+    has_items: Callable[[str], bool] = lambda _: False,
 ) -> Inventory:
     """List *spaces* (None: every space that a store has) of *stores* (id → URL) into a folder under *jobs*.
 
     *snapshot* names the listing; one of that name that was finished before is not made again. A store that cannot be
-    listed is told by :meth:`Inventory.unlisted` and does not stop the others. Raises :class:`JobBusyError`, and
+    listed is told by :meth:`Inventory.unlisted` and does not stop the others; so is one without spaces that should have
+    items, as *has_items* says of its id: it is not mounted. Raises :class:`JobBusyError`, and
     :class:`PipelineInputError` where there is no store.
     """
     clock = clock or SystemClock()
@@ -102,14 +105,16 @@ def run_inventory(
         if record := folder.committed():
             return Inventory(record, folder.data, reused=True)
         began = clock.monotonic()
-        places = _begun(folder) or _begin(folder, find_places(stores, named))
+        places = _begun(folder) or _begin(folder, find_places(stores, named, has_items))
         list_places(spark, places, folder.data)
         record = _count(folder, len({(place["store"], place["space"]) for place in places.to_pylist()}))
         seconds = round(clock.monotonic() - began, 3)
         return Inventory(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, reused=False)
 
 
-def find_places(stores: Mapping[str, str], spaces: Sequence[str] | None) -> pa.Table:
+def find_places(
+    stores: Mapping[str, str], spaces: Sequence[str] | None, has_items: Callable[[str], bool] = lambda _: False
+) -> pa.Table:
     """Every range to list, rows of :data:`PLACE_SCHEMA`: of the spaces named, or all but the system's own (``x-…``)."""
     rows: list[dict[str, Any]] = []
     for store, url in sorted(stores.items()):
@@ -117,6 +122,8 @@ def find_places(stores: Mapping[str, str], spaces: Sequence[str] | None) -> pa.T
         try:
             provider = open_provider(url)
             found = provider.spaces()
+            if not found and has_items(store):
+                raise unmounted(store, url)
             wanted = [space for space in found if (not is_system(space) if spaces is None else space in spaces)]
             rows += [place | {"space": space} | cut for space in wanted for cut in _ranges(provider, space)]
         except (StoreError, OSError) as error:

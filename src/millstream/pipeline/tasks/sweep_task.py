@@ -6,7 +6,8 @@ alone, and can be decided again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -18,6 +19,7 @@ from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
 from millstream.mill.integrity_decision import SourceAnswer
 from millstream.mill.merge_join import groups
+from millstream.mill.mount_check import MountCheck
 from millstream.pipeline.planning.binned_work import BinTarget, Work, fill_bin
 from millstream.stores import DamagedRecordError, Digests, Store, StoreError, hash_stream, open_provider
 from millstream.stores.bulk import SMALL, Reading, bulk_of, reads_at_once
@@ -69,15 +71,16 @@ class ItemObservation(msgspec.Struct, frozen=True):
 
 
 def sweep_part(
-    parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], facts: BinTarget
+    parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], facts: BinTarget, *, filled: Collection[str] = ()
 ) -> Iterator[pa.RecordBatch]:
     """Check the items of one bin (rows of :data:`PLAN_SCHEMA` with ``bin``) and write its facts, whole or not at all.
 
-    *stores* gives the URL of each store id. Yields what :func:`.binned_work.fill_bin` does.
+    *stores* gives the URL of each store id, *filled* the ids of those that should have items: one that lists no space
+    is not mounted, and its items are not missing but unreachable. Yields what :func:`.binned_work.fill_bin` does.
     """
 
     def begin() -> Work:
-        sweeper = Sweeper({name: open_provider(url) for name, url in stores.items()}, SystemClock())
+        sweeper = Sweeper({name: open_provider(url) for name, url in stores.items()}, SystemClock(), filled=filled)
         return lambda part: [sweeper.check_part(part.drop_columns(["bin"]))]
 
     yield from fill_bin(parts, begin, FACT_SCHEMA, facts, size="read")
@@ -90,8 +93,9 @@ class Sweeper:
     time, with one request each.
     """
 
-    def __init__(self, stores: Mapping[str, Store], clock: Clock) -> None:
+    def __init__(self, stores: Mapping[str, Store], clock: Clock, *, filled: Collection[str] = ()) -> None:
         self._stores = stores
+        self._mount_check = MountCheck(filled.__contains__, clock)
         self._clock = clock
         self._patience = dict.fromkeys(stores, RetryPolicy())
 
@@ -126,8 +130,20 @@ class Sweeper:
     def _check(self, item: dict[str, Any]) -> dict[str, Any]:
         name, began = item["store"], self._clock.monotonic()
         seen = observe(self._stores[name], item["space"], item["content_id"], self._clock, self._patience[name])
+        if SourceAnswer.MISSING in (seen.provider, seen.content):
+            seen = self._require_mounted(name) or seen
         self._patience[name] = NO_RETRY if seen.provider == SourceAnswer.UNREACHABLE else RetryPolicy()
         return self._fact(item, seen, self._clock.monotonic() - began)
+
+    def _require_mounted(self, name: str) -> ItemObservation | None:
+        """What is to be said of an item that was not found in the store *name*, where the store itself is not there."""
+        store = self._stores[name]
+        try:
+            spaces = partial(self._patience[name].call, store.spaces, self._clock)
+            self._mount_check.require(name, store, spaces, seconds=0)
+        except (StoreError, OSError) as error:
+            return ItemObservation(SourceAnswer.UNREACHABLE, SourceAnswer.NOT_READ, error=str(error))
+        return None
 
     def _fact(self, item: dict[str, Any], seen: ItemObservation, seconds: float) -> dict[str, Any]:
         return item | msgspec.structs.asdict(seen) | {"checked_at": self._clock.now(), "seconds": seconds}
