@@ -86,3 +86,12 @@ def test_a_space_that_spark_cannot_list_does_not_block_the_others(millstream: Ru
     assert (code, len(pairs)) == (1, 4)
     reason = "cannot list one/unlisted, so nothing was planned: the disk cannot be read"
     assert complaint.splitlines() == [f"unlisted one → {copy}: {reason}" for copy in ("away", "two")]
+
+
+def test_spark_does_not_copy_from_a_source_that_other_programs_write(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = data / "millstream.toml"
+    settings.write_text(settings.read_text().replace(f"file://{tmp_path}/one", f"folder://{tmp_path}/one?space=s"))
+    assert run(["pipeline", "duplication", "--execute", "--no-record", "--data", str(data)]) == 2
+    assert "other programs write store 'one'" in capfd.readouterr().err

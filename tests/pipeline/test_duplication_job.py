@@ -16,6 +16,8 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.differences import ItemDifference, count_differences
 from millstream.mill.duplication.planning import plan_space_duplication
@@ -54,7 +56,7 @@ class Stores:
     def __init__(self, folder: Path, seed: int, count: int = 120) -> None:
         self.stores = {name: LocalStore(folder / name) for name in ("a", "b")}
         engine = open_engine(f"sqlite:///{folder / 'manifest.db'}")
-        self.manifest, self.outbox = Manifest(engine), AuditOutbox(engine)
+        self.manifest, self.outbox, self.log = Manifest(engine), AuditOutbox(engine), AuditLog(engine)
         self.providers = ConfiguredStores(self.stores, SystemClock())
         draw = random.Random(seed)
         for store in self.stores.values():
@@ -157,10 +159,19 @@ def test_a_bulk_copy_makes_first_copies_alone_and_records_them(spark: SparkSessi
     before = {name: read(stores.stores["b"], name) for name in listed(stores.stores["b"])}
     planned = stores.plan(spark, tmp_path)
     missing = set(planned.names(ItemDifference.COPY))
-    stores.stores["a"].delete("docs", min(missing))  # gone since: nothing says that this is right
-    copied = copy_missing(spark, planned, stores.urls, stores.manifest)
-    assert (copied.record.rows_in, copied.record.rows_out) == (len(missing), len(missing))
-    for name in missing - {min(missing)}:
+    gone, replaced, unaudited = sorted(missing)[:3]
+    stores.stores["a"].delete("docs", gone)  # gone since: nothing says that this is right
+    stores.stores["b"].put("docs", replaced, io.BytesIO(b"a copy that was made since"))
+    before[replaced] = b"a copy that was made since"
+    stores.log.append([AuditEvent(AuditAction.ADD_CONTENT, "ann", 1, "me", "a", "file", "docs", unaudited, "0" * 64)])
+    lookup = AuditLookup(stores.log, stores.outbox, {"a"})
+    copied = copy_missing(spark, planned, stores.urls, stores.manifest, audit_lookup=lookup)
+    assert (copied.record.rows_in, copied.record.rows_out) == (len(missing), len(missing) - 2)
+    assert sorted(copied.left()) == [replaced, unaudited]
+    tasks = Tasks()
+    enqueue(planned, tasks, copied=copied)  # type: ignore[arg-type]
+    assert missing & {*tasks.names} == {replaced, unaudited}
+    for name in missing - {gone, replaced, unaudited}:
         assert read(stores.stores["b"], name) == read(stores.stores["a"], name)
         row = stores.manifest.get("b", "docs", name)
         assert row is not None
@@ -168,7 +179,7 @@ def test_a_bulk_copy_makes_first_copies_alone_and_records_them(spark: SparkSessi
     assert {name: read(stores.stores["b"], name) for name in before} == before
     assert copy_missing(spark, planned, stores.urls, stores.manifest).record == copied.record
     again = stores.plan(spark, tmp_path, "another")
-    assert set(again.names(ItemDifference.COPY)) == set()
+    assert set(again.names(ItemDifference.COPY)) == {unaudited}
 
 
 def test_p6_bulk_copies_that_were_cut_short_go_on_with_the_bins_that_are_left(

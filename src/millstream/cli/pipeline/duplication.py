@@ -91,6 +91,11 @@ def _duplicate(
             f"store {pair.destination!r} is audited, and Spark tasks cannot write its audit log: omit "
             "--execute, and let workers copy (`millstream mill work`)"
         )
+    if execute and node.stores.providers.is_read_only(pair.source):
+        raise InputError(
+            f"other programs write store {pair.source!r}, and Spark tasks do not know the checksums of its items: omit "
+            "--execute, and let workers copy (`millstream mill work`)"
+        )
     stores = node.settings.store_urls
     with shown(spark, f"{space} {pair}"):
         planned = plan_duplication(
@@ -105,9 +110,11 @@ def _duplicate(
         hold = node.stores.change_guard.check(planned.plan, items)
         if hold is not None:
             return msgspec.structs.replace(planned.plan, hold=hold), 0
-        failed = 0
+        failed, copied = 0, None
         if execute:
-            copied = copy_missing(spark, planned, stores, node.stores.manifest, clock=node.clock)
+            copied = copy_missing(
+                spark, planned, stores, node.stores.manifest, clock=node.clock, audit_lookup=node.mill.audit.lookup
+            )
             failed = copied.record.counts["failed"]
             click.echo(
                 f"  {copied.record.rows_out:,} copied, {size_text(copied.record.bytes)}, {copied.record.seconds:.1f} s",
@@ -116,6 +123,6 @@ def _duplicate(
             for content_id, error in copied.failures:
                 click.echo(f"  {content_id}: {error}", err=True)
     queue = node.queues.open(QueueName.DUPLICATION_LOW)
-    enqueue(planned, queue, copies=not execute)
+    enqueue(planned, queue, copied=copied)
     put_space(node.stores.providers, pair, space, queue)
     return planned.plan, failed

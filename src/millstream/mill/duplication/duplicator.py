@@ -90,6 +90,22 @@ class DuplicationProcessor:
         action = decide_duplication(task.space, task.content_id, source, destination, self._record(task, source))
         if action.act == DuplicationAct.COPY and self._is_unaudited(task, source):
             action = UNAUDITED
+        return self._done(action, task, attempt, source, destination)
+
+    def copy_new(self, task: Duplicate, audited: str | None = None) -> TaskResult | None:
+        """As :meth:`process`, but None where the destination has other bytes, or the source is not what was *audited*
+        (a checksum in hex): such a task is to be done where manifest, change guard and audit are at hand.
+        """
+        source, destination = self._look(task.source, task), self._look(task.destination, task)
+        action = decide_duplication(task.space, task.content_id, source, destination, SourceRecord.NONE)
+        is_copy = action.act == DuplicationAct.COPY
+        if is_copy and (destination.end == EndState.ITEM or is_unaudited(source.sha256, audited)):
+            return None
+        return self._done(action, task, 1, source, destination)
+
+    def _done(
+        self, action: DuplicationAction, task: Duplicate, attempt: int, source: _LookedUpEnd, destination: _LookedUpEnd
+    ) -> TaskResult:
         if action.act in (DuplicationAct.FAIL, DuplicationAct.RETRY):
             raise _failure(task, action, source.error or destination.error)
         try:

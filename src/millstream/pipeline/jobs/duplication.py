@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.duplication.differences import EXAMPLES, DuplicationPlan, ItemDifference
 from millstream.mill.duplication.planning import GROUP, put_items
 from millstream.mill.manifest import Manifest
@@ -46,12 +47,13 @@ from millstream.pipeline.planning.binned_work import (
 from millstream.pipeline.schema import read_parquet
 from millstream.pipeline.task_rates import task_urls
 from millstream.pipeline.tasks.copy_comparison import DIFFERENCE_SCHEMA, RECORDED_SCHEMA, compare_copies
-from millstream.pipeline.tasks.copy_task import copy_part, decode_events
+from millstream.pipeline.tasks.copy_task import LEFT, copy_part, decode_events
 from millstream.queue.protocol import WorkQueue
 from millstream.stores.audit import AuditOutbox
 
 _KEY = ("content_id",)
-_COPY_SCHEMA = pa.schema([pa.field("content_id", pa.string()), pa.field("size", pa.int64())])
+_AUDITED_SCHEMA = pa.schema([pa.field("content_id", pa.string()), pa.field("audited", pa.string())])
+_COPY_SCHEMA = _AUDITED_SCHEMA.append(pa.field("size", pa.int64()))
 _GROUP_BATCHES = 64
 """Batches of some thousand rows of the manifest that make a row group."""
 
@@ -78,10 +80,16 @@ class PlannedDuplication(msgspec.Struct, frozen=True):
 
 
 class BulkCopyResult(msgspec.Struct, frozen=True):
-    """A finished bulk copy: its record, and the first items that failed, with the reasons."""
+    """A finished bulk copy: its record, the first items that failed, with the reasons, and the folder of its rows."""
 
     record: JobRecord
     failures: tuple[tuple[str, str], ...]
+    data: Path
+
+    def left(self) -> Iterator[str]:
+        """The items that were left to the workers."""
+        for part in parquet_rows(self.data, ["content_id", "summary"]):
+            yield from part.filter(pc.equal(part.column("summary"), LEFT)).column("content_id").to_pylist()
 
 
 def plan_duplication(
@@ -112,7 +120,7 @@ def plan_duplication(
             return PlannedDuplication(record, plan, folder.data, folder.path, reused=True)
         folder.begin()
         began = clock.monotonic()
-        listed = run_inventory(spark, folder.path, run, urls, spaces=[space], clock=clock)
+        listed = run_inventory(spark, folder.path, run, urls, spaces=[space], clock=clock, has_items=manifest.has_items)
         if unlisted := listed.unlisted():
             first = unlisted[0]
             raise UnlistedSpaceError(f"cannot list {first.store}/{space}, so nothing was planned: {first.error}")
@@ -137,16 +145,16 @@ def plan_duplication(
         return PlannedDuplication(folder.commit(record), plan, folder.data, folder.path, reused=False)
 
 
-def enqueue(planned: PlannedDuplication, queue: WorkQueue, *, copies: bool = True) -> int:
+def enqueue(planned: PlannedDuplication, queue: WorkQueue, *, copied: BulkCopyResult | None = None) -> int:
     """Put a task for each item that differs on *queue*, all deletes before all copies; returns how many.
 
-    Without *copies*, items that are missing at the destination are left out: Spark has copied them. Tasks say nothing
-    but the item's name, so a driver that dies half-way may begin again.
+    Of the items that are missing at the destination and that Spark has *copied*, only those are put on it that it left.
+    Tasks say nothing but the item's name, so a driver that dies half-way may begin again.
     """
     plan, count = planned.plan, 0
-    later = (ItemDifference.COPY, ItemDifference.CHANGE) if copies else (ItemDifference.CHANGE,)
-    for kinds in ((ItemDifference.DELETE,), later):
-        names = planned.names(*kinds)
+    later = (ItemDifference.CHANGE,) if copied else (ItemDifference.COPY, ItemDifference.CHANGE)
+    left = copied.left() if copied else iter(())
+    for names in (planned.names(ItemDifference.DELETE), itertools.chain(planned.names(*later), left)):
         while group := list(itertools.islice(names, GROUP)):
             put_items(plan.pair, plan.space, group, queue)
             count += len(group)
@@ -161,10 +169,13 @@ def copy_missing(
     *,
     bin_bytes: int = BIN_BYTES,
     clock: Clock | None = None,
+    audit_lookup: AuditLookup | None = None,
 ) -> BulkCopyResult:
     """Copy the items that are missing at the destination, in bins of about *bin_bytes*, and record them in *manifest*.
 
-    Only first copies: tasks that replace or delete a copy go on the queue. An item that fails does not stop the others.
+    Only first copies: tasks that replace or delete a copy go on the queue. So do items that are at the destination by
+    now with other bytes, and those whose source is not what *audit_lookup* knows: workers decide about them. An item
+    that fails does not stop the others.
     An interrupted run continues with the remaining bins; items of these that it had copied are detected. Raises
     :class:`JobBusyError`, and :class:`PipelineError` where the figures do not add up.
     """
@@ -176,15 +187,16 @@ def copy_missing(
         record = folder.committed()
         if record is None:
             began = clock.monotonic()
-            plan = committed_plan(folder) or _plan_copies(spark, folder, planned, bin_bytes)
+            plan = committed_plan(folder) or _plan_copies(spark, folder, planned, bin_bytes, audit_lookup)
             bins = place_heavy(plan, _KEY)
             copy = partial(
-                copy_part, stores=task_urls(spark, urls), pair=pair, space=space, data=open_bins(spark, folder.data)
-            )
+                copy_part, stores=task_urls(spark, urls), pair=pair, space=space, data=open_bins(spark, folder.data),
+                filled=frozenset(store for store in urls if manifest.has_items(store)),
+            )  # fmt: skip
             work_off(read_parquet(spark, plan.data, _COPY_SCHEMA), bins, copy, folder.data)
             record = _record_copies(folder, bins, manifest)
             record = folder.commit(msgspec.structs.replace(record, seconds=round(clock.monotonic() - began, 3)))
-        return BulkCopyResult(record, tuple(itertools.islice(_failures(folder.data), EXAMPLES)))
+        return BulkCopyResult(record, tuple(itertools.islice(_failures(folder.data), EXAMPLES)), folder.data)
 
 
 def copies_cut_short(jobs: Path, pair: Pair, space: str) -> str | None:
@@ -197,32 +209,44 @@ def copies_cut_short(jobs: Path, pair: Pair, space: str) -> str | None:
     return max(found, default=None)
 
 
-def _plan_copies(spark: SparkSession, folder: JobFolder, planned: PlannedDuplication, bin_bytes: int) -> BinnedPlan:
-    """Write down what is to be copied."""
+def _plan_copies(
+    spark: SparkSession,
+    folder: JobFolder,
+    planned: PlannedDuplication,
+    bin_bytes: int,
+    audit_lookup: AuditLookup | None,
+) -> BinnedPlan:
+    """Write down what is to be copied, with the checksum that *audit_lookup* knows."""
     folder.begin()
     folder.data.mkdir()
     planned_copies = plan_folder(folder)
     planned_copies.begin()
     rows = read_parquet(spark, planned.data, DIFFERENCE_SCHEMA).where(F.col("kind") == ItemDifference.COPY.value)
+    source, space = planned.plan.pair.source, planned.plan.space
+    sums = folder.path / "audited.parquet"
+    with driver_file(spark, sums) as file, pq.ParquetWriter(file, _AUDITED_SCHEMA) as writer:
+        for run in audit_lookup.scan_sums(source, space) if audit_lookup is not None else ():
+            writer.write_batch(pa.record_batch([run.keys, *run.columns], schema=_AUDITED_SCHEMA))
+    rows = rows.join(read_parquet(spark, sums, _AUDITED_SCHEMA), "content_id", "left")
     write_output(rows.select(*_COPY_SCHEMA.names), planned_copies.data)
     record = JobRecord(job="plan", inputs={}, rows_in=planned.plan.tasks + planned.plan.held, rows_out=0, seconds=0.0)
     return commit_plan(folder, record, bin_bytes=bin_bytes, least=2 * spark.sparkContext.defaultParallelism)
 
 
 def _record_copies(folder: JobFolder, bins: Bins, manifest: Manifest) -> JobRecord:
-    rows = failed = size = 0
-    for part in parquet_rows(folder.data, ["events", "bytes", "error"], rows=1000):
+    rows = failed = left = size = 0
+    for part in parquet_rows(folder.data, ["summary", "events", "bytes", "error"], rows=1000):
         manifest.writer.record(event for data in part.column("events").to_pylist() for event in decode_events(data))
         rows += part.num_rows
         failed += part.num_rows - part.column("error").null_count
+        left += pc.sum(pc.equal(part.column("summary"), LEFT)).as_py() or 0
         size += pc.sum(part.column("bytes")).as_py() or 0
     if rows != bins.items:
         raise PipelineError(
             f"the job in {folder.path} planned {bins.items:,} copies, but tried {rows:,}: please report this"
         )
-    return folder.record(
-        rows_in=rows, rows_out=rows - failed, bytes=size, counts={"bins": bins.count, "failed": failed}
-    )
+    counts = {"bins": bins.count, "failed": failed, "left": left}
+    return folder.record(rows_in=rows, rows_out=rows - failed - left, bytes=size, counts=counts)
 
 
 def _failures(data: Path) -> Iterator[tuple[str, str]]:

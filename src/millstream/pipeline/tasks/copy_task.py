@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from millstream.core.errors import MillstreamError
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest, ManifestEvent
+from millstream.mill.mount_check import MountCheck
 from millstream.mill.policies.policy import Pair
 from millstream.mill.tasks import Duplicate
 from millstream.pipeline.planning.binned_work import BinTarget, Work, fill_bin
@@ -32,26 +33,39 @@ COPIED_SCHEMA = pa.schema(
 """One row an item that was to be copied: what the processor says, the events for the manifest as MessagePack, and why
 it failed, if it did."""
 
+LEFT = "left to the workers: the destination has other bytes, or the source is not what its audit has recorded"
+"""The summary of an item that a worker is to decide about, with the manifest, the change guard and the audit."""
+
 _encode = msgspec.msgpack.encode
 
 
 def copy_part(
-    parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], pair: Pair, space: str, data: BinTarget
+    parts: Iterable[pa.RecordBatch],
+    stores: Mapping[str, str],
+    pair: Pair,
+    space: str,
+    data: BinTarget,
+    *,
+    filled: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Copy the items of one bin from the source of *pair* to its destination, as a worker would; write what came of it.
 
-    The manifest is the driver's; here none is at hand, so that nothing can be taken for deleted (promise P8). Results
-    are :data:`COPIED_SCHEMA`; yields what :func:`~millstream.pipeline.planning.binned_work.fill_bin` does.
+    The manifest is the driver's; here none is at hand, so that nothing can be taken for deleted (promise P8), and no
+    copy is replaced: such an item is :data:`LEFT`. Stores of *filled* (ids) should have items: one that lists no space
+    is not mounted. Results are :data:`COPIED_SCHEMA`; yields what
+    :func:`~millstream.pipeline.planning.binned_work.fill_bin` does.
     """
     engine = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)
 
     def begin() -> Work:
-        providers = ConfiguredStores({name: open_provider(url) for name, url in stores.items()}, SystemClock())
+        clock, opened = SystemClock(), {name: open_provider(url) for name, url in stores.items()}
+        providers = ConfiguredStores(opened, clock, mount_check=MountCheck(filled.__contains__, clock))
         processor = DuplicationProcessor(providers, Manifest(engine))
 
         def copy(part: pa.RecordBatch) -> list[pa.RecordBatch]:
-            tasks = (Duplicate(pair.source, pair.destination, space, name) for name in part["content_id"].to_pylist())
-            return [pa.RecordBatch.from_pylist([_copied(processor, task) for task in tasks], COPIED_SCHEMA)]
+            items = zip(part["content_id"].to_pylist(), part["audited"].to_pylist(), strict=True)
+            tasks = ((Duplicate(pair.source, pair.destination, space, name), audited) for name, audited in items)
+            return [pa.RecordBatch.from_pylist([_copied(processor, *task) for task in tasks], COPIED_SCHEMA)]
 
         return copy
 
@@ -66,11 +80,13 @@ def decode_events(data: bytes) -> list[ManifestEvent]:
     return msgspec.msgpack.decode(data, type=prepared(list[ManifestEvent]))
 
 
-def _copied(processor: DuplicationProcessor, task: Duplicate) -> dict[str, Any]:
+def _copied(processor: DuplicationProcessor, task: Duplicate, audited: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"content_id": task.content_id, "summary": "", "events": _encode([]), "bytes": 0}
     try:
-        result = processor.process(task, 1)
+        result = processor.copy_new(task, audited)
     except (MillstreamError, OSError) as error:
         return row | {"error": f"{error}"}
+    if result is None:
+        return row | {"summary": LEFT, "error": None}
     size = sum(event.size for event in result.events)
     return row | {"summary": result.summary, "events": _encode(list(result.events)), "bytes": size, "error": None}
