@@ -7,6 +7,8 @@ import io
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,7 @@ from millstream.stores import (
     DamagedRecordError,
     ItemNotFoundError,
     LocalStore,
+    SpaceAccess,
     SpaceNotEmptyError,
     SpaceNotFoundError,
     StoreError,
@@ -25,6 +28,8 @@ from millstream.stores import (
 from millstream.stores.folders import open_folder
 from millstream.stores.local.atomic_files import AtomicFile
 from millstream.stores.local.sidecar import MAX_BYTES, FileDescription, Sidecar
+from millstream.stores.local.sidecar_files import SidecarFiles
+from millstream.stores.local.space_files import SpaceFiles
 
 
 @pytest.fixture
@@ -178,6 +183,7 @@ class TestPlantedLinks:
         hidden = tmp_path / "store" / ".millstream"
         for folder in ("drafts", "spaces"):
             (hidden / folder).mkdir(parents=True)
+        (hidden / "format").unlink()
         os.mkfifo(hidden / "format")
         os.mkfifo(hidden / "drafts" / "dead.lock")
         (hidden / "drafts" / "gone.lock").symlink_to(secret)
@@ -421,3 +427,49 @@ def test_a_disk_that_is_full_fails_the_put_and_leaves_the_item_as_it_was(store: 
     assert store.path_of("space", "item").read_bytes() == b"grain"
     drafts = tmp_path / "store" / ".millstream" / "drafts"
     assert [path for path in drafts.glob("*/*") if path.is_file()] == []
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, act: Callable[[], object]) -> threading.Thread:
+    """The first call of *method* of *kind* first lets another thread *act*, as long as nothing holds it up."""
+    thread, do = threading.Thread(target=act), getattr(kind, method)
+
+    def first_act(*arguments: object) -> object:
+        if thread.ident is None:
+            thread.start()
+            thread.join(0.2)
+        return do(*arguments)
+
+    monkeypatch.setattr(kind, method, first_act)
+    return thread
+
+
+def test_a_space_that_is_made_again_while_it_is_deleted_keeps_what_is_stored_in_it(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = LocalStore(tmp_path / "store")
+
+    def make_again() -> None:
+        other.create_space("space")
+        other.set_space_acls("space", {"ann": SpaceAccess.WRITE})
+        put(other, "item", creator="mill")
+
+    thread = meanwhile(monkeypatch, SidecarFiles, "remove_space", make_again)
+    store.delete_space("space")
+    thread.join()
+    assert (store.info("space", "item").properties, store.info("space", "item").checksum()) == (
+        {"creator": "mill"}, hashlib.sha256(b"grain").hexdigest()
+    )  # fmt: skip
+    assert store.space_acls("space") == {"ann": SpaceAccess.WRITE}
+
+
+def test_a_space_that_two_make_at_once_keeps_its_access_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = LocalStore(tmp_path / "store"), LocalStore(tmp_path / "store")
+
+    def make() -> None:
+        other.create_space("space")
+        other.set_space_acls("space", {"ann": SpaceAccess.READ})
+
+    thread = meanwhile(monkeypatch, SpaceFiles, "remove", make)
+    store.create_space("space")
+    thread.join()
+    assert store.space_acls("space") == {"ann": SpaceAccess.READ}

@@ -21,6 +21,10 @@ class ItemLocks:
         self._folder = make_folder(root, names)
         weakref.finalize(self, os.close, self._folder)
 
+    def hold_every(self) -> AbstractContextManager[None]:
+        """Hold all locks."""
+        return self.hold_all(bytes((number,)) for number in range(_COUNT))
+
     @contextlib.contextmanager
     def hold_all(self, digests: Iterable[bytes]) -> Iterator[None]:
         """Hold the locks that *digests* fall on (a few digests share one), taken in the one order that all take them

@@ -113,16 +113,19 @@ class LocalStore:
                 return
         with translated(f"making the space {space!r} in {self._url}"):
             make_root(Path(self._root))
-            self._spaces.remove(encode_name(space))  # what a crash may have left of one that was deleted
-            os.close(make_folder(self._root, (encode_name(space),)))
+            with self._writer.lock(space):
+                if not self.has_space(space):  # no other process has just made it
+                    self._spaces.remove(encode_name(space))  # what a crash may have left of one that was deleted
+                    os.close(make_folder(self._root, (encode_name(space),)))
 
     def delete_space(self, space: str) -> None:
-        if self.entries(space, limit=1):
-            raise SpaceNotEmptyError(f"space {space!r} in {self._url} still contains items: delete them first")
-        with translated(f"deleting the space {space!r} in {self._url}"):
+        self._require_space(space)
+        with translated(f"deleting the space {space!r} in {self._url}"), self._writer.lock_everything():
+            if self.entries(space, limit=1):
+                raise SpaceNotEmptyError(f"space {space!r} in {self._url} still contains items: delete them first")
             _remove_folders(Path(self._root, encode_name(space)))
-        self._descriptions.remove_space(encode_name(space))
-        self._spaces.remove(encode_name(space))
+            self._descriptions.remove_space(encode_name(space))
+            self._spaces.remove(encode_name(space))
 
     def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         with self._in_space(space):
