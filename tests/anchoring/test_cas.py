@@ -126,3 +126,18 @@ def test_a_failed_write_leaves_no_draft(tmp_path: Path) -> None:
     with pytest.raises(CasUnavailableError, match="No space left"):
         cas.put_many(files())  # type: ignore[arg-type]
     assert not any(path.name.endswith(".tmp") for path in tmp_path.iterdir())
+
+
+def test_drafts_that_killed_writers_left_are_removed_after_a_day(tmp_path: Path) -> None:
+    cid = cid_of(b"x")
+    old, new, other = (
+        tmp_path / f".{name}.tmp" for name in (f"{cid}.{'a' * 12}", f"{cid}.{'b' * 12}", "x." + "a" * 12)
+    )
+    for path in (old, new, other):
+        path.write_text("half")
+    for path in (old, other):
+        os.utime(path, (1, 1))
+    cas = LocalCas(tmp_path)
+    assert not cas.has(cid) and old.exists()  # reading changes nothing
+    cas.put(b"y")
+    assert set(tmp_path.iterdir()) == {new, other, tmp_path / cid_of(b"y")}

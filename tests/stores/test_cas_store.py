@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def test_only_files_named_by_cid_are_items(store: CasStore, tmp_path: Path) -> N
     (tmp_path / "cas" / cid_of(b"folder")).mkdir()
     (tmp_path / "cas" / cid_of(b"link")).symlink_to(tmp_path / "cas" / "README")
     assert [entry.content_id for entry in store.entries(CAS_SPACE)] == [cid_of(data)]
+
+
+def test_drafts_that_killed_writers_left_are_removed_after_a_day(store: CasStore, tmp_path: Path) -> None:
+    old, new = (tmp_path / "cas" / f".{cid_of(b'x')}.{digit * 12}.tmp" for digit in "ab")
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    store.put(CAS_SPACE, cid_of(b"y"), io.BytesIO(b"y"))
+    assert set((tmp_path / "cas").iterdir()) == {new, tmp_path / "cas" / cid_of(b"y")}
 
 
 def test_bytes_that_do_not_hash_to_the_id_are_refused(store: CasStore) -> None:

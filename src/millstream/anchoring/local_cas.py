@@ -14,7 +14,8 @@ from typing import BinaryIO
 from millstream.anchoring.cas import damaged, not_found, too_large
 from millstream.anchoring.errors import CasDamagedError, CasError, CasUnavailableError
 from millstream.core.cid import CidForm, CidHasher, cid_of, form_of, is_cid
-from millstream.core.durable import replacing, sync_folder
+from millstream.core.clock import SystemClock
+from millstream.core.durable import remove_abandoned_drafts, replacing, sync_folder
 
 _CHUNK = 1 << 20
 _OPEN_AT_ONCE = 64
@@ -24,12 +25,14 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a li
 class LocalCas:
     """A folder of files named by CID; those of the raw form can be checked by any SHA-256 tool.
 
-    The folder is made at the first write; reading never makes anything. Files are written whole and synced, or not at
+    The folder is made at the first write; reading never makes anything. The first write of an object also removes the
+    drafts that killed processes left. Files are written whole and synced, or not at
     all; names that are no CIDs, links, pipes and folders in it are never read.
     """
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
+        self._is_tidy = False
 
     def put(self, data: bytes, form: CidForm = CidForm.RAW) -> str:
         return self.put_many([data], form)[0]
@@ -75,6 +78,9 @@ class LocalCas:
         if not self.root.is_dir():
             self.root.mkdir(parents=True, exist_ok=True)
             sync_folder(self.root.parent)
+        if not self._is_tidy:
+            self._is_tidy = True
+            remove_abandoned_drafts(self.root, is_cid, SystemClock().now())
 
     def _put_some(self, files: Iterable[bytes], form: CidForm) -> Sequence[str]:
         with contextlib.ExitStack() as drafts:  # leaving the stack gives every draft its name

@@ -5,10 +5,35 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+_DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp", re.DOTALL)
+
+_ABANDONED = 86_400
+"""Seconds without a write after which a draft belongs to no process that runs."""
+
+
+def draft_name(name: str) -> str:
+    """A new name for a draft of the file *name*, in the same folder."""
+    return f".{name[:100]}.{secrets.token_hex(6)}.tmp"
+
+
+def remove_abandoned_drafts(folder: Path, is_ours: Callable[[str], bool], now: int) -> None:
+    """Remove the drafts in *folder* that killed processes left: of files whose names are *is_ours*, a day old.
+
+    *now* in microseconds. What cannot be removed stays.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            draft = _DRAFT.fullmatch(entry.name) if entry.name.startswith(".") else None
+            if draft is not None and is_ours(draft[1]) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_mtime < now / 1_000_000 - _ABANDONED:
+                        Path(entry.path).unlink()
 
 
 @contextlib.contextmanager
@@ -18,7 +43,7 @@ def replacing(path: Path, *, sync: bool = True, mode: int = 0o666) -> Iterator[B
     *mode* says who may read it, as far as the process's own mask allows.
     With *sync* the bytes and the folder entry are on the disk when the block is left.
     """
-    draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
+    draft = path.with_name(draft_name(path.name))
     try:
         with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from millstream.core.cid import CidError, CidForm, CidHasher, digest_from_cid, form_of, is_cid
 from millstream.core.clock import SystemClock
-from millstream.core.durable import sync_folder
+from millstream.core.durable import draft_name, remove_abandoned_drafts, sync_folder
 from millstream.stores.checks import check_promise, check_properties
 from millstream.stores.file_location import FileLocation, find_file
 from millstream.stores.folders import make_root
@@ -45,14 +44,15 @@ class CasStore:
     """The folder *root* of files named by CID as a provider with the one space ``cas``.
 
     The name of a file tells its bytes, so nothing else is recorded: there are no properties and no mimetypes. Writing
-    over a damaged file repairs it. *create* as for :class:`millstream.stores.LocalStore`. The methods are those of
-    :class:`Store`.
+    over a damaged file repairs it. The first put also removes the drafts that killed processes left. *create* as for
+    :class:`millstream.stores.LocalStore`. The methods are those of :class:`Store`.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, create: bool = True) -> None:
         self._root = Path(root).absolute()
         self._url = "cas" + self._root.as_uri().removeprefix("file")
         self._listing = OrderedListing(str(self._root), SystemClock(), depth=0)
+        self._is_tidy = False
         if create:
             with translated(f"making the folder {self._root}"):
                 make_root(self._root)
@@ -125,7 +125,10 @@ class CasStore:
         self._require_space(space)
         self._refuse_properties(properties)
         form = _form(content_id)
-        draft = self._root / f".{content_id}.{secrets.token_hex(6)}.tmp"
+        if not self._is_tidy:
+            self._is_tidy = True
+            remove_abandoned_drafts(self._root, is_cid, SystemClock().now())
+        draft = self._root / draft_name(content_id)
         try:
             with translated(f"putting {content_id} into {self.url}"):
                 with draft.open("xb") as file:
