@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from millstream.anchoring import LedgerEntry, LogLedger
+from millstream.core.clock import VirtualClock
 from millstream.log.errors import LogError
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_processor import BitCheckProcessor
@@ -25,6 +27,7 @@ from millstream.mill.tasks import BitCheck, BitReport, QueueName, encode_task
 from millstream.mill.workers.manager import WorkerManager
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.node import Node
+from millstream.node.reports import REPORT_LEDGER
 from millstream.settings import Settings
 from millstream.testing.faulty_store import UnavailableStore
 
@@ -125,6 +128,23 @@ def test_a_node_anchors_a_new_report_without_reading_the_ledger(
             reporter.keep(reporter.make(SpaceTally(), "main", "letters", since=day, until=day + 1))
         assert node.mill.reports.ledger.last_number == 3
     assert sought == [0, 1, 2]
+
+
+def test_the_anchor_of_a_report_waits_for_another_process_that_writes_to_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, append = VirtualClock(), LogLedger.append
+    with Node.open(Settings(data=str(tmp_path)), clock, create=True) as node:
+        other = LogLedger(node.logs.store, clock, name=REPORT_LEDGER)
+
+        def while_held(ledger: LogLedger, anchor_string: str, *, after: int = 0) -> LedgerEntry:
+            with other.exclusive() if clock.monotonic() < 5.0 else contextlib.nullcontext():
+                return append(ledger, anchor_string, after=after)
+
+        monkeypatch.setattr(LogLedger, "append", while_held)
+        reporter = node.mill.reports.reporter
+        reporter.keep(reporter.make(SpaceTally(), "main", "letters", since=1, until=2))
+        assert node.mill.reports.ledger.last_number == 1
 
 
 def test_p9_what_nobody_checked_keeps_a_report_from_success(desk: Desk) -> None:

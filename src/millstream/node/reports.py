@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring import LedgerEntry, LogLedger
 from millstream.anchoring.cut_manifest import anchor_string
+from millstream.anchoring.ledger import PATIENCE
 from millstream.core.amounts import counted
 from millstream.core.cached import locked_cached_property
 from millstream.core.cid import cid_of
@@ -143,9 +144,11 @@ class ReportsPart:
     def anchor(self, report: IntegrityReport, after: int = 0) -> LedgerEntry:
         """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``.
 
-        It is looked for above number *after*: to read the whole ledger takes longer with each report.
+        It is looked for above number *after*: to read the whole ledger takes longer with each report. Raises a
+        ``BusyError`` while another process writes to the ledger for long.
         """
-        return self.ledger.append(report_anchor(report), after=after)
+        append = functools.partial(self.ledger.append, report_anchor(report), after=after)
+        return PATIENCE.call(append, self._context.clock)
 
     def ledger_entries(self) -> Mapping[str, LedgerEntry]:
         """The entries of the ledger by their anchors (:func:`report_anchor`), oldest first; its chain is checked.
