@@ -85,6 +85,7 @@ class SpellingProbe:
 
     def __init__(self, root: str, hidden: str) -> None:
         self._root, self._hidden = root, hidden
+        self._probe = f"{root}/{hidden}/{_PROBE}"
         self._known: tuple[tuple[int, int], bool] | None = None
 
     def write(self) -> None:
@@ -101,9 +102,8 @@ class SpellingProbe:
         return DiskNames(self._root) if self._ignores_spelling() else None
 
     def _ignores_spelling(self) -> bool:
-        probe = f"{self._root}/{self._hidden}/{_PROBE}"
         try:
-            status = os.lstat(probe)
+            status = os.lstat(self._probe)
         except OSError:  # not written to by this release
             return self._is_there(self._hidden.upper())
         disk = status.st_dev, status.st_ino

@@ -157,13 +157,17 @@ class LocalStore:
             return self._listing.first_ids((encode_name(space),), order_key(after), limit)
 
     def info(self, space: str, content_id: str) -> ItemInfo:
-        with self._in_space(space), self._find(space, content_id) as place:
+        with self._in_space(space) as names, self._find(space, content_id, names) as place:
             status, description = self._describe(space, content_id, place)
         return describe_item(content_id, status, description)
 
     def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> io.BufferedReader:
         check_range(start, length)
-        with self._in_space(space), self._find(space, content_id) as place, self._there(space, content_id):
+        with (
+            self._in_space(space) as names,
+            self._find(space, content_id, names) as place,
+            self._there(space, content_id),
+        ):
             file = place.open()
         return io.BufferedReader(RangeReader(file, start, length))
 
@@ -196,7 +200,11 @@ class LocalStore:
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
         check_content_id(content_id)
         kept = check_properties(properties)
-        with self._in_space(space), self._writer.lock(content_id), self._find(space, content_id) as place:
+        with (
+            self._in_space(space) as names,
+            self._writer.lock(content_id),
+            self._find(space, content_id, names) as place,
+        ):
             status, description = self._describe(space, content_id, place)
             description = msgspec.structs.replace(description, properties=kept)
             self._write_sidecar(space, Sidecar(content_id, (description,)))
@@ -209,21 +217,21 @@ class LocalStore:
 
     def delete(self, space: str, content_id: str) -> None:
         check_content_id(content_id)
-        with self._in_space(space), self._writer.lock(content_id):
-            with self._find(space, content_id) as place, self._there(space, content_id):
+        with self._in_space(space) as names, self._writer.lock(content_id):
+            with self._find(space, content_id, names) as place, self._there(space, content_id):
                 place.remove()
             self._descriptions.remove(encode_name(space), content_id)
             remove_empty_folders(self._root, place.path[:-1], keep=1)
 
     def file_status(self, space: str, content_id: str) -> os.stat_result:
         """The status of the file that holds the bytes of a content item. Raises :class:`ItemNotFoundError`."""
-        with self._in_space(space), self._find(space, content_id) as place:
+        with self._in_space(space) as names, self._find(space, content_id, names) as place:
             assert place.status is not None
             return place.status
 
     def path_of(self, space: str, content_id: str) -> Path:
         """The file that holds the bytes of a content item. Raises :class:`ItemNotFoundError`."""
-        with self._in_space(space), self._find(space, content_id) as place:
+        with self._in_space(space) as names, self._find(space, content_id, names) as place:
             return Path(self._root, *place.path)
 
     def _replace(self, space: str, content_id: str, draft: AtomicFile, new: FileDescription, create_only: bool) -> None:
@@ -285,22 +293,17 @@ class LocalStore:
             self._descriptions.remove(encode_name(space), content_id)
             raise same_name(content_id, space, self._url)
 
-    def _find(self, space: str, content_id: str) -> FileLocation:
-        place = find_file(self._root, self._paths(space, content_id))
+    def _find(self, space: str, content_id: str, names: DiskNames | None) -> FileLocation:
+        place = find_file(self._root, _own_paths(space, content_id, names))
         if place is None:
             raise self._no_item(space, content_id)
         return place
 
     def _target(self, space: str, content_id: str) -> FileLocation:
-        paths = self._paths(space, content_id)
+        paths = _own_paths(space, content_id, self._writer.disk_names())
         if not paths:
             raise same_name(content_id, space, self._url)
         return find_file(self._root, paths) or make_file_location(self._root, paths)
-
-    def _paths(self, space: str, content_id: str) -> Sequence[tuple[str, ...]]:
-        """The paths where the item may be, without those where the disk has another one."""
-        paths, names = item_paths(space, content_id), self._writer.disk_names()
-        return paths if names is None else [path for path in paths if not names.misleads(path)]
 
     def _require_space(self, space: str) -> None:
         if not self.has_space(space):
@@ -319,14 +322,17 @@ class LocalStore:
             raise self._no_item(space, content_id) from error
 
     @contextlib.contextmanager
-    def _in_space(self, space: str) -> Iterator[None]:
-        """Make errors of the operating system store errors, first of all that there is no such space."""
+    def _in_space(self, space: str) -> Iterator[DiskNames | None]:
+        """Make errors of the operating system store errors, first of all that there is no such space.
+
+        The names on the disk, where it does not distinguish all.
+        """
         with translated(f"using {self._url}/{space}"):
             names = self._writer.disk_names()
             if names is not None and names.misleads((encode_name(space),)):
                 raise space_not_found(space, self._url)
             try:
-                yield
+                yield names
             except (FileNotFoundError, NotADirectoryError):
                 self._require_space(space)
                 raise
@@ -340,6 +346,12 @@ class LocalStore:
                     f"the folder {self._root} does not exist: mount its disk, or for a new store, create the folder"
                 )
             yield
+
+
+def _own_paths(space: str, content_id: str, names: DiskNames | None) -> Sequence[tuple[str, ...]]:
+    """The paths where the item may be, without those where the disk, whose *names* these are, has another one."""
+    paths = item_paths(space, content_id)
+    return paths if names is None else [path for path in paths if not names.misleads(path)]
 
 
 def _remove_folders(space: Path) -> None:
