@@ -47,6 +47,8 @@ from millstream.testing.ports import free_ports
 MESSAGES, SENDS, OPERATIONS, ITEMS = 1_000_000, 60_000, 20_000, 3_000
 _FIRST_ITEMS = 200
 """Items that are copied and checked before the figures begin: each process opens its clients of the buckets then."""
+_FIRST_OPERATIONS = 3_000
+"""Operations before the figures begin, as many batches as there are processes at most."""
 _ENVIRONMENT = {
     "MILLSTREAM_NODE__LEASE": "15s",  # the default; several_nodes.py has a shorter one, at a cost
     "MILLSTREAM_SERVE__REGISTRY": "true",
@@ -152,7 +154,7 @@ class Work:
         self._folder = str(cluster.new_folder("commands"))
         counts = (round(share * count) for count in (MESSAGES, SENDS, OPERATIONS, ITEMS))
         self.messages, self.sends, self.operations, self.items = counts
-        self._items = 0
+        self._items = self._posted = 0
 
     def append(self) -> None:
         """Append messages of a thousand sources, as they happen."""
@@ -197,13 +199,14 @@ class Work:
 
     def post(self, requests: Sequence[bytes], ports: Sequence[int]) -> None:
         """Post each of *requests*, to the members in turn."""
+        self._posted += len(requests)
         parts = [requests[place :: len(ports)] for place in range(len(ports))]
         with ThreadPoolExecutor(len(ports)) as threads:
             list(threads.map(post_each, parts, ports))
 
     def are_observed(self) -> bool:
         """Whether every operation is anchored and read back."""
-        return self._count(sa.select(sa.func.count()).where(operations.c.state == "observed")) == self.operations
+        return self._count(sa.select(sa.func.count()).where(operations.c.state == "observed")) == self._posted
 
     def put(self, count: int) -> None:
         """Put *count* more items."""
@@ -251,7 +254,9 @@ def measure(
         members = Members(cluster, nodes)
         node = stack.enter_context(cluster.opened("load"))
         work = Work(cluster, node, share)
-        requests = [canonical_json(DidOwner(f"o{number}").create.request) for number in range(work.operations)]
+        count = _FIRST_OPERATIONS + work.operations
+        requests = [canonical_json(DidOwner(f"o{number}").create.request) for number in range(count)]
+        first, requests = requests[:_FIRST_OPERATIONS], requests[_FIRST_OPERATIONS:]
         offered: Mapping[str, tuple[int, Callable[[], object], Callable[[], bool]]] = {
             "log": (work.messages, work.append, lambda: work.is_batched(LOG)),
             "topic": (work.sends, work.send, lambda: work.is_batched(TOPIC)),
@@ -264,6 +269,8 @@ def measure(
             members.cost(_FIRST_ITEMS, work.copy, work.are_copied)
             members.cost(2 * _FIRST_ITEMS, work.check, work.are_checked)
             work.put(work.items)
+        if not kinds or "operations" in kinds:
+            members.cost(len(first), lambda: work.post(first, members.http), work.are_observed)
         costs = {kind: members.cost(*one) for kind, one in offered.items() if not kinds or kind in kinds}
         totals = node.anchoring.journal.totals()
         return {
