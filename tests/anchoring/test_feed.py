@@ -16,7 +16,7 @@ from millstream.anchoring.ledger import LedgerEntry
 from millstream.batching import BatchConfig, Rulebook
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
-from millstream.log import Log, LogSpec, LogStore, open_store
+from millstream.log import Log, LogSpec, LogStore, StorageUnavailableError, open_store
 
 RULES = Rulebook(BatchConfig(50, 20))
 
@@ -115,6 +115,21 @@ def test_an_anchor_waits_for_another_process_that_writes_to_the_ledger(make_part
     assert feed.step(force=True).anchors == 1
     assert 5.0 <= clock.monotonic() < 6.0
     assert parts.journal.totals().observed == 3
+
+
+def test_a_ledger_that_does_not_answer_is_asked_once(make_parts: Any, store: LogStore) -> None:
+    clock = VirtualClock()
+
+    class Silent(LogLedger):
+        def append(self, anchor_string: str, *, after: int = 0) -> LedgerEntry:
+            clock.advance(120.0)  # what the log store waits for its server
+            raise StorageUnavailableError
+
+    source, batches = add_batches(store, 1, 3)
+    parts = make_parts(ledger=Silent(store, clock), clock=clock)
+    with pytest.raises(StorageUnavailableError):
+        AnchorFeed(source, batches, parts.writer, RULES).step(force=True)
+    assert clock.monotonic() == 120.0
 
 
 def test_a_schedule_tries_again_while_another_process_writes_for_long(make_parts: Any, store: LogStore) -> None:

@@ -6,6 +6,7 @@ in ``docs/formats/ledger.md``.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -23,8 +24,9 @@ from millstream.core.retry import RetryPolicy
 GENESIS = "0" * 64
 """The previous hash in the first entry."""
 
-PATIENCE = RetryPolicy(attempts=40, first=0.02, longest=0.5)
-"""How often an append is repeated while another process writes to the ledger."""
+_WHILE_BUSY = RetryPolicy(attempts=40, first=0.02, longest=0.5, within=20.0)
+"""How often an append is repeated while another process writes. The limit of time is for errors that come slowly: a
+store that does not answer has been waited for already."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +76,11 @@ class Ledger(Protocol):
     def verify(self) -> LedgerEntry | None:
         """Check the whole chain and return its head. Raises :class:`LedgerError` that names the broken entry."""
         ...
+
+
+def append_when_free(ledger: Ledger, anchor_string: str, clock: Clock, *, after: int = 0) -> LedgerEntry:
+    """:meth:`Ledger.append`, repeated for up to 20 s while another process writes; then its error is raised."""
+    return _WHILE_BUSY.call(functools.partial(ledger.append, anchor_string, after=after), clock)
 
 
 _encoder = msgspec.json.Encoder()

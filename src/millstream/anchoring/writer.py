@@ -6,7 +6,6 @@ that died at any point is replaced by one that calls :meth:`BatchWriter.recover`
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from millstream.anchoring.duplicate_check import BatchMembers
 from millstream.anchoring.errors import NODE_LOGS, RESTORE_DATABASE, AnchoringError, JournalBusyError
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.journal import BatchJournal
-from millstream.anchoring.ledger import PATIENCE, Ledger, LedgerEntry
+from millstream.anchoring.ledger import Ledger, LedgerEntry, append_when_free
 from millstream.anchoring.observer import Observer
 from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.states import (
@@ -238,8 +237,7 @@ class BatchWriter:
                 self._write_files(cut)
             if cut.state == BatchState.CUT:
                 with tracing.span("append to the ledger"):
-                    append = functools.partial(self._ledger.append, cut.anchor_string, after=cut.ledger_after)
-                    entry = PATIENCE.call(append, self._clock)
+                    entry = append_when_free(self._ledger, cut.anchor_string, self._clock, after=cut.ledger_after)
                 cut = self.journal.anchored(cut, entry.number)
             else:
                 entry = self._anchored_entry(cut)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring import LedgerEntry, LogLedger
 from millstream.anchoring.cut_manifest import anchor_string
-from millstream.anchoring.ledger import PATIENCE
+from millstream.anchoring.ledger import append_when_free
 from millstream.core.amounts import counted
 from millstream.core.cached import locked_cached_property
 from millstream.core.cid import cid_of
@@ -147,8 +147,7 @@ class ReportsPart:
         It is looked for above number *after*: to read the whole ledger takes longer with each report. Raises a
         ``BusyError`` while another process writes to the ledger for long.
         """
-        append = functools.partial(self.ledger.append, report_anchor(report), after=after)
-        return PATIENCE.call(append, self._context.clock)
+        return append_when_free(self.ledger, report_anchor(report), self._context.clock, after=after)
 
     def ledger_entries(self) -> Mapping[str, LedgerEntry]:
         """The entries of the ledger by their anchors (:func:`report_anchor`), oldest first; its chain is checked.

@@ -7,7 +7,6 @@ instance or, after its death, by another.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import threading
@@ -18,7 +17,7 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import AnchoringError, ObservationBlockedError
-from millstream.anchoring.ledger import PATIENCE, Ledger, LedgerEntry
+from millstream.anchoring.ledger import Ledger, LedgerEntry, append_when_free
 from millstream.anchoring.registry.operation_observer import OperationObserver
 from millstream.anchoring.registry.operation_queue import OperationQueue, RemovedOperations
 from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
@@ -236,8 +235,8 @@ class OperationWriter:
         """Take *cut* of *batch* from where it stands to the end; *prepared* is what is known of a new one."""
         # Again where it is anchored: a file may be lost since.
         self._cas.put_many((file.data for file in batch.files), batch.cid)
-        append = functools.partial(self._ledger.append, cut.anchor_string, after=cut.ledger_after)
-        entry = PATIENCE.call(append, self._store.database.clock)
+        clock = self._store.database.clock
+        entry = append_when_free(self._ledger, cut.anchor_string, clock, after=cut.ledger_after)
         if cut.number is None:
             self._store.anchored(cut, entry.number)
         try:
