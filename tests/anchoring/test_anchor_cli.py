@@ -19,6 +19,7 @@ from millstream.anchoring.transparency.policy import trusting
 from millstream.anchoring.transparency.signed_note import parse_verifier_key
 from millstream.anchoring.transparency.tlog_proof import verify_tlog_proof
 from millstream.batching import Reject
+from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
@@ -59,6 +60,29 @@ def test_status_counts_batches_and_names_faults(data: Path) -> None:
     assert status["faults"] == []
     code, out, _ = run_command("anchor", "status", "--data", str(data))
     assert (code, "6 verified" in out, "2 entries" in out, "observed" in out) == (0, True, True, False)
+
+
+def test_a_feed_goes_on_past_what_it_cannot_read_after_a_seek(data: Path) -> None:
+    def batch(number: int, kind: str = "batch") -> Message:
+        members = {"batch": f"b{number}", "kind": kind, "source": "pump", "start": 0, "end": 9, "cut": "time"}
+        amends = {"amends": "b1"} if kind == "amendment" else {}
+        return Message(json.dumps({**members, **amends, "events": [number]}).encode())
+
+    with Node.open(Settings(data=str(data))) as node:
+        source, batches = node.logs.store.log(LogSpec("in")), node.logs.store.log(LogSpec("out", kind="batches"))
+        with source.writer() as writer:
+            writer.append([Message(b"x", "", "pump", number) for number in range(1, 4)])
+        with batches.writer() as writer:
+            writer.append([batch(1)])
+            assert node.anchoring.feed("in", "out").step(force=True).batches == 1
+            writer.append([batch(2, "amendment"), batch(3)])
+    feed = ("anchor", "feed", "in", "out", "--once", "--data", str(data))
+    code, _, error = run_command(*feed)
+    assert code != 0 and "batch b2 is an amendment" in error
+    code, out, _ = run_command("log", "seek", "out", "--consumer", "anchor", "--to", "3", "--data", str(data))
+    assert (code, out) == (0, "consumer anchor continues with id 3 of out\n")
+    code, out, _ = run_command(*feed)
+    assert (code, out[:25]) == (0, "1 batch of 1 message hand")
 
 
 def test_cut_anchors_what_waits_and_observe_finds_nothing_new(data: Path) -> None:

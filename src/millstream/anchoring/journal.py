@@ -81,6 +81,11 @@ class BatchJournal:
         rows = self._rows(sa.select(t.feeds.c.last_id).where(t.feeds.c.batches == batches))
         return int(rows[0].last_id) if rows else None
 
+    def forget_fed(self, batches: str) -> None:
+        """Remove the position of the log *batches*: the log's own pointer counts, until batches are added again."""
+        with writing(self._engine) as connection:
+            connection.execute(sa.delete(t.feeds).where(t.feeds.c.batches == batches))
+
     def stream(self, log: str, config: Mapping[str, Any]) -> BatchStream:
         """The stream of *log* under *config*. Raises :class:`BatchFormatError` for a configuration that is too long."""
         with writing(self._engine) as connection:

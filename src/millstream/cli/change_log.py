@@ -62,14 +62,14 @@ def require_audit_log(settings: Settings) -> None:
 
     ``node.db`` is not asked: it is beside the data, and a command that fails to record a change says so.
     """
-    if settings.node.database and _is_recorded(settings):
+    if settings.node.database and is_recorded(settings):
         with Node.open(settings) as node:
             prepare_audit_log(node)
 
 
 def record_change_if_node(settings: Settings, action: str, target: str, **facts: Any) -> None:
     """:func:`record_change` in the node of *settings*; a bare log store (``--store``) has no audit log."""
-    if _is_recorded(settings):
+    if is_recorded(settings):
         with Node.open(settings) as node:
             record_change(node, action, target, **facts)
 
@@ -89,7 +89,8 @@ def record_freed_space(settings: Settings, action: str, target: str, **facts: An
         click.echo(f"not recorded in the operator audit log: its database {describe_sql_failure(error)}", err=True)
 
 
-def _is_recorded(settings: Settings) -> bool:
+def is_recorded(settings: Settings) -> bool:
+    """Whether the command works in a node that has a database, and not on a bare log store (``--store``)."""
     from millstream.core.sql import ANSWERS
     from millstream.node.databases import has_database
 

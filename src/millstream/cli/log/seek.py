@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.change_log import record_change_if_node, require_audit_log
+from millstream.cli.change_log import is_recorded, record_change_if_node, require_audit_log
 from millstream.cli.common import store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
 from millstream.cli.log.filters import microseconds
 from millstream.core.errors import InputError
+from millstream.node import Node
 from millstream.settings import Settings
 
 
@@ -41,5 +42,16 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
                 f"{found.first_id}; choose that id or a later one"
             )
         found.set_pointer(consumer, first_id - 1)
+    _forget_other_position(settings, name, consumer)
     record_change_if_node(settings, "seek", f"log {name}", consumer=consumer, next_id=first_id)
     click.echo(f"consumer {consumer} continues with id {first_id} of {name}")
+
+
+def _forget_other_position(settings: Settings, name: str, consumer: str) -> None:
+    """Where *consumer* anchors the batches of the log *name*: remove its position in the node's database, which may be
+    earlier, and would count."""
+    from millstream.anchoring.feed import CONSUMER
+
+    if consumer == CONSUMER and is_recorded(settings):
+        with Node.open(settings) as node:
+            node.anchoring.journal.forget_fed(name)
