@@ -79,6 +79,31 @@ def test_a_recalled_message_never_comes_and_can_be_recalled_once() -> None:
     with_harness(step, after_restart)
 
 
+@pytest.mark.parametrize("recalled", [(b"1",), (b"2",), (b"1", b"2", b"3")])
+def test_a_recall_while_messages_of_another_topic_are_delivered_takes_back_only_its_message(
+    recalled: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.core.create_topic(TopicSpec("too", "DELAY", 1))
+        due = desk.clock.now() + 60 * MICROSECONDS
+        await desk.send("later", b"first", deliver_at=due)
+        sent = await desk.send("too", b"1", b"2", b"3", deliver_at=due)
+        handles = dict(zip((b"1", b"2", b"3"), (entry.recall_handle for entry in sent.entries), strict=True))
+        with disk_that_waits(monkeypatch) as disk:
+            desk.clock.advance(61)
+            desk.delayed_messages.check_due_now()
+            await disk.wait()
+            recalls = [asyncio.ensure_future(desk.delayed_messages.recall("too", handles[body])) for body in recalled]
+            await asyncio.sleep(0)
+            disk.go_on()
+            await asyncio.gather(*recalls)
+        await settle(lambda: not desk.core.journal.state.delayed)
+        assert bodies(await desk.receive("g", "later")) == [b"first"]
+        assert set(bodies(await desk.receive("g", "too"))) == {b"1", b"2", b"3"} - set(recalled)
+
+    with_harness(step)
+
+
 @pytest.mark.parametrize("used", [0, 1])
 def test_a_repeated_send_gets_the_first_handle_and_its_recall_leaves_nothing(used: int) -> None:
     handles: list[str] = []

@@ -134,6 +134,9 @@ class DelayedMessageScheduler:
 
     async def _release(self, delayed: Sequence[DelayedMessage]) -> None:
         """Put what was held back into its topic. To do it twice is harmless: topics remember message ids."""
+        delayed = self._still_held(delayed)
+        if not delayed:
+            return
         topic = delayed[0].topic
         if topic not in self._core.journal.state.topics:
             _log.warning("%d delayed messages of the deleted topic %s are deleted", len(delayed), topic)
@@ -141,10 +144,14 @@ class DelayedMessageScheduler:
             return
         with _ending(delayed):
             messages = await self._core.journal.held([hold.id for hold in delayed])
-            if self._delayed.get(delayed[0].id) is None:
+            if not self._still_held(delayed):
                 return  # the topic was deleted meanwhile; there may be another one of its name
             await self._core.publish(topic, [released_message(message) for message in messages])
             await self._core.journal.write(Released(to_ranges(hold.id for hold in delayed)))
+
+    def _still_held(self, delayed: Sequence[DelayedMessage]) -> list[DelayedMessage]:
+        """Those of *delayed* that were neither recalled nor deleted with their topic."""
+        return [hold for hold in delayed if self._delayed.get(hold.id) is hold]
 
     async def _drop(self, delayed: Sequence[DelayedMessage]) -> None:
         with _ending(delayed):
