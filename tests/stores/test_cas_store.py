@@ -41,6 +41,8 @@ def test_drafts_that_killed_writers_left_are_removed_after_a_day(store: CasStore
         path.write_bytes(b"half")
     os.utime(old, (1, 1))
     store.put(CAS_SPACE, cid_of(b"y"), io.BytesIO(b"y"))
+    assert old.exists(), "a put lists no folder"
+    store.clear_drafts()
     assert set((tmp_path / "cas").iterdir()) == {new, tmp_path / "cas" / cid_of(b"y")}
 
 

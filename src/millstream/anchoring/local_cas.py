@@ -7,7 +7,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,14 +25,12 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a li
 class LocalCas:
     """A folder of files named by CID; those of the raw form can be checked by any SHA-256 tool.
 
-    The folder is made at the first write; reading never makes anything. The first write of an object also removes the
-    drafts that killed processes left. Files are written whole and synced, or not at
+    The folder is made at the first write; reading never makes anything. Files are written whole and synced, or not at
     all; names that are no CIDs, links, pipes and folders in it are never read.
     """
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        self._is_tidy = False
 
     def put(self, data: bytes, form: CidForm = CidForm.RAW) -> str:
         return self.put_many([data], form)[0]
@@ -74,13 +72,14 @@ class LocalCas:
             names = []
         return iter(sorted(names))
 
+    def clear_drafts(self, stopped: Callable[[], bool] = bool) -> None:
+        """Remove files that killed processes were writing, after a day without a write. Reads all names there."""
+        remove_abandoned_drafts(self.root, is_cid, SystemClock().now(), stopped=stopped)
+
     def _make_root(self) -> None:
         if not self.root.is_dir():
             self.root.mkdir(parents=True, exist_ok=True)
             sync_folder(self.root.parent)
-        if not self._is_tidy:
-            self._is_tidy = True
-            remove_abandoned_drafts(self.root, is_cid, SystemClock().now())
 
     def _put_some(self, files: Iterable[bytes], form: CidForm) -> Sequence[str]:
         with contextlib.ExitStack() as drafts:  # leaving the stack gives every draft its name

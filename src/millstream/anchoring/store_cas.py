@@ -11,6 +11,7 @@ from millstream.anchoring.cas import checked, damaged, not_found, too_large
 from millstream.anchoring.errors import CasError, CasUnavailableError
 from millstream.core.cid import CidForm, CidHasher, cid_of, form_of, is_cid
 from millstream.stores import (
+    CasStore,
     ItemNotFoundError,
     SpaceNotFoundError,
     Store,
@@ -78,6 +79,11 @@ class StoreBackedCas:
     def cids(self) -> Iterator[str]:
         with _our_errors(self._space):
             yield from self._cids()
+
+    def clear_drafts(self, stopped: Callable[[], bool] = bool) -> None:
+        """See :meth:`CasStore.clear_drafts`; stores of other kinds do this when they are written to."""
+        if isinstance(self._store, CasStore):
+            self._store.clear_drafts(stopped)
 
     def _cids(self) -> Sequence[str]:
         try:

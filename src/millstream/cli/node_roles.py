@@ -40,6 +40,9 @@ _COSIGN_SECONDS = 0.5
 _STAMP_SECONDS = 5.0
 """How often it is checked whether a time stamp is due: a small query for each ledger and authority."""
 
+_DRAFTS_SECONDS = 86_400.0
+"""How often drafts of killed processes are looked for: all names in the folder of anchored files are read."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +61,7 @@ class NodeRoles:
         settings, serve = self._node.settings, self._settings
         roles: dict[str, Opener] = {}
         if settings.log.upkeep:
-            roles["upkeep"] = lambda _: self._node.logs.upkeep(_log.warning)
+            roles["upkeep"] = self._upkeep
         roles |= {f"ingest {log}": functools.partial(self._ingest, log, role) for log, role in serve.ingest.items()}
         roles |= {f"relay {log}": functools.partial(self._relay, log, role) for log, role in serve.relay.items()}
         if settings.registry.follow.ledger:
@@ -103,6 +106,20 @@ class NodeRoles:
     def write_topics_by(self, find: Callable[[str], Writer | None]) -> None:
         """From now on *find* returns the writers of logs that are topics of this process's broker."""
         self._topic_writer = find
+
+    @contextlib.contextmanager
+    def _upkeep(self, run: RoleRun) -> Iterator[None]:
+        """Moves and trims logs, and removes once a day what killed processes were writing."""
+
+        def clear_drafts() -> None:
+            while not run.stopping.is_set():
+                with contextlib.suppress(MillstreamError):  # the part that needs the storage reports the error
+                    self._node.anchoring.cas.clear_drafts(run.stopping.is_set)
+                run.stopping.wait(_DRAFTS_SECONDS)
+
+        run.add("removal of drafts", clear_drafts)
+        with self._node.logs.upkeep(_log.warning):
+            yield
 
     @contextlib.contextmanager
     def _ingest(self, log: str, role: IngestRole, run: RoleRun) -> Iterator[None]:

@@ -22,13 +22,18 @@ def draft_name(name: str) -> str:
     return f".{name[:100]}.{secrets.token_hex(6)}.tmp"
 
 
-def remove_abandoned_drafts(folder: Path, is_ours: Callable[[str], bool], now: int) -> None:
+def remove_abandoned_drafts(
+    folder: Path, is_ours: Callable[[str], bool], now: int, *, stopped: Callable[[], bool] = bool
+) -> None:
     """Remove the drafts in *folder* that killed processes left: of files whose names are *is_ours*, a day old.
 
-    *now* in microseconds. What cannot be removed stays.
+    *now* in microseconds. What cannot be removed stays, and also the rest once *stopped* returns True: all names in the
+    folder are read, which takes seconds for each million.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
+            if stopped():
+                return
             draft = _DRAFT.fullmatch(entry.name) if entry.name.startswith(".") else None
             if draft is not None and is_ours(draft[1]) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):

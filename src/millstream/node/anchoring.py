@@ -8,13 +8,12 @@ from millstream.anchoring import (
     AnchorIndex,
     BatchJournal,
     BatchWriter,
-    Cas,
     CutLimits,
     LocalCas,
     LogLedger,
     Observer,
 )
-from millstream.anchoring.store_cas import open_store_cas
+from millstream.anchoring.store_cas import StoreBackedCas, open_store_cas
 from millstream.core.cached import locked_cached_property
 from millstream.core.database_server import largest_statement
 from millstream.log import LogSpec
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.feed import AnchorFeed
 
 
-def open_cas(settings: Settings) -> Cas:
+def open_cas(settings: Settings) -> LocalCas | StoreBackedCas:
     """The content-addressed files of a node with *settings*: in its folder, or at the storage provider that they name.
 
     The first write makes the place where it is absent.
@@ -64,7 +63,7 @@ class AnchoringPart:
         return self._context.settings.anchoring.cas or own
 
     @locked_cached_property
-    def cas(self) -> Cas:
+    def cas(self) -> LocalCas | StoreBackedCas:
         """The content-addressed files: in a folder, or at the storage provider that the settings name."""
         return open_cas(self._context.settings)
 

@@ -14,8 +14,9 @@ from millstream.mill.reports.statistics import SpaceStatisticsTable
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart, lacks_database_file
 from millstream.settings import Settings
-from millstream.stores import LocalStore, MemoryStore, Store, open_provider
+from millstream.stores import CasStore, LocalStore, MemoryStore, Store, open_provider
 from millstream.stores.audit import AuditedStore, AuditOutbox, settle_ended
+from millstream.stores.mounted import MountedStore
 from millstream.stores.processes.child_pool import BulkProcesses
 from millstream.stores.sources import local_folder
 from millstream.stores.wrapper import StoreWrapper
@@ -76,16 +77,22 @@ class StoresPart:
 
     def clear_drafts(self, names: Container[str]) -> None:
         """Remove, in those of the stores *names* that are local, what processes were writing when they ended."""
-        for name, wrapped in self.providers.items():
-            store: Store = wrapped
-            while isinstance(store, StoreWrapper):
-                store = store.store
-            if name in names and isinstance(store, LocalStore):
-                store.clear_drafts()
+        for name, store in self.providers.items():
+            if name in names:
+                _clear_drafts(store)
 
     def prepare(self) -> None:
         """Open the manifest now."""
         _ = self.manifest
+
+
+def _clear_drafts(store: Store) -> None:
+    while isinstance(store, StoreWrapper):
+        for mounted in store.mounted if isinstance(store, MountedStore) else ():
+            _clear_drafts(mounted)
+        store = store.store
+    if isinstance(store, LocalStore | CasStore):
+        store.clear_drafts()
 
 
 def is_unmade(settings: Settings, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,15 +44,14 @@ class CasStore:
     """The folder *root* of files named by CID as a provider with the one space ``cas``.
 
     The name of a file tells its bytes, so nothing else is recorded: there are no properties and no mimetypes. Writing
-    over a damaged file repairs it. The first put also removes the drafts that killed processes left. *create* as for
-    :class:`millstream.stores.LocalStore`. The methods are those of :class:`Store`.
+    over a damaged file repairs it. *create* as for :class:`millstream.stores.LocalStore`. The methods are those of
+    :class:`Store`.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, create: bool = True) -> None:
         self._root = Path(root).absolute()
         self._url = "cas" + self._root.as_uri().removeprefix("file")
         self._listing = OrderedListing(str(self._root), SystemClock(), depth=0)
-        self._is_tidy = False
         if create:
             with translated(f"making the folder {self._root}"):
                 make_root(self._root)
@@ -60,6 +59,10 @@ class CasStore:
     @property
     def url(self) -> str:
         return self._url
+
+    def clear_drafts(self, stopped: Callable[[], bool] = bool) -> None:
+        """Remove files that killed processes were writing, after a day without a write. Reads all names there."""
+        remove_abandoned_drafts(self._root, is_cid, SystemClock().now(), stopped=stopped)
 
     def spaces(self) -> Sequence[str]:
         self._require_root()
@@ -125,9 +128,6 @@ class CasStore:
         self._require_space(space)
         self._refuse_properties(properties)
         form = _form(content_id)
-        if not self._is_tidy:
-            self._is_tidy = True
-            remove_abandoned_drafts(self._root, is_cid, SystemClock().now())
         draft = self._root / draft_name(content_id)
         try:
             with translated(f"putting {content_id} into {self.url}"):

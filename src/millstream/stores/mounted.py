@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from urllib.parse import quote
 
 from millstream.stores.bulk import Bulk, NewItem, bulk_of
@@ -30,6 +30,11 @@ class MountedStore(StoreWrapper):
 
     def perform(self, call: StoreCall, act: Callable[[Store], Answer]) -> Answer:
         return act(self._store(call.space))
+
+    @property
+    def mounted(self) -> Collection[Store]:
+        """The stores of the mounted spaces."""
+        return self._mounts.values()
 
     @property
     def url(self) -> str:
