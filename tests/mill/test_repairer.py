@@ -18,6 +18,7 @@ from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest_table import CheckResult
 from millstream.mill.repair.bit_errors import BitErrorProcessor
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer, RepairProcessor
@@ -26,6 +27,8 @@ from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.mill.tombstones import record_deletions
 from millstream.stores import CasStore, LocalStore, MountedStore, StoreUnavailableError
+from millstream.stores.protocol import Store
+from millstream.stores.wrapper import Answer, StoreCall, StoreWrapper
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import FaultyStore, UnavailableStore
 
@@ -122,6 +125,41 @@ def test_a_copy_that_is_a_hard_link_is_found_by_a_check_and_written_as_a_file_of
     assert [path(world, item(store)).stat().st_nlink for store in "123"] == [1, 1, 1]
     assert all(tally.result == ReportResult.SUCCESS for tally in sweep(world).values())
     assert repairer(world).repair("s", "folder/item 0").events == ()
+
+
+class CheckedMeanwhile(StoreWrapper):
+    """A store in which a check by another worker finds an item damaged while it is being written."""
+
+    def __init__(self, store: Store, world: Any) -> None:
+        super().__init__(store)
+        self.world = world
+
+    def perform(self, call: StoreCall, act: Callable[[Store], Answer]) -> Answer:
+        if call.method == "put" and call.space == "s":
+            self.world.clock.advance(60)
+            sha256 = self.world.manifest.get("2", "s", call.content_id).sha256
+            failure = CheckResult(
+                "2",
+                "s",
+                call.content_id,
+                CheckVerdict.FAILURE,
+                "B3",
+                "corrupt",
+                "x",
+                self.world.clock.now(),
+                manifest=sha256,
+            )
+            self.world.manifest.writer.apply([failure])
+            self.world.clock.advance(1)
+        return act(self.store)
+
+
+def test_a_copy_that_is_written_anew_counts_as_good_though_a_check_failed_in_the_meantime(world: Any) -> None:
+    world.stores["2"] = CheckedMeanwhile(world.stores["2"], world)
+    event = repairer(world).write_anew(item("2"), "B28")
+    row = world.manifest.get("2", "s", "folder/item 0")
+    assert (row.outcome, row.verified_at) == ("SUCCESS", world.clock.now())
+    assert event.at == world.clock.now()
 
 
 def test_a_hard_link_of_the_source_leaves_the_source_alone(new_world: Callable[..., Any], tmp_path: Path) -> None:

@@ -166,8 +166,7 @@ class Repairer:
     def _write_anew(self, place: ItemRef, sha256: str, wanted: RepairEvent) -> RepairEvent:
         recorded = self._recorded_sums(place)
         self._write(place, place, sha256, partial(self._require_recorded, place, recorded))
-        self._manifest.writer.apply([_check_result(wanted)])
-        return wanted
+        return self._record_written(wanted)
 
     def restore_properties(self, place: ItemRef, properties: Mapping[str, str], reason: str) -> RepairEvent:
         """Give the copy at *place*, whose bytes are good, the *properties* of its source; what was done is recorded.
@@ -257,9 +256,11 @@ class Repairer:
             if error.transient:
                 raise
             return self._event(bad, str(error), sha256=plan.sha256, good=plan.good)
-        event = msgspec.structs.replace(
-            wanted, at=self._providers.clock.now(), quarantined=kept.content_id if kept else None
-        )
+        return self._record_written(msgspec.structs.replace(wanted, quarantined=kept.content_id if kept else None))
+
+    def _record_written(self, wanted: RepairEvent) -> RepairEvent:
+        """Record in the manifest that *wanted* was done now; the event. A check may have ended while it was written."""
+        event = msgspec.structs.replace(wanted, at=self._providers.clock.now())
         self._manifest.writer.apply([_check_result(event)])
         return event
 
