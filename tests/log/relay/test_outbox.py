@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from millstream.core.clock import VirtualClock
 from millstream.core.message import Message
 from millstream.log import Log, WriterBusyError
-from millstream.log.backends.database.driver import DatabaseConnection
+from millstream.log.backends.database.driver import DatabaseConnection, Value
 from millstream.log.relay import (
     BatchLimits,
     Outbox,
@@ -18,7 +20,10 @@ from millstream.log.relay import (
     OutboxTable,
     OutboxTakenError,
     PoisonRowError,
+    Relay,
+    open_outbox_database,
 )
+from support.faulty_connection import FaultyDriver
 from support.outboxes import bodies, count, insert, relay_all
 
 
@@ -201,6 +206,47 @@ def test_an_outbox_that_another_log_may_have_a_part_of_is_not_taken(
     assert bodies(log) == [b"1"]
     with pytest.raises(OutboxTakenError, match="was taken over by a relay to log orders"):
         first.advance(batch.progress, 2)
+
+
+def test_a_batch_of_a_relay_to_another_log_is_not_appended(
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
+) -> None:
+    """A relay follows while another one is started to another log, and has a batch under way there."""
+    relay = Relay(Outbox(source, OutboxTable(), "orders"), log, VirtualClock())
+    other = Outbox(source, OutboxTable(), "elsewhere")
+    insert(application, b"1")
+    assert other.advance(other.progress(), 1)
+    with pytest.raises(OutboxTakenError, match="was taken over by a relay to log elsewhere"):
+        list(relay.follow())
+    assert bodies(log) == []
+
+
+def test_an_outbox_that_moves_while_another_relay_claims_it_is_not_taken(
+    database_url: str, source: OutboxDatabase, application: DatabaseConnection
+) -> None:
+    first = Outbox(source, OutboxTable(), "orders")
+    insert(application, b"1")
+
+    class Meanwhile(FaultyDriver[Any]):
+        """The first relay moves between the look at the outbox and its claim."""
+
+        def __call__(self, place: Any, *, database: bool = True) -> DatabaseConnection:
+            connection = super().__call__(place, database=database)
+            execute = connection.execute
+
+            def advance_first(statement: str, *values: Value) -> int:
+                if "SET target" in statement:
+                    first.advance(first.progress(), 1)
+                return execute(statement, *values)
+
+            connection.execute = advance_first  # type: ignore[method-assign]
+            return connection
+
+    with (
+        contextlib.closing(open_outbox_database(database_url, VirtualClock(), wrap_driver=Meanwhile)) as late,
+        pytest.raises(OutboxTakenError, match="was taken over by a relay to log orders"),
+    ):
+        Outbox(late, OutboxTable(), "elsewhere")
 
 
 def test_a_relay_that_slept_while_another_went_on_changes_nothing(

@@ -73,8 +73,10 @@ class Outbox:
         self._claim(adopt)
 
     def progress(self) -> RelayProgress:
-        """How far it was moved."""
-        return self._source.call(lambda connection: self._read_progress(connection, self._sql.state))
+        """How far it was moved. Raises :class:`OutboxTakenError` where it goes to another log by now."""
+        found = self._look_up_progress()
+        self._refuse_other_target(found)
+        return found
 
     def advance(self, progress: RelayProgress, number: int) -> OutboxBatch | None:
         """Take out the rows of *progress*, which the log has, and choose the next ones, as the batch *number*.
@@ -238,7 +240,7 @@ class Outbox:
 
     def _claim(self, adopt: bool) -> None:
         """Let the outbox go to our log from now on, if no other log may have a part of it."""
-        found = self.progress()
+        found = self._look_up_progress()
         if found.target != self._target:
             if found.rows and not adopt:
                 raise OutboxTakenError(
@@ -248,6 +250,7 @@ class Outbox:
                 )
             claim = (self._target, found.number, found.target)
             self._source.call(lambda connection: connection.execute(self._sql.claim_state, *claim))
+            self.progress()  # raises if another relay has moved the outbox meanwhile: then it is not claimed
 
     def _refuse_other_target(self, found: RelayProgress) -> None:
         if found.target != self._target:
@@ -258,6 +261,9 @@ class Outbox:
 
     def _where(self) -> str:
         return f"the outbox {self.table.name} in {self._source.url}"
+
+    def _look_up_progress(self) -> RelayProgress:
+        return self._source.call(lambda connection: self._read_progress(connection, self._sql.state))
 
     def _read_progress(self, connection: DatabaseConnection, statement: str) -> RelayProgress:
         rows = connection.rows(statement)
