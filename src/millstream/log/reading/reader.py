@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.core.closing import ClosesOnExit
-from millstream.log.backend import Head
+from millstream.log.backend import Head, VersionedValue
 from millstream.log.batch import Batch
 from millstream.log.consumer_positions import ConsumerPosition, consumer_key, decode_position, encode_position
 from millstream.log.errors import FencedError, LogError, LogInputError
@@ -81,6 +81,7 @@ class Reader(ClosesOnExit):
         self._lock = threading.Lock()
         self._storing = threading.Lock()
         self._dirty = False
+        self._unanswered: bytes | None = None  # the state that was sent last, while it is not known to be stored
         self._fenced = False
         self._closed = False
         self._seeks = 0
@@ -304,14 +305,14 @@ class Reader(ClosesOnExit):
 
     def _store(self, position: ConsumerPosition) -> None:
         try:
-            stored = self._backend.put_state(self._log, self._key, encode_position(position), version=self._version)
+            stored = self._unanswered is None or self._put(self._unanswered)
+            stored = stored and self._put(encode_position(position))
         except BaseException:
             with self._lock:
                 self._dirty = True
             self._scheduler.after(_RETRY_SECONDS, self._flush_later)
             raise
         if stored:
-            self._version += 1
             return
         self._fenced = True
         if not self._closed:
@@ -319,3 +320,16 @@ class Reader(ClosesOnExit):
                 f"another reader of log {self._log!r} has taken over the consumer {self._consumer!r}: give "
                 "each reader its own consumer name"
             )
+
+    def _put(self, value: bytes) -> bool:
+        """Store *value* as the next version; False if another reader was faster.
+
+        After a failure it is called with the same value first: that may be stored, and only the reply was lost.
+        """
+        again, self._unanswered = value == self._unanswered, value
+        stored = self._backend.put_state(self._log, self._key, value, version=self._version)
+        if again and not stored:
+            stored = self._backend.get_state(self._log, self._key) == VersionedValue(self._version + 1, value)
+        self._unanswered = None
+        self._version += stored
+        return stored
