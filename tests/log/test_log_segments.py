@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -245,6 +246,17 @@ def test_states_survive_a_torn_write_and_are_written_anew_when_the_journal_grows
             file.write(b"\x40\x00\x00\x00torn")
         assert theirs.put_state(SPEC.name, "consumer/a", b"after", version=200)
         assert backend.get_state(SPEC.name, "consumer/a").value == b"after"
+
+
+def test_a_long_torn_write_of_a_state_costs_time_in_proportion_to_its_length(folder: Path) -> None:
+    with opened(folder) as store:
+        store.log(SPEC)._backend.put_state(SPEC.name, "k", b"value", version=0)
+    with (place(folder) / "states").open("ab") as file:
+        file.write(struct.pack("<II", 1 << 20, 1) + b"\xff" * (1 << 19))
+    begin = time.process_time()
+    with opened(folder) as store:
+        assert store.log(SPEC)._backend.get_state(SPEC.name, "k").value == b"value"
+    assert time.process_time() - begin < 5, "quadratic, it takes more than 10 s"
 
 
 def test_a_damaged_journal_of_states_is_told(folder: Path) -> None:

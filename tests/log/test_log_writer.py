@@ -12,7 +12,7 @@ from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import FencedError, IdRange, Log, LogInputError, LogSpec, LogStore, Writer, WriterFailedError
 from millstream.log.backend import Commit
 from millstream.log.backends.memory import MemoryBackend
-from millstream.log.errors import StorageError
+from millstream.log.errors import StorageError, StorageUnavailableError
 from millstream.log.writing.append_request import make_request
 from millstream.log.writing.rate_limiter import RateLimiter
 from millstream.log.writing.waiters import WOKEN_AT_ONCE, Waiter, Waiters, wake
@@ -292,3 +292,17 @@ def test_a_callback_that_fails_is_logged_and_the_others_are_called(caplog: pytes
         writer.append([b"b"])
     assert heard == [1]
     assert "a callback of the log weather failed" in caplog.text
+
+
+def test_those_who_wait_for_the_end_of_a_writer_are_called_if_its_lease_cannot_be_released() -> None:
+    class Unreachable(MemoryBackend):
+        def release_lease(self, log: str, *, epoch: int) -> None:
+            raise StorageUnavailableError("it does not answer")
+
+    clock, ended = VirtualClock(), list[str]()
+    with LogStore(Unreachable(clock), clock) as store:
+        writer = store.log(LogSpec("weather")).writer()
+        writer.on_close(lambda: ended.append("first"))
+        with pytest.raises(StorageUnavailableError):
+            writer.close()
+    assert ended == ["first"]

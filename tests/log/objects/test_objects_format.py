@@ -70,3 +70,24 @@ def test_the_small_objects_are_json_of_the_stated_fields() -> None:
     assert (layout["version"], layout["start"], layout["last_id"], layout["epoch"]) == (1, 3, 2, 1)
     assert layout["producers"] == {"importer": [7, 1]}
     assert json.loads(objects[f"data/a.b/states/consumer%2Fme/{number(1)}"]).keys() == {"value", "nonce"}
+
+
+def test_objects_of_others_among_the_commits_are_left_alone() -> None:
+    bucket, clock = MemoryBucket(VirtualClock()), VirtualClock()
+    bucket.put(RECORD, b"{}")
+    foreign = [f"data/a/commits/{name}" for name in (".keep", "0000000000000001.bak", "commit", number(1) + "0")]
+    with LogStore(ObjectsBackend(bucket, clock), clock) as store:
+        with store.log(LogSpec("a")).writer() as writer:
+            writer.append([b"one"])
+        for name in foreign:
+            bucket.put(name, b"x")
+    with LogStore(ObjectsBackend(bucket, clock), clock) as store:
+        log = store.log(LogSpec("a"))
+        with log.writer() as writer:
+            writer.append([b"two"])
+            writer.append([b"three"])
+        assert [message.body for batch in log.read() for message in batch] == [b"one", b"two", b"three"]
+        log.trim(3)
+        assert [message.body for batch in log.read(3) for message in batch] == [b"three"]
+    assert set(foreign) <= set(bucket.objects)
+    assert f"data/a/commits/{number(1)}" not in bucket.objects

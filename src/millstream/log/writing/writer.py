@@ -175,9 +175,11 @@ class Writer:
             if not self._group.failure_is_known:
                 self._group.durable(self._group.last_given, None)
         finally:
-            self._lease.release()
-            for callback in self._closing:
-                callback()
+            try:
+                self._lease.release()
+            finally:
+                for callback in self._closing:
+                    callback()
 
     def __enter__(self) -> Self:
         return self

@@ -19,7 +19,7 @@ from millstream.log.backends.objects.commit_object import (
     HeadTooLongError,
     decode_commit,
 )
-from millstream.log.backends.objects.names import LogNames, commit_number
+from millstream.log.backends.objects.names import LogNames
 from millstream.log.errors import DamagedLogError
 
 NEAR_BYTES = 256 << 10
@@ -85,7 +85,7 @@ class CommitReader:
         count = 0
         while True:
             names = self._bucket.list(self._names.commits, self._names.commit(number + count - 1), _PAGE)
-            listed = [commit_number(name) for name in names]
+            listed = self._names.commit_numbers(names)
             if listed != list(range(number + count, number + count + len(listed))):
                 return count  # it is stale
             count += len(listed)
@@ -95,7 +95,7 @@ class CommitReader:
     def last_listed(self, number: int) -> int:
         """The greatest number in a listing of what comes after *number*; *number* where nothing is listed."""
         names = self._bucket.list(self._names.commits, self._names.commit(number), _PAGE)
-        return commit_number(names[-1]) if names else number
+        return max(self._names.commit_numbers(names), default=number)
 
     def read_side_by_side(self, numbers: Sequence[int], size: int) -> Sequence[CommitObject | DamagedHead]:
         """The commits of *numbers*, up to the first that is missing; *size* bytes of each are read at first."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from urllib.parse import quote, unquote
 
 LOGS = "logs/"
 """The prefix of the names of the objects that create logs."""
 
 _DIGITS = 16
+_COMMIT = re.compile(f"[0-9]{{{_DIGITS}}}")
 
 
 def created_name(log: str) -> str:
@@ -39,6 +42,10 @@ class LogNames:
     def commit(self, number: int) -> str:
         """The commit with that dense number, from 1 on."""
         return f"{self.commits}{number:0{_DIGITS}}"
+
+    def commit_numbers(self, names: Iterable[str]) -> list[int]:
+        """The numbers of the commits among *names*, without the objects of other programs."""
+        return [commit_number(name) for name in names if _COMMIT.fullmatch(name.removeprefix(self.commits))]
 
     def epoch(self, number: int) -> str:
         """The object of a takeover, by its epoch."""

@@ -18,7 +18,7 @@ from millstream.log.backends.objects.commit_reader import BlockCache, CommitRead
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.epochs import Epochs
 from millstream.log.backends.objects.layouts import Layout, Layouts
-from millstream.log.backends.objects.names import LogNames, commit_number
+from millstream.log.backends.objects.names import LogNames
 from millstream.log.backends.objects.sealed_space import SealedSpace
 from millstream.log.backends.objects.small_objects import decode_object
 from millstream.log.backends.objects.states import States
@@ -166,7 +166,8 @@ class ObjectLog:
         start = self.layouts.newest.start
         while True:
             listed = self._bucket.list(self.names.commits, limit=SWEEP)
-            leftovers = [name for name in listed if commit_number(name) < start]
+            numbers = self.names.commit_numbers(listed)
+            leftovers = [self.names.commit(number) for number in numbers if number < start]
             self._bucket.delete(leftovers)
             if len(leftovers) < SWEEP:
                 return

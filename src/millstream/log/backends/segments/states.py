@@ -122,7 +122,7 @@ class StateJournal:
     def _is_torn(self, end: int) -> bool:
         """Whether the rest looks like one write that never ended: nothing whole comes after it."""
         rest = read_part(self._path, self._offset, end - self._offset)
-        if any(next(_entries(rest[start:]), None) for start in range(1, len(rest))):
+        if any(next(_entries(rest, start), None) for start in range(1, len(rest))):
             return False
         cut_short = len(rest) < _RECORD.size or len(rest) - _RECORD.size < _RECORD.unpack_from(rest)[0]
         return cut_short or has_unwritten_sector(self._path, self._offset, end)
@@ -136,13 +136,14 @@ def _encode(key: str, state: VersionedValue) -> bytes:
     return _RECORD.pack(len(payload), crc32c(payload)) + payload
 
 
-def _entries(data: bytes) -> Iterator[tuple[_StateRecord, int]]:
-    """The records at the beginning of *data* that are whole, each with the bytes it takes."""
-    offset = 0
+def _entries(data: bytes, offset: int = 0) -> Iterator[tuple[_StateRecord, int]]:
+    """The records of *data* from *offset* on that are whole, each with the bytes it takes."""
     while offset + _RECORD.size <= len(data):
         length, checksum = _RECORD.unpack_from(data, offset)
+        if not 0 < length <= len(data) - offset - _RECORD.size:
+            return
         payload = data[offset + _RECORD.size : offset + _RECORD.size + length]
-        if not length or len(payload) < length or crc32c(payload) != checksum:
+        if crc32c(payload) != checksum:
             return
         yield _decoder.decode(payload), _RECORD.size + length
         offset += _RECORD.size + length
