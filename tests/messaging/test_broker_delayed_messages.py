@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -366,6 +366,67 @@ def test_an_orphan_is_asked_about_and_rolled_back_in_the_end() -> None:
         assert await desk.receive("g", "halves") == []
 
     with_harness(step, limits=Limits(longest_poll=0, max_checks=3))
+
+
+async def send_half(desk: BrokerHarness) -> Callable[[], Awaitable[None]]:
+    """Begin the transaction ``half``; what commits it."""
+    sent = await desk.send("halves", b"x", message_id="half", message_type=v2.TRANSACTION)
+    return lambda: desk.end(sent.entries[0].transaction_id, "half", v2.COMMIT)
+
+
+def test_a_transaction_whose_commit_fails_while_its_check_is_due_is_checked_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        commit = await send_half(desk)
+        with disk_that_waits(monkeypatch) as disk:
+            call = asyncio.ensure_future(commit())
+            await disk.wait()
+            desk.clock.advance(31)
+            desk.delayed_messages.check_due_now()
+            await disk.wait()
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        desk.clock.advance(31)
+        desk.delayed_messages.check_due_now()
+        await settle(lambda: not desk.core.journal.state.delayed)
+
+    with_harness(step, limits=Limits(longest_poll=0, max_checks=0))
+
+
+def test_a_commit_that_waits_when_the_last_check_is_due_delivers_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        commit = await send_half(desk)
+        (half,) = desk.core.journal.state.delayed
+        await desk.send("later", b"first", deliver_at=desk.clock.now() + 30 * MICROSECONDS)
+        with disk_that_waits(monkeypatch) as disk_of_delayed:
+            desk.clock.advance(31)
+            desk.delayed_messages.check_due_now()
+            await disk_of_delayed.wait()
+        with disk_that_waits(monkeypatch) as disk_of_commit:
+            call = asyncio.ensure_future(commit())
+            await disk_of_commit.wait()
+        disk_of_delayed.go_on()
+        await settle(lambda: half.due > desk.clock.now() or not desk.core.journal.state.delayed)
+        disk_of_commit.go_on()
+        await call
+        assert bodies(await desk.receive("g", "halves")) == [b"x"]
+
+    with_harness(step, limits=Limits(longest_poll=0, max_checks=0))
+
+
+def test_a_commit_is_refused_where_its_topic_is_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        commit = await send_half(desk)
+        with disk_that_waits(monkeypatch) as disk:
+            call = asyncio.ensure_future(commit())
+            await disk.wait()
+        await desk.core.drop_topic("halves")
+        disk.go_on()
+        with pytest.raises(StatusError, match="has no open transaction"):
+            await call
+
+    with_harness(step)
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60, 60), (-1, 0), (-(2**63), 0), (2**63 - 1, 24 * 3600)])

@@ -88,14 +88,13 @@ class DelayedMessageScheduler:
         if hold is None or not hold.half or hold.message_id != message_id or hold.topic != topic:
             if self._ended.get(number) == resolution:
                 return
-            raise StatusError(
-                v2.INVALID_TRANSACTION_ID,
-                f"topic {topic} has no open transaction of this id and message: it was already committed or rolled "
-                "back, or is of another topic or message",
-            )
+            raise _no_transaction(topic)
         if hold.ending:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, "another call is ending this transaction: try again")
-        await (self._release([hold]) if resolution == v2.COMMIT else self._drop([hold]))
+        if resolution == v2.ROLLBACK:
+            await self._drop([hold])
+        elif not await self._release([hold]):
+            raise _no_transaction(topic)
         self._ended[number] = resolution
         while len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
@@ -108,7 +107,7 @@ class DelayedMessageScheduler:
 
     async def _do_due(self) -> None:
         now = self._core.clock.now()
-        due = [hold for hold in self._delayed.take_due(now, _AT_ONCE) if not hold.ending]
+        due = self._delayed.take_due(now, _AT_ONCE)
         plain = sorted((hold for hold in due if not hold.half), key=lambda hold: hold.id)
         by_topic = [[hold for hold in plain if hold.topic == topic] for topic in dict.fromkeys(h.topic for h in plain)]
         left = [*by_topic, *([hold] for hold in due if hold.half)]
@@ -132,22 +131,25 @@ class DelayedMessageScheduler:
             for hold in delayed:
                 self._delayed.reschedule(hold, now + _REFUSED_AGAIN)
 
-    async def _release(self, delayed: Sequence[DelayedMessage]) -> None:
-        """Put what was held back into its topic. To do it twice is harmless: topics remember message ids."""
+    async def _release(self, delayed: Sequence[DelayedMessage]) -> bool:
+        """Put what is still held back into its topic; whether there was anything. To do it twice is harmless: topics
+        remember message ids.
+        """
         delayed = self._still_held(delayed)
         if not delayed:
-            return
+            return False
         topic = delayed[0].topic
         if topic not in self._core.journal.state.topics:
             _log.warning("%d delayed messages of the deleted topic %s are deleted", len(delayed), topic)
             await self._drop(delayed)
-            return
+            return False
         with _ending(delayed):
             messages = await self._core.journal.held([hold.id for hold in delayed])
             if not self._still_held(delayed):
-                return  # the topic was deleted meanwhile; there may be another one of its name
+                return False  # the topic was deleted meanwhile; there may be another one of its name
             await self._core.publish(topic, [released_message(message) for message in messages])
             await self._core.journal.write(Released(to_ranges(hold.id for hold in delayed)))
+        return True
 
     def _still_held(self, delayed: Sequence[DelayedMessage]) -> list[DelayedMessage]:
         """Those of *delayed* that were neither recalled nor deleted with their topic."""
@@ -159,6 +161,11 @@ class DelayedMessageScheduler:
             await self._core.journal.write(Released(ids, dropped=True))
 
     async def _ask(self, hold: DelayedMessage, now: int) -> None:
+        if not self._still_held([hold]):
+            return
+        if hold.ending:  # by a call of its producer, which may fail
+            self._delayed.reschedule(hold, now + _REFUSED_AGAIN)
+            return
         if hold.asked >= self._core.limits.max_checks:
             _log.warning(
                 "no producer answered for transaction %s of topic %s; rolled back", hold.message_id, hold.topic
@@ -168,7 +175,7 @@ class DelayedMessageScheduler:
         self._delayed.reschedule(hold, now + self._core.limits.check_every)
         message = released_message((await self._core.journal.held([hold.id]))[0])
         producers = self._core.sessions.producers_of(hold.topic)
-        if not producers:
+        if not producers or hold.ending or not self._still_held([hold]):
             return
         namespace, topic = split_name(hold.topic)
         command = v2.TelemetryCommand()
@@ -177,6 +184,14 @@ class DelayedMessageScheduler:
         command.recover_orphaned_transaction_command.transaction_id = transaction
         random.choice(producers).streams[-1].put_nowait(command)
         self._core.journal.record(TransactionChecked(hold.id, hold.asked + 1))
+
+
+def _no_transaction(topic: str) -> StatusError:
+    return StatusError(
+        v2.INVALID_TRANSACTION_ID,
+        f"topic {topic} has no open transaction of this id and message: it was already committed or rolled back, or is "
+        "of another topic or message",
+    )
 
 
 @contextlib.contextmanager
