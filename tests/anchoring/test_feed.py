@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.anchoring import LogLedger
-from millstream.anchoring.errors import JournalBusyError
+from millstream.anchoring.errors import AnchoringError, JournalBusyError
 from millstream.anchoring.feed import CONSUMER, AnchorFeed, AnchorSchedule
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.batching import BatchConfig, Rulebook
@@ -55,7 +55,7 @@ def test_batches_that_the_journal_lost_at_a_failover_are_anchored(
     shutil.move(parts.folder / "replica.db", parts.folder / "node.db")
     with caplog.at_level(logging.WARNING):
         assert feed.step(force=True).batches == 2
-    assert "has the batches of log 'in.batches' up to message 3 only" in caplog.text
+    assert "the batches of log 'in.batches' were passed on up to message 3, and" in caplog.text
     assert [len(parts.index.find_batch("in", f"b{number}")) for number in range(1, 6)] == [1] * 5
     assert feed.step(force=True).batches == 0
 
@@ -83,6 +83,28 @@ def test_batches_that_were_trimmed_before_they_were_anchored_are_reported_once(
         feed.step(force=True)
     assert caplog.text.count("messages 4 to 6 of log 'in.batches' were trimmed before") == 1
     assert [len(parts.index.find_batch("in", f"b{number}")) for number in (6, 7, 8)] == [0, 1, 1]
+
+
+def test_known_batches_are_read_again_after_their_messages_were_trimmed(parts: Any, store: LogStore) -> None:
+    source, batches = add_batches(store, 1, 5)
+    feed = AnchorFeed(source, batches, parts.writer, RULES)
+    feed.step(force=True)
+    add_batches(store, 6, 7)
+    source.trim(4)
+    batches.set_pointer(CONSUMER, 1)  # as does a database whose row an earlier version left behind
+    again = feed.step(force=True)
+    assert (again.batches, again.known, again.anchors) == (2, 4, 1)
+    assert [len(parts.index.find_batch("in", f"b{number}")) for number in range(1, 8)] == [1] * 7
+
+
+def test_batches_whose_messages_were_trimmed_before_are_named_and_can_be_left_out(parts: Any, store: LogStore) -> None:
+    source, batches = add_batches(store, 1, 5)
+    source.trim(3)
+    feed = AnchorFeed(source, batches, parts.writer, RULES)
+    with pytest.raises(AnchoringError, match=r"messages of 2 batches \(b1, b2\) are no longer in log 'in'"):
+        feed.step(force=True)
+    batches.set_pointer(CONSUMER, 2)
+    assert feed.step(force=True).batches == 3
 
 
 class _HeldLedger:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,10 +27,11 @@ from millstream.anchoring.writer import BatchWriter
 from millstream.batching import EventBatch, Reject, Rulebook
 from millstream.batching.batch_log_message import BatchLogMessage, decode_batch_log_message
 from millstream.batching.rule_changes import read_rules
+from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.errors import BusyError
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.log import Log
+from millstream.log import Gap, Log
 
 CONSUMER = "anchor"
 """The consumer whose pointer in a log of batches is the progress of passing them to the batch writer."""
@@ -96,16 +97,21 @@ class AnchorFeed:
         for group in self._new():
             batches = [item for _, item in group if isinstance(item, EventBatch)]
             rejects = [item for _, item in group if isinstance(item, Reject)]
-            encoded, messages = _encode(self._source, batches)
+            encoded, messages = _encode(self._source, batches, self._known)
+            gone = FeedProgress(known=len(batches) - len(encoded))
             fed = FeedPosition(self._batches.name, group[-1][0])
             added = submit_batches(self._writer, self._source.name, encoded, rejects, self._config(), fed=fed)
-            done, self.total = done.plus(added), self.total.plus(added)
+            done, self.total = done.plus(added).plus(gone), self.total.plus(added).plus(gone)
             self._traces.batches_submitted(self._source.name, batches, messages)
             self._batches.set_pointer(CONSUMER, fed.last_id)
         anchored = cut(self._writer, force=force)
         self._traces.cut()
         self.total = self.total.plus(anchored)
         return done.plus(anchored)
+
+    def _known(self, names: Sequence[str]) -> Container[str]:
+        """Those of the batches *names* that the journal has."""
+        return self._writer.journal.known_roots(self._source.name, names)
 
     def _config(self) -> Mapping[str, Any]:
         """The rules for the manifest. They are read after the batches, and were recorded before these were made."""
@@ -133,14 +139,15 @@ class AnchorFeed:
         fed = self._writer.journal.fed(name)  # None of a journal of an earlier release
         if fed is not None and fed < pointer:
             text = (
-                "the node's database has the batches of log %r up to message %d only, and the log's consumer %r is at "
-                "%d: the batches in between are passed on again"
+                "the node's database records that the batches of log %r were passed on up to message %d, and the log's "
+                "consumer %r is at %d: the batches in between are passed on again"
             )
             _log.warning(text, name, fed, CONSUMER, pointer)
             pointer = fed
         if 0 < pointer < first_id - 1 and pointer != self._missing_after:
             text = (
-                "messages %d to %d of log %r were trimmed before their batches were anchored: keep batches for longer"
+                "messages %d to %d of log %r were trimmed before the node's database recorded their batches: keep "
+                "batches for longer"
             )
             _log.warning(text, pointer + 1, first_id - 1, name)
             self._missing_after = pointer
@@ -179,20 +186,41 @@ def encode_batches(source: Log, batches: Sequence[EventBatch]) -> list[EncodedBa
     return _encode(source, batches)[0]
 
 
-def _encode(source: Log, batches: Sequence[EventBatch]) -> tuple[list[EncodedBatch], pa.Table]:
-    """*batches* with their messages, and these messages in the order of their ids."""
+def _encode(
+    source: Log, batches: Sequence[EventBatch], known: Callable[[Sequence[str]], Container[str]] = lambda _: ()
+) -> tuple[list[EncodedBatch], pa.Table]:
+    """*batches* with their messages, and these messages in the order of their ids.
+
+    Batches whose messages were trimmed are left out if they are among those that *known* returns of their names; for
+    others an :class:`AnchoringError` is raised.
+    """
     if not batches:
         return [], MESSAGE_SCHEMA.empty_table()
     sizes = [len(batch.events) for batch in batches]
     ids = np.fromiter(itertools.chain.from_iterable(batch.events for batch in batches), np.int64, sum(sizes))
     messages = _messages(source, np.sort(ids))
     places = pc.index_in(pa.array(ids), messages["id"].combine_chunks())
+    if places.null_count:
+        there = set(messages["id"].to_pylist())
+        trimmed = {batch.batch for batch in batches if not there.issuperset(batch.events)}
+        _require_known(source, trimmed, known(sorted(trimmed)))
+        return _encode(source, [batch for batch in batches if batch.batch not in trimmed], known)
     roots, lines = seal_lines(encode_lines(messages.take(places)), sizes)
     encoded = [
         EncodedBatch(_header(batch, root), data, tuple(batch.events))
         for batch, root, data in zip(batches, roots, lines, strict=True)
     ]
     return encoded, messages
+
+
+def _require_known(source: Log, trimmed: Iterable[str], known: Container[str]) -> None:
+    """Raise :class:`AnchoringError` where one of the batches *trimmed* of *source* is not among those *known*."""
+    if lost := sorted(name for name in trimmed if name not in known):
+        raise AnchoringError(
+            f"messages of {counted(len(lost), 'batch')} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''}) are no "
+            f"longer in log {source.name!r}: they were trimmed or lost before they were anchored. Keep messages for "
+            f"longer. `millstream log seek BATCHES --consumer {CONSUMER} --to ID` resumes with a later batch"
+        )
 
 
 def _header(batch: EventBatch, root: str) -> BatchHeader:
@@ -210,9 +238,12 @@ def _header(batch: EventBatch, root: str) -> BatchHeader:
 
 
 def _messages(source: Log, wanted: np.ndarray[Any, Any]) -> pa.Table:
-    """The messages of the ids *wanted*, sorted; between them lie others, which are not kept."""
+    """The messages of the ids *wanted*, sorted, without those that were trimmed; between them lie others, which are not
+    kept."""
     parts = []
-    for part in source.read(int(wanted[0]), int(wanted[-1]), gaps="none"):
+    for part in source.read(int(wanted[0]), int(wanted[-1]), gaps="trimmed"):
+        if isinstance(part, Gap):
+            continue
         kept = pc.is_in(part.arrow.column("id"), pa.array(wanted))
         parts.append(part.arrow.select(MESSAGE_SCHEMA.names).filter(kept))
     return pa.Table.from_batches(parts, MESSAGE_SCHEMA)
