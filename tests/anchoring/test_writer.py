@@ -21,6 +21,7 @@ from millstream.anchoring.observer import observe_entry
 from millstream.batching import Reject
 from millstream.core.clock import VirtualClock
 from millstream.testing.batches import CONFIG, make_batch, make_batches, make_rejects
+from support.statement_counts import statements_of
 
 
 def add(parts: Any, batches: list[EncodedBatch], rejects: Any = (), log: str = "weather", config: Any = CONFIG) -> Any:
@@ -121,6 +122,29 @@ def test_rejects_are_not_anchored_again_after_the_database_was_lost(make_parts: 
     assert parts.index.totals().rejects == 3
     assert parts.index.rejected("weather", [902, 1, 900]) == [900, 902]
     assert parts.journal.totals().waiting_rejects == 0
+
+
+def test_rejects_are_dropped_a_thousand_at_a_time_by_their_keys(parts: Any) -> None:
+    add(parts, [], make_rejects(range(1, 2_501)))
+    with statements_of(parts.engine) as statements:
+        parts.journal.drop_rejects("weather", range(2_400, 0, -1))
+    deletes = [text for text in statements if text.startswith("DELETE")]
+    assert [text.count("?") for text in deletes] == [1_001, 1_001, 401]
+    assert parts.journal.totals().waiting_rejects == 100
+
+
+def test_the_rejects_of_an_anchor_are_read_only_where_they_may_be_among_those_asked_for(parts: Any) -> None:
+    for number, ids in enumerate(([900, 902], [905], [1_000, 1_001])):
+        add(parts, [make_batch([number + 1])], make_rejects(ids))
+        parts.writer.cut(force=True)
+    assert parts.index.rejected("weather", [901, 903, 999, 1_001, 5_000]) == [1_001]
+    with statements_of(parts.engine) as statements:
+        assert parts.index.rejected("weather", [899, 903, 1_002]) == []
+        assert parts.index.rejected("other", [900]) == []
+    assert not any("SELECT anchor_index_anchors.reject_ids" in text for text in statements)
+    add(parts, [make_batch([9])], make_rejects([2_000]))
+    parts.writer.cut(force=True)
+    assert parts.index.rejected("weather", [902, 2_000]) == [902, 2_000]
 
 
 def test_logs_and_configurations_do_not_share_a_manifest(parts: Any) -> None:

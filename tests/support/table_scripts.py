@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from millstream.anchoring import AnchorIndex, BatchWriter, MemoryLedger, Observer
 from millstream.anchoring.cas import MemoryCas
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.journal_reader import BatchFilter, JournalReader
@@ -46,7 +47,7 @@ from millstream.status.models import Sample
 from millstream.stores.audit import AuditAction, AuditEvent
 from millstream.stores.audit.intents import IntentGroup
 from millstream.stores.audit.outbox import AuditOutbox
-from millstream.testing.batches import CONFIG, make_batch
+from millstream.testing.batches import CONFIG, make_batch, make_rejects
 from support.protected_spaces import add_spaces, space_statuses
 
 IDS = ["a", "A", "a ", "a/b", "Ab", "z", "é", "日", "\U0001f600", "x" * 1024]
@@ -292,6 +293,18 @@ def journal(engine: sa.Engine) -> Iterator[Any]:
     sources = ["pump ", "pump", "pump\t", "Pump", "pümp", "pump  "]
     journal.add("pumps", CONFIG, [make_batch([number], source) for number, source in enumerate(sources, start=1)], [])
     yield list(journal.waiting_parts(journal.stream("pumps", CONFIG), 99))
+    journal.drop_rejects("weather", [5, *range(101, 3_000, 2)])
+    yield reader.rejects(), journal.totals()
+
+
+def anchored_rejects(engine: sa.Engine) -> Iterator[Any]:
+    clock, cas, index = VirtualClock(), MemoryCas(), AnchorIndex(engine)
+    ledger = MemoryLedger(clock)
+    writer = BatchWriter(BatchJournal(engine), cas, ledger, Observer(index, cas, ledger), clock=clock)
+    for number, ids in enumerate(([900, 902], [905], [1 << 62, (1 << 62) + 1])):
+        writer.add("weather", [make_batch([number + 1])], make_rejects(ids), config=CONFIG)
+        writer.cut(force=True)
+        yield index.rejected("weather", [1, 902, 904, 905, (1 << 62) + 1]), index.rejected("Weather", [905])
 
 
 SCRIPTS = [
@@ -307,4 +320,5 @@ SCRIPTS = [
     console,
     trees,
     journal,
+    anchored_rejects,
 ]

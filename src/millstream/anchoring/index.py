@@ -9,6 +9,7 @@ as all had in earlier versions: rows of those are read as before.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -142,6 +143,8 @@ class AnchorIndex:
         make_tables(engine, metadata, [_anchors, _batches, _runs, _pages])
         self._names = NameRuns(_runs, _pages)
         self._only_runs = False
+        self._reject_ranges: dict[str, list[tuple[int, int, int]]] = {}
+        self._ranges_lock = threading.Lock()
 
     def position(self) -> tuple[int, str] | None:
         """Number and hash of the last entry that was observed; None before the first."""
@@ -214,11 +217,28 @@ class AnchorIndex:
     def rejected(self, log: str, message_ids: Sequence[int]) -> Sequence[int]:
         """Those of *message_ids* that the rejects of an anchor of *log* have, in order."""
         wanted, found = np.unique(np.array(message_ids, "<u8")), set[int]()
-        query = sa.select(_anchors.c.reject_ids).where(_anchors.c.log == log, _anchors.c.rejects > 0)
         with self._engine.connect() as connection:
-            for ids in connection.scalars(query):
-                found.update(np.intersect1d(np.frombuffer(ids, "<u8"), wanted, assume_unique=True).tolist())
+            for number, first, last in self._ranges_of_rejects(connection, log):
+                if np.searchsorted(wanted, np.uint64(first)) == np.searchsorted(wanted, np.uint64(last), "right"):
+                    continue
+                ids = connection.scalar(sa.select(_anchors.c.reject_ids).where(_anchors.c.number == number))
+                found.update(np.intersect1d(np.frombuffer(ids or b"", "<u8"), wanted, assume_unique=True).tolist())
         return sorted(found)
+
+    def _ranges_of_rejects(self, connection: sa.Connection, log: str) -> Sequence[tuple[int, int, int]]:
+        """The anchors of *log* that have rejects, each with the first and the last of their ids.
+
+        They are kept, since no anchor changes: only those of new anchors are read.
+        """
+        with self._ranges_lock:
+            known = self._reject_ranges.setdefault(log, [])
+            ids = _anchors.c.reject_ids
+            ends = [sa.func.substr(ids, at, 8, type_=LONG_BYTES) for at in (1, sa.func.length(ids) - 7)]
+            query = sa.select(_anchors.c.number, *ends).where(_anchors.c.log == log, _anchors.c.rejects > 0)
+            query = query.where(_anchors.c.number > (known[-1][0] if known else 0)).order_by(_anchors.c.number)
+            for number, first, last in connection.execute(query):
+                known.append((number, *(int.from_bytes(end, "little") for end in (first, last))))
+            return list(known)
 
     def leaves(self, number: int) -> Sequence[bytes]:
         """The leaf hashes of all batches of an anchor, in order."""

@@ -42,9 +42,10 @@ from millstream.anchoring.states import (
     JournalTotals,
 )
 from millstream.core.sql import make_tables, writing
-from millstream.core.sql_rows import among, put_row, total
+from millstream.core.sql_rows import among, one_of, put_row, total
 
 _ID_BYTES = 8
+_DROPPED = 1_000
 
 
 class BatchJournal:
@@ -131,10 +132,16 @@ class BatchJournal:
         return self._rejects(_waiting_rejects(stream, last_seq), limit)
 
     def drop_rejects(self, log: str, numbers: Sequence[int]) -> None:
-        """Remove those of the rejects *numbers* (message ids) of *log* that wait: they are anchored already."""
-        mine = sa.and_(t.rejects.c.log == log, among(t.rejects.c.id, numbers), t.rejects.c.cut.is_(None))
-        with writing(self._engine) as connection:
-            connection.execute(sa.delete(t.rejects).where(mine))
+        """Remove those of the rejects *numbers* (message ids) of *log* that wait: they are anchored already.
+
+        Some at a time, so that no other writer waits long: what is left after a crash is dropped by the next cut.
+        """
+        ordered = sorted(numbers)
+        for start in range(0, len(ordered), _DROPPED):
+            chunk = ordered[start : start + _DROPPED]
+            with writing(self._engine) as connection:
+                mine = sa.and_(t.rejects.c.log == log, one_of(connection, t.rejects.c.id, chunk))
+                connection.execute(sa.delete(t.rejects).where(mine, t.rejects.c.cut.is_(None)))
 
     def cut_rejects(self, cut: JournalCut) -> Sequence[tuple[int, str]]:
         """The rejects (message id, reason) of *cut*, by id."""
