@@ -463,3 +463,17 @@ def test_a_broker_may_ask_clients_for_certificates(tmp_path: Path) -> None:
     welcome, stranger = asyncio.run(both())
     assert welcome.code == v2.TOPIC_NOT_FOUND
     assert stranger.code != v2.TOPIC_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "code"),
+    [("t" * 128, "g", v2.ILLEGAL_TOPIC), ("t", "g" * 121, v2.ILLEGAL_CONSUMER_GROUP), ("t" * 127, "g" * 120, None)],
+)
+def test_names_that_are_too_long_are_not_compared_with_permissions(topic: str, group: str, code: int | None) -> None:
+    request = v2.AckMessageRequest(topic=v2.Resource(name=topic), group=v2.Resource(name=group))
+    if code is None:
+        check_call(REQUIRED_PERMISSIONS["AckMessage"], request, UNRESTRICTED, "")
+        return
+    with pytest.raises(StatusError, match="characters; the limit is") as refused:
+        check_call(REQUIRED_PERMISSIONS["AckMessage"], request, UNRESTRICTED, "")
+    assert refused.value.code == code

@@ -549,3 +549,49 @@ def test_a_pull_that_would_wait_for_a_negative_time_is_refused_like_a_receive() 
         assert refused.value.code == v2.ILLEGAL_POLLING_TIME
 
     with_harness(step)
+
+
+@pytest.mark.parametrize(("name", "code"), [("absent", v2.TOPIC_NOT_FOUND), ("x" * 1000, v2.ILLEGAL_TOPIC)])
+def test_calls_that_name_an_invented_topic_leave_nothing_in_memory(name: str, code: int) -> None:
+    place = v2.MessageQueue()
+    place.topic.name = name
+
+    async def step(desk: BrokerHarness) -> None:
+        group = v2.Resource(name="g")
+        for call in (
+            desk.receive("g", name),
+            desk.pull(name, -1, 0),
+            desk.service.query_offset(v2.QueryOffsetRequest(message_queue=place), CALL),
+            desk.service.update_offset(v2.UpdateOffsetRequest(group=group, message_queue=place, offset=1), CALL),
+            desk.service.get_offset(v2.GetOffsetRequest(group=group, message_queue=place), CALL),
+        ):
+            with pytest.raises(StatusError) as refused:
+                await call
+            assert refused.value.code == code
+        notifier = desk.core.notifier
+        assert not any(name in names for names in (notifier._versions, notifier._waiting))
+        assert not desk.core._receive_locks
+
+    with_harness(step)
+
+
+def test_a_lock_of_receives_exists_only_while_a_call_has_it() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"1")
+        assert bodies(await desk.receive("g", "plain")) == [b"1"]
+        assert not desk.core._receive_locks
+        held = desk.core.receive_lock("g", "plain")
+        assert desk.core.receive_lock("g", "plain") is held
+
+    with_harness(step)
+
+
+def test_a_filter_by_very_many_tags_is_refused() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        tags = " || ".join(["tag"] * 585)
+        assert await desk.receive("g", "plain", filter=(v2.TAG, tags)) == []
+        with pytest.raises(StatusError, match="the tag filter has 4,098 characters; the limit is 4,096") as refused:
+            await desk.receive("g", "plain", filter=(v2.TAG, tags + " || tag"))
+        assert refused.value.code == v2.ILLEGAL_FILTER_EXPRESSION
+
+    with_harness(step)

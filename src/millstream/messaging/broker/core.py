@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from weakref import WeakValueDictionary
 
 from pyarrow import RecordBatch
 
@@ -61,8 +61,7 @@ class BrokerCore:
         self._dropping: dict[str, asyncio.Event] = {}
         self._is_closed = False
         self.journal = BrokerJournal(store, clock.now(), self.limits)
-        self.receive_locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By group and topic: held while a receive looks for messages, so that a reset does not come in between."""
+        self._receive_locks = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
         self._last_seen = dict(self.journal.state.last_seen())
         if before is not None:
             self.journal.state.take_connections(before.journal.state)
@@ -182,6 +181,14 @@ class BrokerCore:
 
     # What groups do with messages
 
+    def receive_lock(self, group: str, topic: str) -> asyncio.Lock:
+        """Held while a receive looks for messages, so that a reset does not come in between; it exists while a call
+        has it or waits for it."""
+        found = self._receive_locks.get((group, topic))
+        if found is None:
+            found = self._receive_locks[group, topic] = asyncio.Lock()
+        return found
+
     def delivery(self, group: str, topic: str) -> GroupDelivery:
         """The progress of *group* in *topic*. Raises TOPIC_NOT_FOUND."""
         self.topic(topic)
@@ -268,7 +275,7 @@ class BrokerCore:
 
     async def reset_offset(self, group: str, topic: str, next_id: int) -> None:
         """Let *group* continue at message *next_id* of *topic*: all before counts as done, nothing from it on."""
-        async with self.receive_locks[group, topic]:
+        async with self.receive_lock(group, topic):
             self.delivery(group, topic)
             number = self.journal.record(OffsetReset(group, topic, next_id))
         self.notifier.notify(topic)

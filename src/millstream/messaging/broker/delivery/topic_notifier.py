@@ -16,7 +16,7 @@ class TopicNotifier:
 
     def version(self, topic: str) -> int:
         """A number that changes with every :meth:`notify`; read it before looking for messages."""
-        return self._versions[topic]
+        return self._versions.get(topic, 0)  # a caller may invent topics: they leave nothing here
 
     def notify(self, topic: str) -> None:
         """Wake all who wait for *topic*."""
@@ -32,7 +32,7 @@ class TopicNotifier:
 
     async def wait(self, topic: str, version: int, seconds: float) -> None:
         """Return when *topic* was woken after *version* was read, or after *seconds*."""
-        if self._versions[topic] != version:
+        if self.version(topic) != version:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[topic].add(future)

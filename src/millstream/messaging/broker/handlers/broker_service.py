@@ -206,8 +206,7 @@ class BrokerService:
         return v2.EndTransactionResponse(status=_ok())
 
     async def recall_message(self, request: v2.RecallMessageRequest, call: CallContext) -> v2.RecallMessageResponse:
-        topic = full_name(request.topic, call.namespace)
-        check_topic_name(topic)
+        topic = _topic_name(request.topic, call)
         message_id = await self._delayed_messages.recall(topic, request.recall_handle)
         return v2.RecallMessageResponse(status=_ok(), message_id=message_id)
 
@@ -224,7 +223,7 @@ class BrokerService:
         asked = request.long_polling_timeout.ToMicroseconds() / 1e6
         check_polling_time(asked)
         pull = PullRequest(
-            topic=full_name(queue.topic, call.namespace),
+            topic=_topic_name(queue.topic, call),
             queue=queue.id,
             offset=request.offset,
             count=max(1, min(request.batch_size, self._core.limits.batch)),
@@ -245,7 +244,7 @@ class BrokerService:
         # Not ToMicroseconds, which refuses times outside the years 1 to 9999: all messages are stored after or before.
         time = request.timestamp.seconds * MICROSECONDS + request.timestamp.nanos // 1000
         time = min(max(time, MIN_BORN), MAX_BORN)
-        name = full_name(queue.topic, call.namespace)
+        name = _topic_name(queue.topic, call)
         offset = await self._pulling.find_offset(name, queue.id, request.query_offset_policy, time)
         return v2.QueryOffsetResponse(status=_ok(), offset=offset)
 
@@ -263,7 +262,7 @@ class BrokerService:
         queue = request.message_queue
         group = full_name(request.group, call.namespace)
         check_group_name(group)
-        return group, full_name(queue.topic, call.namespace), queue.id
+        return group, _topic_name(queue.topic, call), queue.id
 
     def _ask(self, request: v2.ReceiveMessageRequest, call: CallContext) -> ReceiveRequest:
         group = full_name(request.group, call.namespace)
@@ -278,7 +277,7 @@ class BrokerService:
             invisible = check_invisible(request.invisible_duration.ToMicroseconds(), limits)
         return ReceiveRequest(
             group=group,
-            topic=full_name(request.message_queue.topic, call.namespace),
+            topic=_topic_name(request.message_queue.topic, call),
             count=max(1, min(request.batch_size, limits.batch)),
             invisible=invisible,
             client=call.client_id,
@@ -302,12 +301,17 @@ class BrokerService:
         return self._core.limits.longest_poll / 1e6
 
     def _spec(self, topic: v2.Resource, call: CallContext) -> TopicSpec:
-        name = full_name(topic, call.namespace)
-        check_topic_name(name)
-        return self._core.topic(name).spec
+        return self._core.topic(_topic_name(topic, call)).spec
 
     def _endpoints(self, asked: v2.Endpoints, call: CallContext) -> v2.Endpoints:
         return self._routes.choose(asked, is_encrypted=call.is_encrypted, follows=follows_routes(call.language))
+
+
+def _topic_name(topic: v2.Resource, call: CallContext) -> str:
+    """The full name of *topic*. Raises ILLEGAL_TOPIC."""
+    name = full_name(topic, call.namespace)
+    check_topic_name(name)
+    return name
 
 
 def _name(name: str, namespace: str, call: CallContext) -> str:

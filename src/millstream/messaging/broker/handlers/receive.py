@@ -129,7 +129,7 @@ class ReceiveHandler:
         return min(max(left, 0.001), _LONGEST_SLEEP)
 
     async def _give(self, ask: ReceiveRequest, call: _PendingReceive) -> list[DeliveredMessage] | ColumnChunk:
-        async with self._core.receive_locks[ask.group, ask.topic]:
+        async with self._core.receive_lock(ask.group, ask.topic):
             if call.is_repeated:
                 return []
             delivery = self._core.delivery(ask.group, ask.topic)

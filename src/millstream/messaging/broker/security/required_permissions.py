@@ -13,6 +13,10 @@ from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import AckBatchRequest, SendBatchRequest
 
+MAX_TOPIC_NAME: Final = 127
+MAX_GROUP_NAME: Final = 120
+"""The characters of full names. Longer ones are refused before they are compared with the permissions of a key."""
+
 Permission = Literal["publish", "subscribe", "either", "none"]
 
 
@@ -92,6 +96,8 @@ def check_admin(access: CallerPermissions) -> None:
 
 
 def _check_topic(name: str, permission: Permission, access: CallerPermissions) -> None:
+    if len(name) > MAX_TOPIC_NAME:
+        raise StatusError(v2.ILLEGAL_TOPIC, _too_long("topic", name, MAX_TOPIC_NAME))
     publishes = permission in ("publish", "either") and access.may_publish(name)
     if not publishes and not (permission in ("subscribe", "either") and access.may_subscribe(name)):
         verb = "use" if permission == "either" else permission + " to"
@@ -99,8 +105,16 @@ def _check_topic(name: str, permission: Permission, access: CallerPermissions) -
 
 
 def _check_group(name: str, access: CallerPermissions) -> None:
+    if len(name) > MAX_GROUP_NAME:
+        raise StatusError(v2.ILLEGAL_CONSUMER_GROUP, _too_long("group", name, MAX_GROUP_NAME))
     if not access.may_use(name):
         raise _refusal(access, f"be a consumer of the group {name[:120]}")
+
+
+def _too_long(kind: str, name: str, limit: int) -> str:
+    return (
+        f"invalid {kind} name {name[:80]!r}: it has {len(name):,} characters; the limit is {limit}: use a shorter name"
+    )
 
 
 def _refusal(access: CallerPermissions, what: str) -> StatusError:
