@@ -8,7 +8,7 @@ import json
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -25,6 +25,7 @@ from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.receive import ReceiveHandler, ReceiveRequest
 from millstream.messaging.broker.server.broker_server import BrokerServer, running_broker
 from millstream.messaging.broker.storage.topic import Topic, TopicSpec
+from millstream.messaging.broker.storage.wire_codec import ID
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
 from millstream.messaging.errors import BrokerError, StatusError
 from millstream.testing.brokers import IMPATIENT
@@ -132,6 +133,28 @@ def test_messages_that_fail_while_their_topic_is_closed_leave_its_log_to_the_nex
         following = Topic(TopicSpec("t"), store)
         assert await following.publish([LogMessage(b"one")]) == [1]
         following.close()
+
+    with LogStore(backend, clock) as store:
+        asyncio.run(run(store))
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_a_message_that_is_sent_again_after_a_commit_that_failed_is_stored_once(
+    fault: Literal["before", "after"],
+) -> None:
+    clock = SystemClock()
+    backend = FaultyBackend(MemoryBackend(clock), StorageFullError())
+
+    async def run(store: LogStore) -> None:
+        topic = Topic(TopicSpec("t"), store)
+        one, two, three = (LogMessage(name, headers=((ID, name),)) for name in (b"one", b"two", b"three"))
+        assert list(await topic.publish([one])) == [1]
+        backend.faults.append(fault)
+        with pytest.raises(WriterFailedError):
+            await topic.publish([two])
+        assert list(await topic.publish([two])) == [2], "not 3, where it was stored all the same"
+        assert list(await topic.publish([three, two, one])) == [3, 2, 1]
+        topic.close()
 
     with LogStore(backend, clock) as store:
         asyncio.run(run(store))

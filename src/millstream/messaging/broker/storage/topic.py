@@ -246,12 +246,14 @@ class Topic:
         return ids.first
 
     def _replace(self, failed: Writer) -> None:
-        """Take a new writer in the place of the one that *failed*, and forget what that one did not confirm."""
+        """Take a new writer in the place of the one that *failed*, and forget what that one did not store."""
         if self._writer is failed and not self._is_closed:
             with contextlib.suppress(LogError):
                 failed.close()
             self._writer = self._log.writer("broker")
-            if self._known is not None:
+            if self._writer.last_id > failed.last_id:
+                self._known = None  # the commit was stored although it failed: read which messages that were
+            elif self._known is not None:
                 self._known.discard_after(failed.last_id)
 
 
