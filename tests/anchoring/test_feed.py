@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from millstream.anchoring import LogLedger
 from millstream.anchoring.errors import AnchoringError, JournalBusyError
 from millstream.anchoring.feed import CONSUMER, AnchorFeed, AnchorSchedule
+from millstream.anchoring.journal_tables import payloads
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.batching import BatchConfig, Rulebook
 from millstream.core.clock import MICROSECONDS, VirtualClock
@@ -176,3 +178,25 @@ def test_a_feed_begins_while_another_process_is_cutting(
     source, batches = add_batches(store, 1, 3)
     monkeypatch.setattr(parts.writer, "recover", busy)
     assert AnchorFeed(source, batches, parts.writer, RULES).step(force=True).anchors == 1
+
+
+def test_a_schedule_warns_when_a_damaged_journal_keeps_batches_waiting(
+    make_parts: Any, store: LogStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, batches = add_batches(store, 1, 3)
+    clock = VirtualClock()
+    parts = make_parts(ledger=LogLedger(store, clock), clock=clock)
+    feed = AnchorFeed(source, batches, parts.writer, RULES)
+    feed.step()
+    lost = sa.delete(payloads).where(payloads.c.seq == sa.select(sa.func.min(payloads.c.seq)).scalar_subquery())
+    with parts.engine.begin() as connection:
+        connection.execute(lost)
+    schedule = AnchorSchedule(feed, clock, every=30 * MICROSECONDS)
+    warned = []
+    while clock.monotonic() < 160.0:
+        schedule.when_due()
+        warned += [(clock.monotonic(), one.getMessage()) for one in caplog.records if one.levelno == logging.WARNING]
+        caplog.clear()
+        clock.advance(1.0)
+    assert [seconds for seconds, _ in warned] == [90.0, 150.0]
+    assert "waiting for 1 min to be anchored" in warned[0][1] and "Restore the node's database" in warned[0][1]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.anchoring.batch_records import BatchHeader, EncodedBatch
-from millstream.anchoring.errors import AnchoringError, BatchFormatError
+from millstream.anchoring.errors import RESTORE_DATABASE, AnchoringError, BatchFormatError
 from millstream.anchoring.message_traces import MessageTraces
 from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.anchoring.states import FeedPosition
@@ -41,6 +41,9 @@ GROUP_MESSAGES = 100_000
 
 _BUSY_SECONDS = 1.0
 """The pause of a schedule after which it tries again while another process writes."""
+
+_WARN_SECONDS = 60.0
+"""After how many seconds without a successful attempt there is a warning, and then another one."""
 
 _log = logging.getLogger(__name__)
 
@@ -288,13 +291,16 @@ def cut(writer: BatchWriter, *, force: bool) -> FeedProgress:
 class AnchorSchedule:
     """Lets *feed* anchor what came, each *every* microseconds, when :meth:`when_due` is called.
 
-    While another process writes to the ledger or the journal, batches wait: this is no error.
+    While another process writes to the ledger or the journal, batches wait: this is no error. After a minute without
+    success it is a warning, because a damaged journal looks the same.
     """
 
     def __init__(self, feed: AnchorFeed, clock: Clock, every: int) -> None:
         self.feed = feed
         self._clock, self._every = clock, every / MICROSECONDS
         self._next = clock.monotonic() + self._every
+        self._busy_since: float | None = None
+        self._warn_at = 0.0
 
     def when_due(self) -> FeedProgress | None:
         """Anchor what has come where it is time; what was done, None where it is not time or another process writes."""
@@ -314,7 +320,23 @@ class AnchorSchedule:
 
     def _step(self, *, force: bool) -> FeedProgress | None:
         try:
-            return self.feed.step(force=force)
+            done = self.feed.step(force=force)
         except BusyError as error:
-            _log.info("batches wait to be anchored: %s", error)
+            self._report(error)
             return None
+        self._busy_since = None
+        return done
+
+    def _report(self, error: BusyError) -> None:
+        now = self._clock.monotonic()
+        if self._busy_since is None:
+            self._busy_since, self._warn_at = now, now + _WARN_SECONDS
+        if now < self._warn_at:
+            _log.info("batches wait to be anchored: %s", error)
+            return
+        self._warn_at = now + _WARN_SECONDS
+        text = (
+            "batches have been waiting for %d min to be anchored: %s. If no other process anchors on this node, its "
+            "database is damaged. %s"
+        )
+        _log.warning(text, (now - self._busy_since) // 60, str(error).rstrip("."), RESTORE_DATABASE)
