@@ -12,7 +12,7 @@ import pytest
 
 from millstream.anchoring import LedgerEntry, LogLedger
 from millstream.core.clock import VirtualClock
-from millstream.log.errors import LogError
+from millstream.log.errors import LogError, StorageUnavailableError
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.checker import BitChecker
@@ -27,7 +27,7 @@ from millstream.mill.tasks import BitCheck, BitReport, QueueName, encode_task
 from millstream.mill.workers.manager import WorkerManager
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.node import Node
-from millstream.node.reports import REPORT_LEDGER
+from millstream.node.reports import REPORT_LEDGER, report_anchor
 from millstream.settings import Settings
 from millstream.testing.faulty_store import UnavailableStore
 
@@ -128,6 +128,31 @@ def test_a_node_anchors_a_new_report_without_reading_the_ledger(
             reporter.keep(reporter.make(SpaceTally(), "main", "letters", since=day, until=day + 1))
         assert node.mill.reports.ledger.last_number == 3
     assert sought == [0, 1, 2]
+
+
+def test_a_report_is_kept_while_the_log_of_its_ledger_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(LogLedger):
+        @property
+        def last_number(self) -> int:
+            raise StorageUnavailableError
+
+        def append(self, anchor_string: str, *, after: int = 0) -> LedgerEntry:
+            raise StorageUnavailableError
+
+    clock = VirtualClock()
+    with Node.open(Settings(data=str(tmp_path)), clock, create=True) as node:
+        reports = node.mill.reports
+        reporter = reports.reporter
+        made = reporter.make(SpaceTally(), "main", "letters", since=1, until=2)
+        with monkeypatch.context() as patch, pytest.raises(StorageUnavailableError):
+            patch.setattr(reports, "ledger", Silent(node.logs.store, clock, name=REPORT_LEDGER))
+            reporter.keep(made)
+        kept = reports.archive.latest("main", "letters")
+        assert kept is not None
+        assert reporter.keep(made) == kept
+        assert list(reports.ledger_entries()) == [report_anchor(kept)]
 
 
 def test_the_anchor_of_a_report_waits_for_another_process_that_writes_to_the_ledger(

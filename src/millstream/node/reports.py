@@ -118,7 +118,7 @@ class ReportsPart:
             self._checks.bit_log,
             account=self._context.settings.mill.account,
             anchor=self.anchor,
-            last_entry=lambda: self.ledger.last_number,
+            last_entry=self._last_entry,
             kinds={name: urlsplit(store.url).scheme for name, store in self._stores.providers.items()},
             comparison=self.comparison,
             adopted=functools.partial(adopted_share, AdoptionCatalog(self._databases.own)),
@@ -140,6 +140,15 @@ class ReportsPart:
         """The ledger of the integrity reports."""
         ledger = LogLedger(self._logs.store, self._context.clock, name=REPORT_LEDGER)
         return self._trees.attach("reports", ledger)
+
+    def _last_entry(self) -> int:
+        """The number of the last entry of the ledger; 0 where its log does not answer: a report is kept even so, and
+        is then looked for in the whole ledger."""
+        try:
+            return self.ledger.last_number
+        except MillstreamError as error:
+            _log.warning("the ledger of the reports cannot be read now: %s", error)
+            return 0
 
     def anchor(self, report: IntegrityReport, after: int = 0) -> LedgerEntry:
         """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``.
