@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from millstream.rest.access_control import AccessControl, AuthenticationError, T
 from millstream.rest.operator_audit_log import OperatorAuditEvent, OperatorAuditLog
 from millstream.rest.sign_ins import MOST_EVENTS, UNKNOWN, SignedOutSessions, SignInAudit
 from millstream.settings.console import ConsoleSettings, Role, UserSettings
+from millstream.testing.waiting import until
 
 PASSWORD = hash_password("secret of vera")
 HERE = "192.0.2.1"
@@ -78,6 +81,27 @@ def test_a_sign_out_counts_in_a_second_process_and_is_forgotten_when_the_session
     first.sign_out(first.sign_in("vera", "secret of vera", HERE), HERE)
     with console.engine.connect() as connection:
         assert connection.scalar(sa.text("SELECT count(*) FROM console_signed_out")) == 1
+
+
+def test_one_thread_reads_the_sessions_that_were_signed_out_and_the_others_answer_from_memory(console: Console) -> None:
+    access, reads, holding = console.started(), list[str](), threading.Event()
+
+    @sa.event.listens_for(console.engine, "before_cursor_execute")
+    def hold(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+        reads.append(statement)
+        if len(reads) == 1:
+            assert holding.wait(60)
+
+    cookie = access.cookie(access.new_session())
+    console.clock.advance(1)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(access.read_cookie, cookie)
+        until(lambda: bool(reads), "the first look")
+        console.clock.advance(1)
+        assert access.read_cookie(cookie) is not None
+        assert len(reads) == 1
+        holding.set()
+        assert first.result() is not None
 
 
 def test_sign_ins_failed_ones_and_sign_outs_are_recorded_with_user_and_address(console: Console) -> None:

@@ -25,7 +25,7 @@ from millstream.core.sql_failures import SqlFailure, describe_sql_failure
 from millstream.rest.access_control import InvalidFormTokenError
 from millstream.rest.api import api_routes, error_answer, status_of
 from millstream.rest.app_context import AppContext
-from millstream.rest.authentication import COOKIE, address_of, require_role, session_of, set_session_cookie
+from millstream.rest.authentication import COOKIE, address_of, find_session, require_role, set_session_cookie
 from millstream.rest.bodies import RETRY_AFTER, answer
 from millstream.rest.ledger_files import LedgerFiles
 from millstream.rest.security_headers import SecurityHeadersMiddleware
@@ -85,7 +85,7 @@ class Console:
         self._events.close()
 
     async def _sign_in_page(self, request: Request) -> Response:
-        session = session_of(request, self.app.access) or self.app.access.new_session()
+        session = await find_session(request, self.app.access) or self.app.access.new_session()
         back = local_path(request.query_params.get("back", "/"))
         if not self.app.access.has_users:
             return RedirectResponse(back, 303)
@@ -95,7 +95,7 @@ class Console:
 
     async def _sign_in(self, request: Request) -> Response:
         access = self.app.access
-        session = session_of(request, access)
+        session = await find_session(request, access)
         back = "/"
         try:
             form = await read_form(request, _MOST_SIGN_IN)
@@ -116,7 +116,7 @@ class Console:
 
     async def _sign_out(self, request: Request) -> Response:
         access = self.app.access
-        session = session_of(request, access)
+        session = await find_session(request, access)
         form = await read_form(request, _MOST_SIGN_IN)
         if session is not None and access.is_form_token(session, form.get("token", [""])[-1]):
             await run_in_threadpool(access.sign_out, session, address_of(request))
@@ -162,7 +162,7 @@ class Console:
 
     async def _error_page(self, request: Request, text: str, status: int) -> Response:
         access = self.app.access
-        session = session_of(request, access) or access.new_session()
+        session = await find_session(request, access) or access.new_session()
         try:
             principal = await run_in_threadpool(require_role, request, access, Role.VIEWER)
         except (MillstreamError, sa.exc.SQLAlchemyError):

@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
+import sqlalchemy as sa
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from millstream.console.page_renderer import PageRenderer
 from millstream.core.errors import MillstreamError
+from millstream.rest.access_control import Session
 from millstream.rest.api import error_answer
 from millstream.rest.app_context import AppContext
-from millstream.rest.authentication import require_role, session_of
+from millstream.rest.authentication import find_session, require_role
 from millstream.rest.principal import Principal
 from millstream.settings.console import Role
 from millstream.status.models import Sample
@@ -44,18 +46,30 @@ class Events:
             return error_answer(error)
         if self._open >= MOST_STREAMS or self._ended.is_set():
             return Response("too many open pages\n", 503, {"retry-after": "10"})
-        fragments = self._fragments(request, principal) if request.query_params.get("steps") else None
+        fragments = None
+        if request.query_params.get("steps"):
+            fragments = self._fragments(await find_session(request, self._app.access), principal)
         return StreamingResponse(
-            self._stream(fragments), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+            self._stream(request, fragments), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
         )
 
-    async def _stream(self, fragments: Callable[[], Mapping[str, str]] | None) -> AsyncIterator[bytes]:
+    async def _is_allowed(self, request: Request) -> bool:
+        """Whether who opened the stream may still look: a sign-out, or the end of the session, ends it too."""
+        try:
+            await run_in_threadpool(require_role, request, self._app.access, Role.VIEWER)
+        except (MillstreamError, sa.exc.SQLAlchemyError):
+            return False
+        return True
+
+    async def _stream(
+        self, request: Request, fragments: Callable[[], Mapping[str, str]] | None
+    ) -> AsyncIterator[bytes]:
         self._open += 1
         told: Sample | None = None
         shown_at = float("-inf")
         try:
             yield b"retry: %d\n\n" % _RETRY_MILLISECONDS
-            while not self._ended.is_set():
+            while not self._ended.is_set() and await self._is_allowed(request):
                 latest = self._app.poller.latest
                 if latest is not None and (told is None or latest.at > told.at):
                     yield event("sample", msgspec.json.encode(latest).decode())
@@ -75,9 +89,8 @@ class Events:
         finally:
             self._open -= 1
 
-    def _fragments(self, request: Request, principal: Principal) -> Callable[[], Mapping[str, str]]:
-        """Renders the parts of the overview that change, for who sent *request*."""
-        session = session_of(request, self._app.access)
+    def _fragments(self, session: Session | None, principal: Principal) -> Callable[[], Mapping[str, str]]:
+        """Renders the parts of the overview that change, for *principal* in *session*."""
         token = self._app.access.form_token(session) if session is not None else ""
 
         def render() -> Mapping[str, str]:

@@ -21,7 +21,7 @@ from millstream.core.plain_reasons import field_reason
 from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError, Session
 from millstream.rest.api import MOST_BODY, status_of
 from millstream.rest.app_context import AppContext
-from millstream.rest.authentication import require_role, session_of, set_session_cookie
+from millstream.rest.authentication import find_session, require_role, set_session_cookie
 from millstream.rest.bodies import read_body
 from millstream.rest.endpoint import ApiRequest, NoBody, NoQuery
 from millstream.rest.principal import Principal
@@ -136,7 +136,7 @@ class PageRenderer:
         self, request: Request, role: Role, look: Look, template: str, *, is_form: bool = False
     ) -> Response:
         access = self.app.access
-        known = session_of(request, access)
+        known = await find_session(request, access)
         session = known or access.new_session()
         principal: Principal | None = None
         try:

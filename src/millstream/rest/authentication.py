@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,9 +20,15 @@ COOKIE = "millstream_visit"
 
 
 def session_of(request: Request, access: AccessControl) -> Session | None:
-    """The session that the request belongs to."""
+    """The session that the request belongs to. May wait for the database: call it in a thread."""
     cookie = request.cookies.get(COOKIE)
     return access.read_cookie(cookie) if cookie else None
+
+
+async def find_session(request: Request, access: AccessControl) -> Session | None:
+    """:func:`session_of`, in a thread: a database that does not answer holds up neither the broker nor the registry,
+    which share the event loop."""
+    return await run_in_threadpool(session_of, request, access)
 
 
 def set_session_cookie(response: Response, access: AccessControl, session: Session) -> None:

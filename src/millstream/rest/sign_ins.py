@@ -39,7 +39,8 @@ class SignedOutSessions:
     """The sessions that were ended before they expired, in the database of *engine*, so that a restart does not revive
     them. Rows of sessions that have expired are deleted. Thread-safe.
 
-    What another process on the same database ended counts here within a second.
+    What another process on the same database ended counts here within a second, while the database answers. Looking
+    a session up may wait for the database: do it in a thread.
     """
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
@@ -49,6 +50,7 @@ class SignedOutSessions:
         make_tables(engine, metadata)
         self._recorded = self._read()
         self._read_at = clock.monotonic()
+        self._reading = threading.Lock()
 
     def add(self, nonce: str, expires: int) -> None:
         """End the session *nonce*, which would expire at *expires* (microseconds); durable when this returns."""
@@ -60,12 +62,14 @@ class SignedOutSessions:
 
     def __contains__(self, nonce: str) -> bool:
         now = self._clock.monotonic()
-        if now - self._read_at >= _REFRESH_SECONDS:
-            self._read_at = now
-            try:
+        if now - self._read_at >= _REFRESH_SECONDS and self._reading.acquire(blocking=False):
+            try:  # one thread at a time: a server that does not answer must not hold them all
                 self._recorded = self._read()
             except sa.exc.SQLAlchemyError as error:  # pages that show this fault must still open
                 _log.warning("the sessions that were signed out cannot be read: %s", str(error).partition("\n")[0])
+            finally:
+                self._read_at = now
+                self._reading.release()
         return nonce in self._ended_here or nonce in self._recorded
 
     def _read(self) -> Collection[str]:
