@@ -290,11 +290,14 @@ def test_sends_are_put_off_while_too_much_is_being_stored() -> None:
     with_harness(step, limits=Limits(longest_poll=0, max_pending_bytes=100_000))
 
 
-def test_receives_that_would_wait_are_put_off_while_too_many_do() -> None:
+def test_receives_and_pulls_that_would_wait_are_put_off_while_too_many_do() -> None:
     async def step(desk: BrokerHarness) -> None:
         waiting = [asyncio.ensure_future(desk.receive("g", "plain", 1, poll=10)) for _ in range(2)]
-        await settle(lambda: desk.service._receiving._waiting == 2)
+        await settle(lambda: desk.core.waiting == 2)
         assert await refusal(desk.receive("g", "plain", 1, poll=10)) == v2.TOO_MANY_REQUESTS
+        pulling = v2.PullMessageRequest(batch_size=1)
+        pulling.message_queue.topic.name, pulling.long_polling_timeout.seconds = "plain", 1
+        assert await refusal(anext(aiter(desk.service.pull_message(pulling, CALL)))) == v2.TOO_MANY_REQUESTS
         assert await desk.receive("g", "plain", 1) == [], "one that does not wait is answered"
         await desk.send("plain", b"a", b"b")
         assert sorted(bodies([each for got in await asyncio.gather(*waiting) for each in got])) == [b"a", b"b"]

@@ -14,6 +14,7 @@ from millstream.batching.message_events import make_tick
 from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, open_store
 from millstream.messaging.broker.admin import AdminService
+from millstream.messaging.broker.handlers import pull
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -449,7 +450,7 @@ def test_a_receive_that_does_not_say_for_how_long_waits_as_its_client_declared()
         declared.subscription.long_polling_timeout.seconds = 15
         desk.service.telemetry.merge_settings(desk.heard_of(), declared)
         waiting = asyncio.ensure_future(desk.receive("g", "plain", poll=None))
-        await settle(lambda: desk.service._receiving._waiting == 1)
+        await settle(lambda: desk.core.waiting == 1)
         await desk.send("plain", b"news")
         assert bodies(await asyncio.wait_for(waiting, 5)) == [b"news"]
         stranger = msgspec.structs.replace(CALL, client_id="stranger", left=lambda: 0.6)
@@ -593,5 +594,32 @@ def test_a_filter_by_very_many_tags_is_refused() -> None:
         with pytest.raises(StatusError, match="the tag filter has 4,098 characters; the limit is 4,096") as refused:
             await desk.receive("g", "plain", filter=(v2.TAG, tags + " || tag"))
         assert refused.value.code == v2.ILLEGAL_FILTER_EXPRESSION
+
+    with_harness(step)
+
+
+def test_a_pull_is_bounded_by_bytes_as_well() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        big = [bytes([number]) * (3 << 20) for number in range(5)]
+        for body in big:
+            await desk.send("plain", body)
+        assert await desk.pull("plain", -1, 0) == (big[:3], 3)
+        assert await desk.pull("plain", -1, 3) == (big[3:], 5)
+
+    with_harness(step)
+
+
+def test_a_pull_of_few_among_many_messages_ends_with_its_time_and_makes_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        for number in range(4):
+            await desk.send("plain", bytes([number]) * (2 << 20))
+        assert await desk.pull("plain", 3, 0) == ([b"\3" * (2 << 20)], 4)
+        monkeypatch.setattr(pull, "_SCAN_SECONDS", 0, raising=False)
+        assert [await desk.pull("plain", 3, offset) for offset in range(4)] == [
+            ([], 1), ([], 2), ([], 3), ([b"\3" * (2 << 20)], 4),
+        ]  # fmt: skip
+        assert await desk.pull("plain", -1, 1) == ([b"\1" * (2 << 20)], 2), "what was found is not kept back"
 
     with_harness(step)

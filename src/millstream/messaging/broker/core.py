@@ -56,6 +56,8 @@ class BrokerCore:
         self.sessions: ClientSessions = ClientSessions() if before is None else before.sessions
         self.client_commands: ClientCommands = ClientCommands() if before is None else before.client_commands
         self.notifier = TopicNotifier()
+        self.waiting = 0
+        """How many calls wait for messages."""
         self._store = store
         self._topics: dict[str, Topic] = {}
         self._dropping: dict[str, asyncio.Event] = {}
@@ -178,6 +180,19 @@ class BrokerCore:
             ids = await self.topic(name).publish_columns(names, batch)
         self.notifier.notify(name)
         return ids
+
+    async def wait_for_messages(self, topic: str, version: int, seconds: float) -> None:
+        """Return when *topic* may have something since its notifier had *version*, or after *seconds*.
+
+        Raises TOO_MANY_REQUESTS where too many calls wait.
+        """
+        if self.waiting >= self.limits.max_waiting:
+            raise StatusError(v2.TOO_MANY_REQUESTS, f"too many waiting consumers ({self.waiting:,}): try again later")
+        self.waiting += 1
+        try:
+            await self.notifier.wait(topic, version, seconds)
+        finally:
+            self.waiting -= 1
 
     # What groups do with messages
 

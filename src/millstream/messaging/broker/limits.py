@@ -35,7 +35,8 @@ class Limits(msgspec.Struct, frozen=True):
     it is dead; between them consumers are told to wait for ``backoff`` (the last one repeats). A producer is asked
     about a transaction first after ``first_check``, then again ``check_every``, ``max_checks`` times in all. After
     ``snapshot_after`` events the journal is summed up and trimmed. Put off with TOO_MANY_REQUESTS are sends while more
-    than ``max_pending_bytes`` bytes are being stored, and receives that have to wait while ``max_waiting`` others do.
+    than ``max_pending_bytes`` bytes are being stored, and receives and pulls that have to wait while ``max_waiting``
+    others do.
     """
 
     shortest: int = 10 * 1_000_000

@@ -13,6 +13,7 @@ import msgspec
 from millstream.log import Message
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.filters import MessageFilter
+from millstream.messaging.broker.handlers.receive import MOST_BYTES
 from millstream.messaging.broker.handlers.validation import ANY_QUEUE, check_offset, check_queue
 from millstream.messaging.broker.names import enum_name
 from millstream.messaging.broker.storage.journal_events import OffsetMoved
@@ -21,6 +22,7 @@ from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 
 _PAGE = 1024
+_SCAN_SECONDS = 0.25  # at least, also for a call that does not wait
 
 
 class PullRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -43,9 +45,11 @@ class PullHandler:
         self._core = core
 
     async def pull(self, pull: PullRequest) -> tuple[list[Message], int]:
-        """The messages for *pull*, and the next offset.
+        """The messages for *pull*, of about :data:`MOST_BYTES` at most, and the next offset.
 
-        Raises BAD_REQUEST for an unknown queue, and ILLEGAL_OFFSET for an offset beyond the end.
+        Where few messages are asked for, it stops before the end of the topic, with what there is until then: a caller
+        that has to give up would begin at the same offset again. Raises BAD_REQUEST for an unknown queue,
+        ILLEGAL_OFFSET for an offset beyond the end, and TOO_MANY_REQUESTS where too many wait.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + pull.poll
@@ -54,12 +58,12 @@ class PullHandler:
         check_offset(pull.offset, pull.topic, topic.last_id)
         while True:
             version = self._core.notifier.version(pull.topic)
-            found, offset = await self._scan(pull)
+            found, offset = await self._scan(pull, deadline)
             left = deadline - loop.time()
             if found or left <= 0:
                 return found, offset
             pull = msgspec.structs.replace(pull, offset=offset)
-            await self._core.notifier.wait(pull.topic, version, left)
+            await self._core.wait_for_messages(pull.topic, version, left)
 
     async def find_offset(self, topic: str, queue: int, policy: int, time: int) -> int:
         """The offset of the first message, of the next one, or of the first one stored at *time* (microseconds).
@@ -99,9 +103,14 @@ class PullHandler:
             )
         return found
 
-    async def _scan(self, pull: PullRequest) -> tuple[list[Message], int]:
-        source, found, offset = self._core.topic(pull.topic), list[Message](), pull.offset
-        while len(found) < pull.count and offset < source.last_id:
+    async def _scan(self, pull: PullRequest, deadline: float) -> tuple[list[Message], int]:
+        """Messages for *pull*, and the next offset: behind the last message that was examined until *deadline*, or for
+        :data:`_SCAN_SECONDS` if any was found."""
+        loop = asyncio.get_running_loop()
+        source, found, offset, size = self._core.topic(pull.topic), list[Message](), pull.offset, 0
+        soon = loop.time() + _SCAN_SECONDS
+        late = max(deadline, soon)
+        while offset < source.last_id:
             messages = await source.message_cache.read(offset + 1, min(source.last_id, offset + _PAGE))
             if not messages:
                 offset = max(source.first_id - 1, offset + 1)  # trimmed
@@ -109,8 +118,11 @@ class PullHandler:
                 offset = message.id
                 if _is_asked_for(message, pull):
                     found.append(message)
-                    if len(found) == pull.count:
-                        break
+                    size += len(message.body)
+                    if len(found) >= pull.count or size >= MOST_BYTES:
+                        return found, offset
+            if loop.time() >= (soon if found else late):
+                break
         return found, offset
 
 

@@ -21,8 +21,6 @@ from millstream.messaging.broker.names import write_handle
 from millstream.messaging.broker.storage.journal_events import Hidden, MessagesLeased
 from millstream.messaging.broker.storage.topic import Topic
 from millstream.messaging.broker.storage.wire_codec import have_ticks, is_tick
-from millstream.messaging.errors import StatusError
-from millstream.messaging.protocol import v2
 
 LOOK_AHEAD: Final = 10_000
 """How many messages of a topic with order are examined beyond those that wait for their turn."""
@@ -83,7 +81,6 @@ class ReceiveHandler:
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
-        self._waiting = 0
         self._calls: dict[str, _PendingReceive] = {}  # by attempt id
 
     async def receive(self, ask: ReceiveRequest) -> list[DeliveredMessage] | ColumnChunk:
@@ -113,15 +110,7 @@ class ReceiveHandler:
             left = deadline - loop.time()
             if given or left <= 0 or call.is_repeated:
                 return given
-            if self._waiting >= self._core.limits.max_waiting:
-                raise StatusError(
-                    v2.TOO_MANY_REQUESTS, f"too many waiting consumers ({self._waiting:,}): try again later"
-                )
-            self._waiting += 1
-            try:
-                await self._core.notifier.wait(ask.topic, version, min(left, self._until_due(ask)))
-            finally:
-                self._waiting -= 1
+            await self._core.wait_for_messages(ask.topic, version, min(left, self._until_due(ask)))
 
     def _until_due(self, ask: ReceiveRequest) -> float:
         due = self._core.delivery(ask.group, ask.topic).next_due()
