@@ -7,15 +7,18 @@ import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 
+import msgspec
 import pytest
 
-from millstream.core.clock import MICROSECONDS
+from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogSpec, Writer
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.store import LogStore
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from support.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness
+from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
 
 
 def test_a_delayed_message_comes_at_its_time_also_after_a_restart() -> None:
@@ -59,6 +62,33 @@ def test_a_topic_that_cannot_be_used_holds_up_no_other() -> None:
         assert bodies(await desk.receive("g", "later")) == [b"later"]
 
     with_harness(send, wait)
+
+
+def test_a_topic_whose_log_is_damaged_holds_up_neither_other_topics_nor_transactions() -> None:
+    clock, limits = VirtualClock(), Limits(longest_poll=0, max_checks=0)
+    backend = MemoryBackend(clock)
+
+    async def send(store: LogStore) -> None:
+        async with open_harness(store, clock, limits) as desk:
+            await desk.core.create_topic(TopicSpec("too", "DELAY", 1))
+            await desk.send("later", b"past", deliver_at=clock.now())
+            await settle(lambda: desk.core.extent("later")[1] == 1)
+            for topic in ("later", "too"):
+                await desk.send(topic, topic.encode(), deliver_at=clock.now() + 60 * MICROSECONDS)
+            await desk.send("halves", b"half", message_type=v2.TRANSACTION)
+
+    async def wait(store: LogStore) -> None:
+        async with open_harness(store, clock, limits) as desk:
+            clock.advance(61)
+            desk.delayed_messages.check_due_now()
+            await settle(lambda: [hold.topic for hold in desk.core.journal.state.delayed] == ["later"])
+            assert bodies(await desk.receive("g", "too")) == [b"too"]
+
+    with LogStore(backend, clock) as store:
+        asyncio.run(send(store))
+        (block,) = backend._logs["later"].blocks
+        backend._logs["later"].blocks = [msgspec.structs.replace(block, data=bytes(len(block.data)))]
+        asyncio.run(wait(store))
 
 
 def test_a_recalled_message_never_comes_and_can_be_recalled_once() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from millstream.core.clock import MICROSECONDS
-from millstream.log import Message
+from millstream.log import LogError, Message
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.delivery.id_ranges import to_ranges
 from millstream.messaging.broker.names import read_recall, read_transaction, split_name, write_transaction
@@ -121,15 +121,26 @@ class DelayedMessageScheduler:
             raise
 
     async def _do(self, delayed: Sequence[DelayedMessage], now: int) -> None:
-        """Do what is due for *delayed*, half messages or not, of one topic; later where that cannot be used now."""
+        """Do what is due for *delayed*, half messages or not, of one topic; later where that fails now.
+
+        Raises what failed where the journal cannot be used any more: then nothing else can be done either.
+        """
         try:
             await (self._ask(delayed[0], now) if delayed[0].half else self._release(delayed))
-        except StatusError as refused:
+        except Exception as error:
+            if not self._core.journal.is_usable:
+                raise
+            left = self._still_held(delayed)
             _log.warning(
-                "cannot deliver %d delayed messages of topic %s yet: %s", len(delayed), delayed[0].topic, refused
+                "cannot deliver %d delayed messages of topic %s yet: %s",
+                len(left),
+                delayed[0].topic,
+                error,
+                exc_info=not isinstance(error, StatusError | LogError),
             )
-            for hold in delayed:
-                self._delayed.reschedule(hold, now + _REFUSED_AGAIN)
+            for hold in left:
+                if hold.due <= now:
+                    self._delayed.reschedule(hold, now + _REFUSED_AGAIN)
 
     async def _release(self, delayed: Sequence[DelayedMessage]) -> bool:
         """Put what is still held back into its topic; whether there was anything. To do it twice is harmless: topics
