@@ -623,3 +623,19 @@ def test_a_pull_of_few_among_many_messages_ends_with_its_time_and_makes_progress
         assert await desk.pull("plain", -1, 1) == ([b"\1" * (2 << 20)], 2), "what was found is not kept back"
 
     with_harness(step)
+
+
+@pytest.mark.parametrize("group", ["a|b", "|" * 40])
+def test_a_group_whose_name_no_topic_can_have_gets_a_dead_letter_topic(group: str) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"poison")
+        assert bodies(await desk.receive(group, "plain")) == [b"poison"]
+        desk.clock.advance(31)
+        await desk.send("plain", b"next")
+        assert bodies(await desk.receive(group, "plain")) == [b"next"]
+        assert bodies(await desk.receive("undertaker", "%DLQ%" + group.replace("|", "%7C"))) == [b"poison"]
+        with pytest.raises(StatusError, match="invalid group name") as refused:
+            await desk.receive("|" * 41, "plain")
+        assert refused.value.code == v2.ILLEGAL_CONSUMER_GROUP
+
+    with_harness(step, limits=Limits(longest_poll=0, max_attempts=1))

@@ -33,8 +33,8 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def dead_letter_topic(group: str) -> str:
-    """The topic of the messages that *group* gave up."""
-    return DEAD_LETTERS + group
+    """The topic of the messages that *group* gave up. A group may have ``|`` in its name, which no topic's has."""
+    return DEAD_LETTERS + group.replace("|", "%7C")
 
 
 def enum_name(enum: Any, number: int) -> str:

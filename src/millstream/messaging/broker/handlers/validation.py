@@ -10,7 +10,7 @@ from typing import Final
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.core.amounts import format_duration
 from millstream.messaging.broker.limits import Limits
-from millstream.messaging.broker.names import enum_name
+from millstream.messaging.broker.names import dead_letter_topic, enum_name
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.broker.storage.wire_codec import PREFIX, born_at
 from millstream.messaging.errors import StatusError
@@ -64,11 +64,11 @@ def check_topic_name(name: str) -> None:
 
 
 def check_group_name(name: str) -> None:
-    """Raise ILLEGAL_CONSUMER_GROUP unless *name* can be a group's."""
-    if not _GROUP.fullmatch(name):
+    """Raise ILLEGAL_CONSUMER_GROUP unless *name* can be a group's, and the name of its dead-letter topic a topic's."""
+    if not _GROUP.fullmatch(name) or not _TOPIC.fullmatch(dead_letter_topic(name)):
         raise StatusError(
             v2.ILLEGAL_CONSUMER_GROUP,
-            f"invalid group name {name[:80]!r}: use 1 to 120 characters of a-z A-Z 0-9 _ - % |",
+            f"invalid group name {name[:80]!r}: use 1 to 120 characters of a-z A-Z 0-9 _ - % | (| counts as three)",
         )
 
 
