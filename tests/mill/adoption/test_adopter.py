@@ -21,7 +21,7 @@ from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems
 from millstream.mill.adoption.item_reader import ReadResult
 from millstream.mill.adoption.unknown_copies import record_source
 from millstream.mill.manifest import ManifestEvent
-from millstream.stores import Entry, ItemNotFoundError, StoreUnavailableError
+from millstream.stores import Entry, FolderStore, ItemNotFoundError, StoreUnavailableError
 from millstream.stores.folder.listing import FolderColumns
 from millstream.stores.protocol import EntryKind
 
@@ -65,6 +65,19 @@ def test_a_source_of_which_nothing_is_adopted_and_that_is_not_there_has_no_empty
     folder.root.rmdir()
     with pytest.raises(StoreUnavailableError):
         adopted.entries(SPACE)
+
+
+def test_a_query_of_a_part_of_what_is_adopted_asks_the_source_nothing(folder: SourceFolder) -> None:
+    asked = list[str]()
+
+    class Source(FolderStore):
+        def entries(self, space: str, **more: Any) -> Sequence[Entry]:
+            asked.append(space)
+            return super().entries(space, **more)
+
+    adopted = AdoptedStore(Source(folder.root, space=SPACE), "here", folder.catalog)
+    assert adopted.entries(SPACE, prefix="a/") == adopted.entries(SPACE, after="a") == asked == []
+    assert adopted.entries(SPACE) == [] and asked == [SPACE]
 
 
 def test_what_is_new_is_read_once_and_recorded_with_its_checksum(folder: SourceFolder) -> None:

@@ -61,7 +61,7 @@ class AdoptedStore:
         if limit <= 0:
             return []
         page = self.catalog.page(self.name, space, prefix=prefix, after=after, limit=limit)
-        if not page and not after and self.source.has_space(space):
+        if not page and not prefix and not after and self.source.has_space(space):
             self.source.entries(space, limit=1)  # raises where it is not there: nothing adopted is not an answer then
         return [Entry(item.content_id, item.size, item.adopted_at) for item in page]
 
