@@ -220,6 +220,31 @@ def test_p4_order_holds_past_retries_and_dead_letters_which_are_repeated_until_t
     run(test)
 
 
+@pytest.mark.parametrize("lost", ["AckMessage", "ForwardMessageToDeadLetterQueue"])
+def test_p4_what_is_behind_a_message_that_another_consumer_has_is_not_handled_but_given_back(lost: str) -> None:
+    seen: list[bytes] = []
+
+    async def listen(message: Received) -> bool:
+        seen.append(message.body)
+        return lost == "AckMessage"
+
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            server.settings = ordered
+            code = v2.Status(code=v2.INVALID_RECEIPT_HANDLE)
+            response = v2.AckMessageResponse if lost == "AckMessage" else v2.ForwardMessageToDeadLetterQueueResponse
+            server.script[lost].append(response(status=code))
+            server.inbox.extend(server.message("t", body, message_group="g") for body in (b"one", b"two", b"three"))
+            async with push(server, listen) as consumer:
+                await until_async(lambda: len(server.called("ChangeInvisibleDuration")) == 2 or b"two" in seen)
+                await until_async(lambda: consumer.cached() == {"t": (0, 0)})
+            assert set(seen) == {b"one"}
+            hidden = server.called("ChangeInvisibleDuration")
+            assert [each.receipt_handle for each in hidden] == ["handle-two", "handle-three"]
+
+    run(test)
+
+
 def test_p4_message_groups_do_not_wait_for_one_another() -> None:
     seen: list[bytes] = []
     go_on = asyncio.Event()

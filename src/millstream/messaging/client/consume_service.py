@@ -64,10 +64,15 @@ class ConsumeService:
         task.add_done_callback(self._running.discard)
 
     async def _consume_run(self, run: Sequence[Received], done: Done) -> None:
-        came = self._consumer.clock.monotonic()
+        came, is_ours = self._consumer.clock.monotonic(), True
         for message in run:
             try:
-                await (self._consume_in_order(message, came) if self.fifo else self._consume_one(message, came))
+                if not is_ours:  # another consumer has the message group: what is behind a lost message is its own too
+                    await self._give_back(message, 0.0)
+                elif self.fifo:
+                    is_ours = await self._consume_in_order(message, came)
+                else:
+                    await self._consume_one(message, came)
             except Exception:
                 _log.exception("message %s of %s could not be settled", message.message_id, message.topic)
             finally:
@@ -83,24 +88,24 @@ class ConsumeService:
             else:
                 await self._give_back(message, self.backoff.delay(max(message.attempt, 1)))
 
-    async def _consume_in_order(self, message: Received, came: float) -> None:
+    async def _consume_in_order(self, message: Received, came: float) -> bool:
+        """Handle *message* until it is settled; False where it turned out to be another consumer's by then."""
         attempt = max(message.attempt, 1)
         while not self._ending.is_set():
             async with self._slots:
                 self._measure_wait(message, came)
                 if not message.is_corrupted and await self._handle(message):
-                    await self._persist(message, partial(self._consumer.acknowledge, [message]))
-                    return
+                    return await self._persist(message, partial(self._consumer.acknowledge, [message]))
             if message.is_corrupted or attempt >= self.backoff.attempts:
-                await self._move_to_dead_letters(message, attempt)
-                return
+                return await self._move_to_dead_letters(message, attempt)
             await self._pause(self.backoff.delay(attempt))
             attempt, came = attempt + 1, self._consumer.clock.monotonic()
             message = msgspec.structs.replace(message, attempt=attempt)
         await self._give_back(message, 0.0)
+        return True
 
-    async def _move_to_dead_letters(self, message: Received, attempt: int) -> None:
-        await self._persist(
+    async def _move_to_dead_letters(self, message: Received, attempt: int) -> bool:
+        return await self._persist(
             message, partial(self._consumer.move_to_dead_letters, message, attempt, self.backoff.attempts)
         )
 
@@ -127,12 +132,12 @@ class ConsumeService:
     async def _give_back(self, message: Received, seconds: float) -> None:
         await self._persist(message, partial(self._consumer.hide, message, seconds))
 
-    async def _persist(self, message: Received, call: Callable[[], Awaitable[object]]) -> None:
-        """Repeat *call* until it succeeds, or the handle is no good, or the consumer ends."""
+    async def _persist(self, message: Received, call: Callable[[], Awaitable[object]]) -> bool:
+        """Repeat *call* until it succeeds, or the handle is no good, which gives False, or the consumer ends."""
         while True:
             try:
                 await call()
-                return
+                return True
             except InvalidHandleError as error:
                 _log.warning(
                     "message %s of topic %s no longer belongs to this consumer: %s",
@@ -140,13 +145,13 @@ class ConsumeService:
                     message.topic,
                     error,
                 )
-                return
+                return False
             except ClientError as error:
                 _log.warning(
                     "cannot settle message %s of topic %s, and try again: %s", message.message_id, message.topic, error
                 )
             if self._ending.is_set():
-                return
+                return True
             await self._pause(self._consumer.options.intervals.retry)
 
     async def _pause(self, seconds: float) -> None:
