@@ -29,12 +29,13 @@ from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.errors import BusyError
 from millstream.core.leases import LeaseLostError
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.core.sql import writing
+from millstream.core.sql import SqlDatabase, writing
 from millstream.ingest.errors import SessionTakenError
 from millstream.log.errors import FencedError
 from millstream.mill.settings import MillSettings
 from millstream.node import Node
 from millstream.node.context import NodeContext
+from millstream.node.members import tables
 from millstream.node.members.assignment import assign
 from millstream.node.members.member_table import MemberTable, UnknownMemberError
 from millstream.node.members.members_status import WORK, MemberDetails, MemberState, UnownedRole
@@ -123,6 +124,22 @@ def settle(*processes: Process) -> None:
         for process in processes:
             process.membership.renew()
             process.scheduler.step()
+
+
+def test_a_member_whose_join_is_tried_again_after_a_lost_reply_joins_once(host: Host) -> None:
+    table = host.process("one").table
+    (first,) = table.alive()
+
+    class ReplyLost(SqlDatabase):
+        """The reply to each commit is lost, and the transaction is run again."""
+
+        def write(self, transaction: Callable[[sa.Connection, int], Any]) -> Any:
+            super().write(transaction)
+            return super().write(transaction)
+
+    table.database = ReplyLost(host.engine, host.clock, tables.metadata)
+    joined = table.join(first.details)
+    assert [one.id for one in table.alive()] == [first.id, joined]
 
 
 def test_a_member_that_gives_signs_of_life_is_alive_and_one_that_gives_none_is_lost(host: Host) -> None:

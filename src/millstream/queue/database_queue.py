@@ -97,13 +97,15 @@ class DatabaseWorkQueue(ClosesOnExit):
         length = _duration(visibility, "visibility")
         if count < 1:
             return []
-        with self._lock:
-            leases = list(self._lease_noticed(count, length))
-        if len(leases) < count and self._is_rows_turn(found_some=bool(leases)):
-            unclaimed, unnoticed = self._rows.overlooked(count - len(leases), microseconds(NOTICE_GRACE_SECONDS))
-            claimed = self._rows.claim(unclaimed, length)
-            self._announce({**unnoticed, **{one.task_id: length for one in claimed if one.task_id in unnoticed}})
-            leases += claimed
+        leases = list[Lease]()
+        try:
+            with self._lock:
+                self._lease_noticed(leases, count, length)
+            if len(leases) < count and self._is_rows_turn(found_some=bool(leases)):
+                self._lease_overlooked(leases, count, length)
+        except Exception:
+            if not leases:  # those there are would be nobody's until they end
+                raise
         return leases
 
     def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
@@ -160,26 +162,34 @@ class DatabaseWorkQueue(ClosesOnExit):
         self._closed = True
         self._notices.close()
 
-    def _lease_noticed(self, count: int, visibility: int) -> Sequence[Lease]:
-        """Leases of up to *count* tasks that the broker has told of; what came early is sent on its way again."""
-        leases = list[Lease]()
+    def _lease_noticed(self, leases: list[Lease], count: int, visibility: int) -> None:
+        """Add to *leases*, until there are *count*, those of tasks that the broker has told of.
+
+        What came early is sent on its way again.
+        """
         while len(leases) < count:
             ids = self._next_ids(count - len(leases))
             if not ids:
                 break
+            unclaimed = ids
             try:
                 claimed = self._rows.claim(ids, visibility)
+                leases += claimed
+                unclaimed = sorted(set(ids) - {lease.task_id for lease in claimed})
+                if unclaimed:
+                    early = self._rows.seconds_until_due(unclaimed)
+                    self._notices.send(list(early), {task_id: wait / MICROSECONDS for task_id, wait in early.items()})
             except Exception:
-                self._received[0][1].extendleft(reversed(ids))  # for the next call: no other notice of them comes
-                if not leases:
-                    raise
-                break
-            if len(claimed) < len(ids):
-                early = self._rows.seconds_until_due(ids)
-                self._notices.send(list(early), {task_id: wait / MICROSECONDS for task_id, wait in early.items()})
-            leases += claimed
+                self._received[0][1].extendleft(reversed(unclaimed))  # for the next call: no other notice of them comes
+                raise
             self._settle()
-        return leases
+
+    def _lease_overlooked(self, leases: list[Lease], count: int, visibility: int) -> None:
+        """Add to *leases*, until there are *count*, those of tasks that no notice tells of."""
+        overlooked, unnoticed = self._rows.overlooked(count - len(leases), microseconds(NOTICE_GRACE_SECONDS))
+        claimed = self._rows.claim(overlooked, visibility)
+        leases += claimed
+        self._announce({**unnoticed, **{one.task_id: visibility for one in claimed if one.task_id in unnoticed}})
 
     def _next_ids(self, count: int) -> list[int]:
         if not self._received:

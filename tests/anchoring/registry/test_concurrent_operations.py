@@ -108,3 +108,12 @@ def test_a_registry_that_has_begun_to_follow_does_not_forget_that(fleet: Any) ->
     with before_statement(fleet.engine, "UPDATE", lambda: start(claim=True)):
         start(claim=False)
     assert fleet.database.query(follow_state) is not None
+
+
+def test_two_processes_may_begin_to_follow_at_once(fleet: Any) -> None:
+    def start(*, claim: bool) -> None:
+        fleet.database.write(lambda connection, _: begin(connection, "ledger", "sidetree", "sidetree", claim=claim))
+
+    with before_statement(fleet.engine, "INSERT", lambda: start(claim=True)):
+        start(claim=False)
+    assert fleet.database.query(follow_state) is not None

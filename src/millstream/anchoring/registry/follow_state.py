@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.errors import FollowError, ReadOnlyError
 from millstream.core.sql import has_table
-from millstream.core.sql_rows import DriverQuery
+from millstream.core.sql_rows import DriverQuery, insert_new
 
 _row = t.following
 _FOLLOWED = DriverQuery(sa.select(_row.c.ledger).where(_row.c.begun))
@@ -55,18 +55,19 @@ def begin(connection: sa.Connection, ledger: str, profile: str, method: str, *, 
 
     Raises :class:`FollowError` where it has operations of its own, or follows another network.
     """
-    row = connection.execute(sa.select(_row).with_for_update()).first()  # another process may begin now
-    if row is not None and row.begun and (row.profile, row.method) != (profile, method):
+    names = {"ledger": ledger, "profile": profile, "method": method}
+    locked = sa.select(_row).with_for_update()  # another process may begin now
+    row = connection.execute(locked).first()
+    if row is None:  # nothing was locked
+        connection.execute(insert_new(connection, _row).values(id=_ID, behind=0, begun=False, **names))
+        row = connection.execute(locked).one()
+    if row.begun and (row.profile, row.method) != (profile, method):
         raise FollowError(
             f"the database of this registry follows a network of the profile {row.profile!r} with the DID method "
             f"{row.method!r}, not {profile!r} with {method!r}: use another node (--data) or database for that network"
         )
-    _refuse_own(connection, observed=row is not None and row.begun)
-    values = {"ledger": ledger, "profile": profile, "method": method, "begun": claim or (row is not None and row.begun)}
-    if row is None:
-        connection.execute(sa.insert(_row).values(id=_ID, behind=0, **values))
-    else:
-        connection.execute(sa.update(_row).values(**values))
+    _refuse_own(connection, observed=row.begun)
+    connection.execute(sa.update(_row).values(begun=claim or row.begun, **names))
 
 
 def save(connection: sa.Connection, now: int, *, behind: int, chain: bool | None, error: str | None) -> None:

@@ -17,6 +17,7 @@ from millstream.core.errors import InputError, NotFoundError
 from millstream.core.leases import Leases
 from millstream.core.sql import SqlBusyError, SqlDatabase
 from millstream.core.sql_failures import describe_sql_failure
+from millstream.core.sql_rows import insert_new
 from millstream.node.members import tables as t
 from millstream.node.members.members_status import (
     DAY,
@@ -69,7 +70,8 @@ class MemberTable:
             if before:
                 _end_in(connection, now, t.members.c.id == before, lost=True)
             row = {"id": name, "since": now, "seen": now, "until": now + self._duration, "draining": draining}
-            connection.execute(sa.insert(t.members).values(row | {"details": msgspec.json.encode(details)}))
+            insert = insert_new(connection, t.members)  # it is there where the reply to the commit was lost
+            connection.execute(insert.values(row | {"details": msgspec.json.encode(details)}))
 
         self.database.write(transaction)
         return name
