@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import msgspec
 import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
-from millstream.log import LogSpec, Writer
+from millstream.log import LogSpec, Message, Writer
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
 from millstream.messaging.broker.limits import Limits
@@ -62,6 +62,27 @@ def test_a_topic_that_cannot_be_used_holds_up_no_other() -> None:
         assert bodies(await desk.receive("g", "later")) == [b"later"]
 
     with_harness(send, wait)
+
+
+def test_large_messages_that_are_due_together_are_delivered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        publish, parts = desk.core.publish, list[list[int]]()
+
+        async def note(name: str, messages: Sequence[Message]) -> Sequence[int]:
+            parts.append([message.body[0] for message in messages])
+            return await publish(name, messages)
+
+        monkeypatch.setattr(desk.core, "publish", note)
+        for number in range(5):
+            body = bytes([number]) * (3 << 20)
+            await desk.send("later", body, message_id=str(number), deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        desk.clock.advance(61)
+        desk.delayed_messages.check_due_now()
+        await settle(lambda: not desk.core.journal.state.delayed)
+        assert parts == [[0, 1, 2], [3, 4]]
+        assert desk.core.extent("later") == (1, 5)
+
+    with_harness(step)
 
 
 def test_a_topic_whose_log_is_damaged_holds_up_neither_other_topics_nor_transactions() -> None:

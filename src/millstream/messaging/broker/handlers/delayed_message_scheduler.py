@@ -15,6 +15,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.log import LogError, Message
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.delivery.id_ranges import to_ranges
+from millstream.messaging.broker.handlers.receive import MOST_BYTES
 from millstream.messaging.broker.names import read_recall, read_transaction, split_name, write_transaction
 from millstream.messaging.broker.storage.delayed_messages import DelayedMessage, released_message
 from millstream.messaging.broker.storage.journal_events import Released, TransactionChecked
@@ -155,11 +156,13 @@ class DelayedMessageScheduler:
             await self._drop(delayed)
             return False
         with _ending(delayed):
-            messages = await self._core.journal.held([hold.id for hold in delayed])
-            if not self._still_held(delayed):
-                return False  # the topic was deleted meanwhile; there may be another one of its name
-            await self._core.publish(topic, [released_message(message) for message in messages])
-            await self._core.journal.write(Released(to_ranges(hold.id for hold in delayed)))
+            while delayed:
+                messages = await self._core.journal.held([hold.id for hold in delayed], MOST_BYTES)
+                if not self._still_held(delayed):
+                    return False  # the topic was deleted meanwhile; there may be another one of its name
+                await self._core.publish(topic, [released_message(message) for message in messages])
+                await self._core.journal.write(Released(to_ranges(hold.id for hold in delayed[: len(messages)])))
+                delayed = delayed[len(messages) :]
         return True
 
     def _still_held(self, delayed: Sequence[DelayedMessage]) -> list[DelayedMessage]:

@@ -159,11 +159,14 @@ class BrokerJournal:
             self.state.delayed.add(hold)
             self.state.delayed.remember(hold)
 
-    async def held(self, numbers: Sequence[int]) -> list[Message]:
-        """The messages held back under *numbers* (ascending)."""
+    async def held(self, numbers: Sequence[int], most_bytes: int | None = None) -> list[Message]:
+        """The messages held back under *numbers* (ascending); at least the first one.
+
+        Once their bodies have *most_bytes* bytes together, no further ones are read.
+        """
         await self._held_writer.durable_async(numbers[-1])
-        found = await self._message_cache.read_ids(numbers)
-        return [found[number] for number in numbers]
+        found = await self._message_cache.read_ids(numbers, most_bytes)
+        return [found[number] for number in numbers[: max(len(found), 1)]]
 
     def close(self) -> None:
         """Let the next broker in."""

@@ -48,16 +48,24 @@ class MessageCache:
         start = first_id - batch.first_id
         return batch.arrow.slice(start, last_id - first_id + 1)
 
-    async def read_ids(self, ids: Sequence[int]) -> dict[int, Message]:
-        """The messages *ids* (ascending), without those that were trimmed."""
+    async def read_ids(self, ids: Sequence[int], most_bytes: int | None = None) -> dict[int, Message]:
+        """The messages *ids* (ascending), without those that were trimmed.
+
+        Once their bodies have *most_bytes* bytes together, no further ones are read.
+        """
         found: dict[int, Message] = {}
         wanted = set(ids)
+        size = 0
         for number in ids:
             if number not in found:
+                if most_bytes is not None and size >= most_bytes:
+                    break
                 last = number
                 while last + 1 in wanted:
                     last += 1
-                found.update((message.id, message) for message in await self.read(number, last))
+                messages = await self.read(number, last)
+                found.update((message.id, message) for message in messages)
+                size += sum(len(message.body) for message in messages)
         return found
 
     def _find(self, number: int) -> Batch | None:
