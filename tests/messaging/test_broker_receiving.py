@@ -639,3 +639,73 @@ def test_a_group_whose_name_no_topic_can_have_gets_a_dead_letter_topic(group: st
         assert refused.value.code == v2.ILLEGAL_CONSUMER_GROUP
 
     with_harness(step, limits=Limits(longest_poll=0, max_attempts=1))
+
+
+async def forward(desk: BrokerHarness, message: v2.Message) -> None:
+    """A client of the group ``g`` gives up *message* of the topic ``plain``."""
+    request = v2.ForwardMessageToDeadLetterQueueRequest(receipt_handle=message.system_properties.receipt_handle)
+    request.group.name, request.topic.name = "g", "plain"
+    await desk.service.forward_message_to_dead_letter_queue(request, CALL)
+
+
+def test_p6_a_message_that_is_dead_again_after_a_reset_is_a_dead_letter_again() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"poison", message_id="p")
+        for _ in range(2):
+            await forward(desk, *await desk.receive("g", "plain"))
+            assert await desk.receive("g", "plain") == []
+            (dead,) = await desk.receive("undertaker", "%DLQ%g")
+            system = dead.system_properties
+            assert (dead.body, system.message_id, system.dead_letter_queue.message_id) == (b"poison", "p", "p")
+            await desk.ack("undertaker", "%DLQ%g", dead)
+            await desk.core.reset_offset("g", "plain", 1)
+
+    with_harness(step)
+
+
+def test_p6_messages_of_two_topics_with_the_same_id_are_two_dead_letters() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        for topic in ("plain", "one"):
+            await desk.send(topic, topic.encode(), message_id="p")
+            await desk.receive("g", topic)
+            desk.clock.advance(31)
+            assert await desk.receive("g", topic) == []
+        assert sorted(bodies(await desk.receive("undertaker", "%DLQ%g"))) == [b"one", b"plain"]
+
+    with_harness(step, limits=Limits(longest_poll=0, max_attempts=1))
+
+
+def test_a_broker_that_ends_between_a_dead_letter_and_its_record_stores_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ends(*_: Any, **__: Any) -> None:
+        raise StatusError(v2.INTERNAL_SERVER_ERROR, "the broker ends")
+
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"poison")
+        (got,) = await desk.receive("g", "plain")
+        monkeypatch.setattr(desk.core, "finish", ends)
+        with pytest.raises(StatusError, match="the broker ends"):
+            await forward(desk, got)
+
+    async def after_restart(desk: BrokerHarness) -> None:
+        desk.clock.advance(31)
+        assert await desk.receive("g", "plain") == []
+        assert bodies(await desk.receive("undertaker", "%DLQ%g")) == [b"poison"]
+
+    with_harness(step, after_restart, limits=Limits(longest_poll=0, max_attempts=1))
+
+
+def test_a_reset_while_a_message_is_given_up_gives_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"poison")
+        (got,) = await desk.receive("g", "plain")
+        begun, go = hold_reads(desk, "plain", monkeypatch)
+        giving_up = asyncio.ensure_future(forward(desk, got))
+        await begun.wait()
+        await desk.core.reset_offset("g", "plain", 1)
+        go.set()
+        await giving_up
+        assert bodies(await desk.receive("g", "plain")) == [b"poison"]
+
+    with_harness(step)

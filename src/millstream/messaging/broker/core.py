@@ -29,7 +29,7 @@ from millstream.messaging.broker.storage.journal_events import (
     TopicMade,
 )
 from millstream.messaging.broker.storage.topic import Topic, TopicSpec, changes_topic, missing_topic, no_topic
-from millstream.messaging.broker.storage.wire_codec import DEAD_ID, DEAD_TOPIC, QUEUE, TRACE, TYPE, message_id
+from millstream.messaging.broker.storage.wire_codec import DEAD_ID, DEAD_TOPIC, ID, QUEUE, TRACE, TYPE, message_id
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ByteColumn, text_column
@@ -262,15 +262,20 @@ class BrokerCore:
         return write_handle(number, token)
 
     async def move_to_dead_letters(self, group: str, topic: str, numbers: Sequence[int], reason: str) -> None:
-        """Put messages (ascending ids) into the dead-letter topic of *group*; they are done."""
+        """Put messages (ascending ids) into the dead-letter topic of *group*; they are done.
+
+        To repeat it after a failure is safe. A message that is given again meanwhile, or after a reset, is not done.
+        """
         delivery = self.delivery(group, topic)
+        tokens = {number: delivery.token(number) for number in numbers}
         found = await self.topic(topic).message_cache.read_ids(numbers)
         name = dead_letter_topic(group)
         await self.create_topic(self.journal.state.topics.get(name) or TopicSpec(name, "NORMAL", 1))
         if found:  # else they were trimmed meanwhile
-            await self.publish(name, [_dead(message, topic) for message in found.values()])
-        if self.is_present(group, topic, delivery):
-            await self.finish(group, topic, to_ranges(numbers), dead=reason)
+            await self.publish(name, [_dead(message, topic, tokens[message.id]) for message in found.values()])
+        left = [number for number in numbers if delivery.token(number) == tokens[number]]
+        if left and self.is_present(group, topic, delivery):
+            await self.finish(group, topic, to_ranges(left), dead=reason)
 
     def is_present(self, group: str, topic: str, delivery: GroupDelivery) -> bool:
         """Whether *delivery* still is the state of *group*: not if *topic* was deleted meanwhile."""
@@ -339,11 +344,14 @@ def _read_handles(handles: ByteColumn) -> Iterator[tuple[int, int, int] | Status
             yield error
 
 
-def _dead(message: Message, topic: str) -> Message:
-    """*message* as it goes into a dead-letter topic: a plain message that says where it came from."""
-    kept = [(name, value) for name, value in message.headers if name not in (TYPE, QUEUE)]
-    origin = [(DEAD_TOPIC, topic.encode()), (DEAD_ID, message_id(message).encode())]
-    return Message(message.body, message.key, message.source, message.event_time, None, (*kept, *origin))
+def _dead(message: Message, topic: str, token: int) -> Message:
+    """*message*, last lent under *token*, as it goes into a dead-letter topic: a plain message that says where it came
+    from. Its id there contains the token: after a reset it may be dead again, which is no repetition."""
+    former_id = message_id(message)
+    kept = [(name, value) for name, value in message.headers if name not in (ID, TYPE, QUEUE)]
+    headers = [(ID, f"{former_id}.{token:x}".encode()), *kept]
+    origin = [(DEAD_TOPIC, topic.encode()), (DEAD_ID, former_id.encode())]
+    return Message(message.body, message.key, message.source, message.event_time, None, (*headers, *origin))
 
 
 def _trace_of(messages: Sequence[Message]) -> str | None:

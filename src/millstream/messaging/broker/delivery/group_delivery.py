@@ -147,6 +147,11 @@ class GroupDelivery:
         run = self.in_flight.find(number)
         return 0 if run is None else run.attempts
 
+    def token(self, number: int) -> int:
+        """The token under which the message *number* was lent last; 0 if it is not in flight."""
+        run = self.in_flight.find(number)
+        return 0 if run is None else run.terms.token
+
     # What was decided
 
     def lease(self, ids: IdRanges, terms: LeaseTerms) -> None:

@@ -154,8 +154,12 @@ def have_ticks(messages: RecordBatch) -> bool:
 
 
 def message_id(message: Message, known: dict[str, bytes] | None = None) -> str:
-    """The id by which clients know a message; one that no client sent is named after its place in the log."""
-    found = (known or dict(message.headers)).get(ID)
+    """The id by which clients know a message; one that no client sent is named after its place in the log.
+
+    A dead letter keeps the id that the message had.
+    """
+    headers = known or dict(message.headers)
+    found = headers.get(DEAD_ID) or headers.get(ID)
     return found.decode() if found else f"LOG{message.id:019d}"
 
 
