@@ -14,7 +14,7 @@ import pytest
 
 from millstream.core.address import Address
 from millstream.core.clock import SystemClock
-from millstream.log import LogError, StorageFullError, WriterFailedError, open_store
+from millstream.log import LogError, LogSpec, StorageFullError, WriterFailedError, open_store
 from millstream.log import Message as LogMessage
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
@@ -154,6 +154,27 @@ def test_a_message_that_is_sent_again_after_a_commit_that_failed_is_stored_once(
             await topic.publish([two])
         assert list(await topic.publish([two])) == [2], "not 3, where it was stored all the same"
         assert list(await topic.publish([three, two, one])) == [3, 2, 1]
+        topic.close()
+
+    with LogStore(backend, clock) as store:
+        asyncio.run(run(store))
+
+
+def test_a_topic_whose_log_another_process_took_over_is_usable_again_after_that_process() -> None:
+    clock = SystemClock()
+    backend = MemoryBackend(clock)
+
+    async def run(store: LogStore) -> None:
+        topic = Topic(TopicSpec("t"), store)
+        assert list(await topic.publish([LogMessage(b"one")])) == [1]
+        backend.release_lease("t", epoch=1)  # as if it ran out while this process was suspended
+        with store.log(LogSpec("t")).writer("another process") as other:
+            other.append([LogMessage(b"two", headers=((ID, b"two"),))])
+            with pytest.raises(LogError, match="writ"):
+                await topic.publish([LogMessage(b"three")])
+        with pytest.raises(LogError, match="writ"):
+            await topic.publish([LogMessage(b"three")])
+        assert list(await topic.publish([LogMessage(b"three"), LogMessage(b"2", headers=((ID, b"two"),))])) == [3, 2]
         topic.close()
 
     with LogStore(backend, clock) as store:

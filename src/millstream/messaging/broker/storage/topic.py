@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 from pyarrow import RecordBatch
 
-from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
+from millstream.log import FencedError, LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
 from millstream.messaging.async_batcher import AsyncBatcher, Patience
 from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex, NameRun
@@ -104,7 +104,7 @@ class Topic:
 
     @property
     def writer(self) -> Writer:
-        """The writer of its log, which others in this process may append by too; another one after a commit failed."""
+        """The writer of its log, which others in this process may append by too; another one after it failed."""
         return self._writer
 
     @property
@@ -161,7 +161,7 @@ class Topic:
         try:
             ids = self._append_new(known, names, messages)
             await writer.durable_async(max(ids))
-        except WriterFailedError:
+        except (WriterFailedError, FencedError):
             self._replace(writer)
             raise
         return ids
@@ -246,13 +246,16 @@ class Topic:
         return ids.first
 
     def _replace(self, failed: Writer) -> None:
-        """Take a new writer in the place of the one that *failed*, and forget what that one did not store."""
+        """Take a new writer in the place of the one that *failed*, and forget what that one did not store.
+
+        Raises the log's ``WriterBusyError`` where another process writes to the log.
+        """
         if self._writer is failed and not self._is_closed:
             with contextlib.suppress(LogError):
                 failed.close()
             self._writer = self._log.writer("broker")
             if self._writer.last_id > failed.last_id:
-                self._known = None  # the commit was stored although it failed: read which messages that were
+                self._known = None  # the commit was stored although it failed, or another process has written: read it
             elif self._known is not None:
                 self._known.discard_after(failed.last_id)
 
