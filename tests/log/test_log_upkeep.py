@@ -47,6 +47,7 @@ def test_the_upkeep_moves_and_trims_every_log_and_one_that_fails_keeps_no_other_
             log.set_retention(Retention(max_count=150))
             if name != "c":
                 log.set_tiering(Tiering(f"file://{tmp_path / name}", segment_bytes=8000))
+        (tmp_path / "a" / "tier").rmdir()
         (tmp_path / "a" / "tier").write_bytes(b"in the way")
         found = {done.log: done for done in run_upkeep(store, clock)}
         assert found["a"].error is not None
@@ -57,6 +58,7 @@ def test_the_upkeep_moves_and_trims_every_log_and_one_that_fails_keeps_no_other_
         assert (moved.objects > 2, trimmed.first_id, found["b"].error) == (True, 51, None)
         assert (found["c"].moved, store.log(LogSpec("c")).first_id) == (None, 51)
         (tmp_path / "a" / "tier").unlink()
+        (tmp_path / "a" / "tier").mkdir()
         assert all(done.error is None for done in run_upkeep(store, clock))
         assert store.log(LogSpec("a")).first_id == 51
 

@@ -291,15 +291,20 @@ class Log:
         return read_tiering(self._backend, self.name)
 
     def set_tiering(self, policy: Tiering) -> None:
-        """Keep *policy* with the log, durably. Raises :class:`LogInputError` where objects lie at another URL."""
+        """Keep *policy* with the log, durably; the place of a new URL is made where it is missing.
+
+        Raises :class:`LogInputError` where objects lie at another URL.
+        """
         self._refuse_users("moved")
         if self.bodies_only:
             raise LogInputError(
                 f"cannot move messages of log {self.name!r} to a tier: its store has layout=nerve, which has no "
                 "blocks; copy the log to a store without layout=nerve (`millstream log copy`)"
             )
-        url = self._backend.objects(policy.url).url
-        write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=url))
+        objects, kept = self._backend.objects(policy.url), self.tiering
+        if kept is None or kept.url != objects.url:
+            objects.create()
+        write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=objects.url))
 
     def move_blocks(self, *, partial: bool = False, stopped: Callable[[], bool] = bool) -> TieringResult:
         """Move what is due to the object store; see :meth:`millstream.log.tiering.BlockMover.run_once`."""

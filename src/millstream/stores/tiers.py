@@ -24,7 +24,11 @@ SPACE = "tier"
 
 
 class TierSpace:
-    """The objects in a space of *store*; a :class:`millstream.log.tiering.TierObjects`."""
+    """The objects in a space of *store*; a :class:`millstream.log.tiering.TierObjects`.
+
+    A space that does not exist belongs to a disk or volume that is not mounted: it is never an empty one, and only
+    :meth:`create` makes it.
+    """
 
     def __init__(self, store: Store, space: str = SPACE) -> None:
         self._store = store
@@ -34,9 +38,17 @@ class TierSpace:
     def url(self) -> str:
         return self._store.url
 
+    def create(self) -> None:
+        from millstream.stores.providers import open_provider
+
+        try:
+            open_provider(self.url, create=True)
+            self._store.create_space(self._space)
+        except StoreError as error:
+            raise _explained(self.url, error) from error
+
     def put(self, name: str, source: BinaryIO, *, sha256: str) -> None:
         try:
-            self._store.create_space(self._space)
             self._store.put(self._space, name, source, sha256=sha256, create_only=True)
         except AlreadyExistsError:
             return
@@ -47,7 +59,7 @@ class TierSpace:
         try:
             with self._store.open(self._space, name, start=start, length=length) as source:
                 return source.read(length)
-        except (ItemNotFoundError, SpaceNotFoundError):
+        except ItemNotFoundError:
             return None
         except StoreError as error:
             raise _explained(self.url, error) from error
@@ -55,7 +67,7 @@ class TierSpace:
     def size(self, name: str) -> int | None:
         try:
             return self._store.info(self._space, name).size
-        except (ItemNotFoundError, SpaceNotFoundError):
+        except ItemNotFoundError:
             return None
         except StoreError as error:
             raise _explained(self.url, error) from error
@@ -63,7 +75,7 @@ class TierSpace:
     def delete(self, name: str) -> None:
         try:
             self._store.delete(self._space, name)
-        except (ItemNotFoundError, SpaceNotFoundError):
+        except ItemNotFoundError:
             return
         except StoreError as error:
             raise _explained(self.url, error) from error
@@ -72,18 +84,16 @@ class TierSpace:
         try:
             for entry in all_entries(self._store, self._space, prefix=prefix):
                 yield entry.content_id
-        except SpaceNotFoundError:
-            return
         except StoreError as error:
             raise _explained(self.url, error) from error
 
 
 def open_tier(url: str) -> TierSpace:
-    """The objects at the provider that *url* names; made where it is absent. Raises :class:`LogInputError`."""
+    """The objects at the provider that *url* names. Raises :class:`LogInputError`."""
     from millstream.stores.providers import open_provider
 
     try:
-        return TierSpace(open_provider(url, create=True))
+        return TierSpace(open_provider(url))
     except StoreInputError as error:
         raise LogInputError(f"invalid URL of a tier: {error}") from error
     except StoreError as error:
@@ -103,5 +113,10 @@ def open_bucket(url: str) -> Bucket:
 
 
 def _explained(url: str, error: StoreError) -> StorageError:
+    if isinstance(error, SpaceNotFoundError):
+        return StorageUnavailableError(
+            f"the objects of logs at {url}: there is no space {SPACE!r}: mount its disk or volume, or restore the "
+            "space from a backup"
+        )
     kind = StorageUnavailableError if error.transient else StorageError
     return kind(f"the objects of logs at {url}: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from millstream.log import (
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 from millstream.stores import Store
-from millstream.stores.tiers import SPACE
+from millstream.stores.tiers import SPACE, open_log_store
 from millstream.testing.faulty_store import (
     LostReplyStore,
     StaleListingStore,
@@ -66,6 +67,41 @@ def test_an_object_store_that_is_away_while_trimming_is_caught_up_with(
     log.move_blocks()
     assert len(cloud.names()) < count
     assert log.verify(deep=True).ok
+
+
+@pytest.mark.parametrize("mount_point", ["missing", "empty"])
+def test_a_tier_whose_disk_is_not_mounted_is_unavailable_and_nothing_is_made_in_its_place(
+    tmp_path: Path, clock: VirtualClock, mount_point: str
+) -> None:
+    disk, unmounted = tmp_path / "disk", tmp_path / "unmounted"
+    policy = Tiering(f"file://{disk}", segment_bytes=8000)
+    with open_log_store(f"sqlite:///{tmp_path / 'log.db'}", clock) as store:
+        log = fill(store.log(SPEC))
+        log.set_tiering(policy)
+        log.move_blocks()
+        disk.rename(unmounted)
+        if mount_point == "empty":
+            disk.mkdir()
+    with open_log_store(f"sqlite:///{tmp_path / 'log.db'}", clock) as store:
+        log = fill(store.log(SPEC), 50)
+        log.set_tiering(policy)
+        uses: list[Callable[[], object]] = [
+            lambda: list(log.read(gaps="all")),
+            log.verify,
+            log.move_blocks,
+            lambda: log.trim(75),
+            log.leftovers,
+        ]
+        for use in uses:
+            with pytest.raises(StorageUnavailableError, match="mount its disk"):
+                use()
+        assert not (disk / SPACE).exists()
+        assert disk.exists() == (mount_point == "empty")
+        shutil.rmtree(disk, ignore_errors=True)
+        unmounted.rename(disk)
+        assert ids_of(log) == list(range(75, 251))
+        assert log.move_blocks().objects > 0
+        assert log.verify(deep=True).ok
 
 
 def damaged(cloud: Cloud, position: float) -> str:
@@ -153,7 +189,7 @@ def test_a_run_that_fails_at_any_call_is_finished_by_the_next_and_stores_nothing
 ) -> None:
     """The object store fails at its first call, then at its second, and so on, until a run gets through."""
     log = fill(open_log())
-    log.set_tiering(Tiering(URL, segment_bytes=8000))
+    log.set_tiering(Tiering(URL, segment_bytes=3000))
     failures, calls = 0, 0
     for turn in range(200):
         calls = 0

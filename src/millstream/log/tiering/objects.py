@@ -18,6 +18,10 @@ class TierObjects(Protocol):
         """Where it is, without a secret: the process that opens it gets the same objects, in any process."""
         ...
 
+    def create(self) -> None:
+        """Make the place of the objects where it is missing. No other method does: a disk may not be mounted."""
+        ...
+
     def put(self, name: str, source: BinaryIO, *, sha256: str) -> None:
         """Store the bytes of *source*, whose SHA-256 is *sha256* (hex); nothing happens where *name* exists."""
         ...

@@ -20,6 +20,9 @@ class SealedSpace:
     def url(self) -> str:
         return self._bucket.url
 
+    def create(self) -> None:
+        """Nothing: the bucket exists with its log."""
+
     def put(self, name: str, source: BinaryIO, *, sha256: str) -> None:  # noqa: ARG002 - the bucket checks bytes itself
         create_object(self._bucket, self.root + name, source.read(), self._clock)
 
