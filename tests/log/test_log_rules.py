@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from millstream.core.clock import MICROSECONDS
-from millstream.log import LogInputError, LogSpec, LogStore, Retention, Tiering
-from millstream.log.upkeep.rules import LogRule, apply_rules
+from millstream.log import Log, LogInputError, LogSpec, LogStore, Retention, Tiering
+from millstream.log.upkeep.rules import LogRule, apply_retention, apply_tiering
 from millstream.settings import SettingsError, load_settings
 from millstream.stores.tiers import open_log_store
 
@@ -36,6 +36,11 @@ parquet = true
 log = "*"
 max_age = "7d"
 """
+
+
+def apply_rules(log: Log, rules: Sequence[LogRule]) -> None:
+    apply_retention(log, rules)
+    apply_tiering(log, rules)
 
 
 @pytest.fixture

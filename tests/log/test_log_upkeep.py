@@ -6,18 +6,24 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from millstream.core.clock import SystemClock, VirtualClock
-from millstream.log import LogSpec, LogStore, Retention, Tiering
+from millstream.log import DamagedLogError, LogSpec, LogStore, Retention, StorageFullError, Tiering
+from millstream.log.backend import Head
 from millstream.log.backends.memory import MemoryBackend
+from millstream.log.backends.objects.backend import ObjectsBackend
+from millstream.log.backends.objects.probe import RECORD
+from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.log.upkeep.rules import LogRule
 from millstream.log.upkeep.upkeep_thread import UpkeepThread, run_upkeep
 from millstream.stores import StoreUnavailableError
 from millstream.stores.tiers import open_log_store as open_tiered
+from millstream.testing.object_bucket import MemoryBucket
 from millstream.testing.waiting import until
 from support.tiered_logs import SPEC, URL, Cloud, fill, ids_of
 
@@ -51,7 +57,7 @@ def test_the_upkeep_moves_and_trims_every_log_and_one_that_fails_keeps_no_other_
         (tmp_path / "a" / "tier").write_bytes(b"in the way")
         found = {done.log: done for done in run_upkeep(store, clock)}
         assert found["a"].error is not None
-        assert store.log(LogSpec("a")).first_id == 1
+        assert store.log(LogSpec("a")).first_id == 51, "it is trimmed although it cannot be moved"
         moved, trimmed = found["b"].moved, found["b"].trimmed
         assert moved is not None
         assert trimmed is not None
@@ -60,7 +66,91 @@ def test_the_upkeep_moves_and_trims_every_log_and_one_that_fails_keeps_no_other_
         (tmp_path / "a" / "tier").unlink()
         (tmp_path / "a" / "tier").mkdir()
         assert all(done.error is None for done in run_upkeep(store, clock))
+        assert store.log(LogSpec("a")).info().tier is not None
+
+
+@pytest.mark.parametrize("kind", ["segments", "objects"])
+def test_a_damaged_log_keeps_no_other_from_being_trimmed_and_is_told(tmp_path: Path, kind: str) -> None:
+    bucket, clock, said = MemoryBucket(), VirtualClock(), list[str]()
+    bucket.put(RECORD, b"{}")
+
+    def opened() -> LogStore:
+        if kind == "segments":
+            return LogStore(SegmentsBackend(tmp_path / "logs", clock), clock)
+        return LogStore(ObjectsBackend(bucket, clock), clock)
+
+    with opened() as store:
+        for name in ("a", "b", "c"):
+            fill(store.log(LogSpec(name, compression="plain"))).set_retention(Retention(max_count=150))
+    if kind == "segments":
+        (tmp_path / "logs" / "logs" / "b" / "states").write_bytes(b"damaged")
+    else:
+        bucket.objects["logs/b"] = b"damaged"
+    with opened() as store:
+        assert dict(store.kinds()) == {"a": "application", "b": "unknown", "c": "application"}
+        with UpkeepThread(store, clock, seconds=60, say=said.append):
+            until(lambda: store.log(LogSpec("c")).first_id == 51, "the log after the damaged one")
         assert store.log(LogSpec("a")).first_id == 51
+    (line,) = said
+    assert line.startswith("upkeep of b failed: ")
+    assert "damaged" in line or "not a journal" in line
+
+
+def test_a_log_that_fails_again_after_it_was_well_is_told_again(clock: VirtualClock) -> None:
+    class Damaged(MemoryBackend):
+        is_damaged, looks = True, 0
+
+        def head(self, log: str) -> Head:
+            self.looks += 1
+            if self.is_damaged:
+                raise DamagedLogError("it is damaged")
+            return super().head(log)
+
+    backend, said = Damaged(clock), list[str]()
+    with LogStore(backend, clock) as store:
+        store.log(SPEC)
+        with UpkeepThread(store, clock, seconds=60, say=said.append):
+            for is_damaged in (True, False, True):
+                backend.is_damaged, looks = is_damaged, backend.looks
+                until(lambda looks=looks: clock.advance(60) or backend.looks > looks + 20, "some turns")
+    assert said == ["upkeep of weather failed: it is damaged"] * 2
+
+
+def test_a_folder_for_temporary_files_that_is_full_or_gone_keeps_no_log_from_being_trimmed(
+    store: LogStore, clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        log = fill(store.log(LogSpec(name, compression="plain")))
+        log.set_retention(Retention(max_count=150))
+        log.set_tiering(Tiering(URL, segment_bytes=8000))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    for done in run_upkeep(store, clock):
+        assert "cannot write a temporary file" in (done.error or "")
+        assert str(tmp_path / "gone") in (done.error or "")
+        assert store.log(LogSpec(done.log)).first_id == 51
+    monkeypatch.undo()
+    assert [done.error for done in run_upkeep(store, clock)] == [None, None]
+
+
+def test_nothing_is_trimmed_by_an_old_rule_if_the_new_one_cannot_be_stored(clock: VirtualClock) -> None:
+    class Full(MemoryBackend):
+        is_full = False
+
+        def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
+            if self.is_full:
+                raise StorageFullError("the disk is full")
+            return super().put_state(log, key, value, version=version)
+
+    backend = Full(clock)
+    with LogStore(backend, clock) as store:
+        log = fill(store.log(SPEC))
+        log.set_retention(Retention(max_count=50))
+        backend.is_full = True
+        (done,) = run_upkeep(store, clock, [LogRule("*", max_count=150)])
+        assert (done.error, done.trimmed) == ("the disk is full", None)
+        backend.is_full = False
+        list(run_upkeep(store, clock, [LogRule("*", max_count=150)]))
+        assert log.first_id == 51
 
 
 def test_upkeep_runs_at_once_and_then_each_time_that_has_passed(store: LogStore, clock: VirtualClock) -> None:

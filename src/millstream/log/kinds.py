@@ -12,6 +12,9 @@ SYSTEM_KINDS: tuple[SystemKind, ...] = get_args(SystemKind)
 DATA_KINDS: tuple[Kind, ...] = ("application", "topic")
 """A log of messages of users."""
 
+UNKNOWN = "unknown"
+"""In place of the kind of a log that is so damaged that its kind cannot be read."""
+
 SYSTEM = "system:"
 """The prefix of the names of system logs, which no other name may have."""
 

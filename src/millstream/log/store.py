@@ -108,7 +108,7 @@ class LogStore(ClosesOnExit):
         return True
 
     def kinds(self) -> Mapping[str, Kind]:
-        """The names of all logs, sorted, and what each is for."""
+        """The names of all logs, sorted, and what each is for; ``unknown`` if a log is too damaged to tell."""
         return cast("Mapping[str, Kind]", self._names.kinds())
 
     def last_ids(self, names: Iterable[str]) -> Mapping[str, int]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 import msgspec
 
 from millstream.log.backend import StoredBlock
-from millstream.log.errors import DamagedLogError, StorageError
+from millstream.log.errors import DamagedLogError, StorageError, StorageFullError
 from millstream.log.ids import IdRange
 from millstream.log.tiering.objects import TierObjects
 from millstream.log.tiering.seal import find_fault, find_fault_of_parquet, seal
@@ -37,7 +39,7 @@ class ObjectWriter:
         Raises :class:`DamagedLogError` where they are damaged or other ones, and :class:`StorageError` where the object
         does not come back as it was written.
         """
-        with tempfile.TemporaryFile(prefix="millstream-tier-") as file:
+        with _temporary_file() as file:
             row = seal(self._log, self._folder, blocks, file, suffix)
             if (row.first_id, row.last_id) != (ids.first, ids.last):
                 raise DamagedLogError(
@@ -52,7 +54,7 @@ class ObjectWriter:
     def _write_parquet(self, row: SealedObject, sealed: BinaryIO) -> ParquetCopy:
         from millstream.log.tiering.parquet import write_parquet
 
-        with tempfile.TemporaryFile(prefix="millstream-tier-") as file:
+        with _temporary_file() as file:
             copy = write_parquet(row, sealed, file)
             self._store(copy.name, copy.sha256, file, lambda: find_fault_of_parquet(self._objects, copy))
         return copy
@@ -71,3 +73,17 @@ class ObjectWriter:
             f"{self._objects.url}/{name} reads back differently from what was written: {fault}. Nothing "
             "was freed; repair the object store, and run the command again"
         )
+
+
+@contextlib.contextmanager
+def _temporary_file() -> Iterator[BinaryIO]:
+    """A file that is gone at the end of the block; its errors are raised as :class:`StorageError`."""
+    try:
+        with tempfile.TemporaryFile(prefix="millstream-tier-") as file:
+            yield file
+    except OSError as error:
+        kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+        raise kind(
+            f"cannot write a temporary file in {tempfile.tempdir or 'the folder for temporary files'}: "
+            f"{error.strerror or error}; free space there, or set TMPDIR to another folder"
+        ) from error

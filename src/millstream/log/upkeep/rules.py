@@ -74,16 +74,19 @@ def rule_for(name: str, rules: Sequence[LogRule]) -> LogRule | None:
     return next((rule for rule in rules if rule.matches(name)), None)
 
 
-def apply_rules(log: Log, rules: Sequence[LogRule]) -> None:
-    """Keep with *log* what the first of *rules* that matches it says; a log that is kept whole stays so.
+def apply_retention(log: Log, rules: Sequence[LogRule]) -> None:
+    """Store the retention of the first of *rules* that matches *log*; a log that is kept whole stays so."""
+    rule, kept = rule_for(log.name, rules), log.retention
+    retention = None if rule is None else rule.retention
+    if retention is not None and retention != kept and not (kept is not None and kept.keep_all):
+        log.set_retention(retention)
+
+
+def apply_tiering(log: Log, rules: Sequence[LogRule]) -> None:
+    """Store the tiering of the first of *rules* that matches *log*.
 
     Raises :class:`LogInputError` where its objects lie at another URL already.
     """
     rule = rule_for(log.name, rules)
-    if rule is None:
-        return
-    kept, retention = log.retention, rule.retention
-    if retention is not None and retention != kept and not (kept is not None and kept.keep_all):
-        log.set_retention(retention)
-    if rule.tiering is not None:
+    if rule is not None and rule.tiering is not None:
         log.set_tiering(rule.tiering)

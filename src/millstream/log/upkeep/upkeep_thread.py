@@ -6,20 +6,23 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
 from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
-from millstream.log.kinds import SYSTEM_KINDS
+from millstream.log.errors import StorageUnavailableError
+from millstream.log.kinds import KINDS, SYSTEM_KINDS
 from millstream.log.log import Log
 from millstream.log.spec import LogSpec
 from millstream.log.store import LogStore
 from millstream.log.tiering import TieringResult
 from millstream.log.upkeep.retention import RetentionPlan
 from millstream.log.upkeep.retention_enforcer import RetentionEnforcer
-from millstream.log.upkeep.rules import LogRule, apply_rules
+from millstream.log.upkeep.rules import LogRule, apply_retention, apply_tiering
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +55,15 @@ def run_upkeep(
     for name, kind in store.kinds().items():
         if stopped():
             return
-        done = _run_upkeep_of(store.log(LogSpec(name, kind=kind), create=False), clock, rules, stopped)
+        spec = LogSpec(name, kind=kind) if kind in KINDS else LogSpec(name)
+        try:
+            log = store.log(spec, create=False)
+        except StorageUnavailableError:
+            raise  # the other logs cannot be reached either
+        except MillstreamError as error:
+            yield UpkeepResult(name, error=str(error))
+            continue
+        done = _run_upkeep_of(log, clock, rules, stopped)
         if done is not None:
             yield done
 
@@ -60,37 +71,38 @@ def run_upkeep(
 def _run_upkeep_of(
     log: Log, clock: Clock, rules: Sequence[LogRule], stopped: Callable[[], bool]
 ) -> UpkeepResult | None:
-    compacted, error = _compact(log, stopped)
-    done = _move_and_trim(log, clock, rules, stopped)
-    if done is None and error is None and compacted is None:
+    """Do all steps: damaged commits or a tier that cannot be reached must not keep the log from being trimmed."""
+    compacted, not_compacted = _attempt(lambda: _compact(log, stopped))
+    moved, not_moved = _attempt(lambda: _move(log, rules, stopped))
+    trimmed, not_trimmed = _attempt(lambda: _trim(log, clock, rules, stopped))
+    errors = dict.fromkeys(error for error in (not_moved, not_trimmed, not_compacted) if error)
+    if not errors and compacted is None and moved is None and trimmed is None:
         return None
-    done = done or UpkeepResult(log.name)
-    return msgspec.structs.replace(done, compacted=compacted, error=done.error or error)
+    return UpkeepResult(log.name, moved, trimmed, "; ".join(errors) or None, compacted)
 
 
-def _compact(log: Log, stopped: Callable[[], bool]) -> tuple[TieringResult | None, str | None]:
-    """What was compacted, or why it was not: damaged commits must not keep the log from being trimmed."""
+def _attempt(work: Callable[[], Result]) -> tuple[Result | None, str | None]:
+    """The result of *work*, or why it failed."""
     try:
-        done = log.compact(stopped=stopped)
+        return work(), None
     except MillstreamError as error:
         return None, str(error)
-    return (done if done.objects else None), None
 
 
-def _move_and_trim(
-    log: Log, clock: Clock, rules: Sequence[LogRule], stopped: Callable[[], bool]
-) -> UpkeepResult | None:
-    moved = None
-    try:
-        apply_rules(log, rules)
-        if log.tiering is None and log.retention is None:
-            return None
-        moved = log.move_blocks(stopped=stopped) if log.tiering is not None else None
-        is_due = log.retention is not None and log.kind not in SYSTEM_KINDS and not stopped()  # keepers trim theirs
-        trimmed = RetentionEnforcer(log, clock).run_once() if is_due else None
-    except MillstreamError as error:
-        return UpkeepResult(log.name, moved, error=str(error))
-    return UpkeepResult(log.name, moved, trimmed)
+def _compact(log: Log, stopped: Callable[[], bool]) -> TieringResult | None:
+    done = log.compact(stopped=stopped)
+    return done if done.objects else None
+
+
+def _move(log: Log, rules: Sequence[LogRule], stopped: Callable[[], bool]) -> TieringResult | None:
+    apply_tiering(log, rules)
+    return log.move_blocks(stopped=stopped) if log.tiering is not None else None
+
+
+def _trim(log: Log, clock: Clock, rules: Sequence[LogRule], stopped: Callable[[], bool]) -> RetentionPlan | None:
+    apply_retention(log, rules)  # if it fails, nothing is trimmed by the rule before it, which may keep less
+    is_due = log.retention is not None and log.kind not in SYSTEM_KINDS and not stopped()  # keepers trim theirs
+    return RetentionEnforcer(log, clock).run_once() if is_due else None
 
 
 class UpkeepThread:
@@ -140,9 +152,12 @@ class UpkeepThread:
 
     def _run_once(self) -> None:
         try:
+            solved = set(self._said)
             for done in run_upkeep(self._store, self._clock, self._rules, stopped=lambda: self._stopping):
                 self._tell(done.log, done.problems)
-            self._tell(self._store.url, ())
+                solved.discard(done.log)
+            for name in solved:
+                self._tell(name, ())
         except Exception as error:  # whatever it is, the next turn may do better
             if not isinstance(error, MillstreamError):
                 _log.exception("the upkeep of %s failed", self._store.url)

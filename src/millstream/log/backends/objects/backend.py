@@ -21,9 +21,9 @@ from millstream.log.backends.objects.object_log import FORMAT, CreatedLog, Objec
 from millstream.log.backends.objects.probe import check_bucket
 from millstream.log.backends.objects.sealed_space import SealedSpace
 from millstream.log.block_location import BlockLocation
-from millstream.log.errors import LogNotFoundError, StorageReadOnlyError
+from millstream.log.errors import DamagedLogError, LogNotFoundError, StorageReadOnlyError
 from millstream.log.ids import BlockRange, IndexEntry
-from millstream.log.kinds import KIND
+from millstream.log.kinds import KIND, UNKNOWN
 from millstream.log.watermarks import WATERMARKS
 
 _PRODUCER = "producer/"
@@ -54,8 +54,13 @@ class ObjectsBackend:
 
     def kinds(self) -> Mapping[str, str]:
         names = self.logs()
-        states = self._pool.map(lambda name: self.get_state(name, KIND), names)
-        return {name: state.value.decode() for name, state in zip(names, states, strict=True)}
+        return dict(zip(names, self._pool.map(self._kind, names), strict=True))
+
+    def _kind(self, log: str) -> str:
+        try:
+            return self.get_state(log, KIND).value.decode()
+        except DamagedLogError:
+            return UNKNOWN
 
     def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         self._check_writable()

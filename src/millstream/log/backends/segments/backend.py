@@ -32,7 +32,7 @@ from millstream.log.errors import (
     StorageReadOnlyError,
 )
 from millstream.log.ids import BlockRange, IndexEntry
-from millstream.log.kinds import KIND
+from millstream.log.kinds import KIND, UNKNOWN
 from millstream.log.spec import LogSpec
 from millstream.log.watermarks import WATERMARKS, Watermarks, decode_watermarks, encode_watermarks
 
@@ -108,8 +108,14 @@ class SegmentsBackend:
         found = {}
         for log in self.logs():
             with contextlib.suppress(LogNotFoundError):  # it got another name meanwhile
-                found[log] = self.get_state(log, KIND).value.decode()
+                found[log] = self._kind(log)
         return found
+
+    def _kind(self, log: str) -> str:
+        try:
+            return self.get_state(log, KIND).value.decode()
+        except (DamagedLogError, StorageError):  # of its own files: the other logs need not be affected
+            return UNKNOWN
 
     def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         folder = self._log_folder(log)
