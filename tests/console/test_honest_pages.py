@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -243,3 +245,47 @@ def test_batches_that_last_are_drawn_from_their_first_to_their_last_message() ->
     assert spans([row(1, "UA", 100, 100), row(2, "AA", 150, None)]) is None, "nothing lasts"
     assert spans([row(n, f"s{n}", n, n + 9) for n in range(21)]) is None, "too many sources"
     assert spans([]) is None
+
+
+UNREADABLE = {
+    "mill_manifest": (
+        ("/integrity/spaces", "/integrity/findings", "/integrity/findings/rows"),
+        ("copies", "copies_checked", "copies_failed"),
+    ),
+    "anchor_index_anchors": (
+        ("/batches/logs", "/batches/outcomes/weather/1"),
+        ("batches_total", "anchors_invalid", "anchors_behind"),
+    ),
+    "anchor_batches": (
+        ("/batches/states", "/batches/ends", "/batches/logs"),
+        (),
+    ),
+    "anchor_rejects": (("/batches/rejects", "/batches/logs"), ()),
+}
+"""Tables, the views that read them, and the metrics."""
+
+
+@pytest.mark.parametrize("table", UNREADABLE)
+def test_p9_counts_that_cannot_be_read_are_unknown_and_not_zero(tmp_path: Path, table: str) -> None:
+    views, metrics = UNREADABLE[table]
+    with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as created:
+        log = created.logs.store.log(LogSpec("weather"))
+        with log.writer("test") as writer:
+            writer.append([Message(b"x")])
+    with asked_in_process(tmp_path) as node:
+        before = node.ask("GET", "/metrics")[1]
+        assert all(f"\nmillstream_{name} 0" in before for name in metrics)
+        assert all(node.ask("GET", f"/api/v1{view}")[0] == 200 for view in views)
+        with contextlib.closing(sqlite3.connect(tmp_path / "node.db")) as database, database:
+            database.execute(f"ALTER TABLE {table} RENAME TO hidden")
+        for view in views:
+            status, text = node.ask("GET", f"/api/v1{view}")
+            assert (status, json.loads(text)["code"]) == (503, "busy"), view
+        if metrics:
+            after = node.ask("GET", "/metrics")[1]
+            assert not [name for name in metrics if f"\nmillstream_{name} " in after]
+            assert "millstream_up 1" in after
+        if table == "anchor_index_anchors":
+            page = node.page("/batches")
+            assert "Unknown: the numbers cannot be read." in page and "not batched" not in page
+            assert "unknown: it cannot be read" in node.page("/logs/weather/1")

@@ -13,22 +13,40 @@ from millstream.log import DATA_KINDS
 from millstream.node.members.members_status import MembersStatus, MemberState
 from millstream.status.models import Overview
 from millstream.status.poller import StatusPoller
-from millstream.status.snapshot import StatusSnapshot
+from millstream.status.snapshot import (
+    ANCHORS,
+    JOURNAL,
+    LEDGER,
+    MANIFEST,
+    OBSERVER,
+    StatusSnapshot,
+    anchor_metrics,
+    batch_metrics,
+)
 from millstream.status.verdict.kinds import KINDS
 
 
 def status_metrics(poller: StatusPoller, figures: MetricsSnapshot) -> Iterator[MetricFamily]:
-    """The metrics that are read from the status of the node, and the *figures* of its parts in this process."""
+    """The metrics that are read from the status of the node, and the *figures* of its parts in this process.
+
+    Those of a part that cannot be read are left out: a 0 would resolve an alert.
+    """
     overview, snapshot = poller.overview(), poller.snapshot
+    batches, anchors = batch_metrics(snapshot, 0.0), anchor_metrics(snapshot)
     yield gauge("up", "1 while the node answers", 1)
     yield from _log_metrics(snapshot, overview.at)
     yield from _queue_metrics(overview)
-    yield counter("batches_total", "batches handed to the batch writer", overview.batches.batches)
-    yield gauge("batches_waiting", "batches waiting to be anchored", overview.batches.waiting)
-    yield gauge("batches_rejected", "batches that were rejected", overview.batches.rejected_batches)
-    yield counter("anchors_total", "entries of the ledger", overview.anchors.anchors)
-    yield gauge("anchors_invalid", "invalid content of the ledger", overview.anchors.invalid)
-    yield gauge("anchors_behind", "entries that were not read back", overview.anchors.behind)
+    if snapshot.knows(JOURNAL, ANCHORS):
+        yield counter("batches_total", "batches handed to the batch writer", batches.batches)
+    if snapshot.knows(JOURNAL):
+        yield gauge("batches_waiting", "batches waiting to be anchored", batches.waiting)
+        yield gauge("batches_rejected", "batches that were rejected", batches.rejected_batches)
+    if snapshot.knows(LEDGER):
+        yield counter("anchors_total", "entries of the ledger", anchors.anchors)
+    if snapshot.knows(ANCHORS):
+        yield gauge("anchors_invalid", "invalid content of the ledger", anchors.invalid)
+    if snapshot.knows(LEDGER, OBSERVER):
+        yield gauge("anchors_behind", "entries that were not read back", anchors.behind)
     unstamped = [({"ledger": each.ledger}, each.unstamped) for each in snapshot.stamping]
     yield gauge("ledger_unstamped_entries", "entries of each ledger without a time stamp", unstamped)
     yield from _cosigning_metrics(snapshot, overview.at)
@@ -36,11 +54,8 @@ def status_metrics(poller: StatusPoller, figures: MetricsSnapshot) -> Iterator[M
         yield from _member_metrics(snapshot.members)
     if snapshot.following is not None:
         yield from _following_metrics(snapshot.following, overview.at)
-    yield gauge("copies", "copies on all stores", overview.copies.copies)
-    yield gauge("copies_checked", "copies that the last check could read", overview.checks.checked)
-    yield gauge("copies_failed", "copies whose last check failed", overview.checks.failed)
-    if (oldest := overview.checks.oldest_check) is not None:
-        yield gauge("copies_oldest_check_age_seconds", "age of the oldest last check", _age(overview.at, oldest))
+    if snapshot.knows(MANIFEST):
+        yield from _copy_metrics(snapshot, overview.at)
     faults = [({"severity": s}, sum(fault.severity == s for fault in overview.faults)) for s in ("bad", "warn")]
     yield gauge("faults", "current problems", faults)
     kinds = Counter(issue.kind for issue in overview.verdict.issues)
@@ -71,6 +86,15 @@ def _queue_metrics(overview: Overview) -> Iterator[MetricFamily]:
         yield gauge(f"queue_{state}", f"tasks that are {state}", [(at, getattr(queue, state)) for at, queue in queues])
     desired = [(at, queue.desired_workers) for at, queue in queues if queue.desired_workers is not None]
     yield gauge("queue_desired_workers", "recommended workers", desired)
+
+
+def _copy_metrics(snapshot: StatusSnapshot, now: int) -> Iterator[MetricFamily]:
+    checks = snapshot.checks
+    yield gauge("copies", "copies on all stores", snapshot.copies.copies)
+    yield gauge("copies_checked", "copies that the last check could read", checks.checked)
+    yield gauge("copies_failed", "copies whose last check failed", checks.failed)
+    if (oldest := checks.oldest_check) is not None:
+        yield gauge("copies_oldest_check_age_seconds", "age of the oldest last check", _age(now, oldest))
 
 
 def _cosigning_metrics(snapshot: StatusSnapshot, now: int) -> Iterator[MetricFamily]:

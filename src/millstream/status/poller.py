@@ -155,7 +155,7 @@ class StatusPoller:
             return self.look()
         with self._changed:
             self._changed.wait_for(lambda: self._snapshot is not None or self._ended, _FIRST_LOOK_SECONDS)
-        return self._snapshot or StatusSnapshot(at=self._view.clock.now(), seconds=0.0)
+        return self._snapshot or StatusSnapshot(at=self._view.clock.now(), seconds=0.0, is_taken=False)
 
     def history(self, *, coarse: bool = False) -> Sequence[Sample]:
         """The samples of the last half hour, or with *coarse* one a minute of the last day.

@@ -17,7 +17,7 @@ from millstream.anchoring.registry.follow_state import FollowState
 from millstream.anchoring.states import JournalTotals
 from millstream.batching import BatchingError
 from millstream.batching.batch_log_origin import read_origin
-from millstream.core.errors import MillstreamError
+from millstream.core.errors import BusyError, MillstreamError
 from millstream.log import DATA_KINDS, SYSTEM_KINDS, Log, LogError, LogInfo
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.duplication.held_items import HeldCount
@@ -46,10 +46,19 @@ from millstream.status.verdict.store_watch import disk_free
 Value = TypeVar("Value")
 
 MOST_FINDINGS = 2_000
+MESSAGES, ENDS, REJECTS = "messages of batches", "ends of batches", "rejected messages"
+JOURNAL, ANCHORS, OBSERVER, LEDGER = "journal", "anchors", "observer", "ledger"
+LOGS, MANIFEST, FINDINGS = "logs", "manifest", "findings"
+"""Parts of a snapshot, as its troubles name them."""
+
 BATCHING = "batching"
 """The producer of a batch service on its output log."""
 
 _OWN_CONSUMERS = frozenset({"snapshot"})
+
+
+class UnreadablePartError(BusyError):
+    """A part of the node could not be read when its status was looked at last."""
 
 
 class BatchLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +77,9 @@ class BatchLag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
-    """The snapshot at ``at`` (microseconds), taken in ``seconds``; ``troubles`` names what could not be looked at.
+    """The snapshot at ``at`` (microseconds), taken in ``seconds``; ``troubles`` names what could not be looked at. What
+    stands in the place of that part is no fact: ask :meth:`knows` or :meth:`require` before you show it. ``is_taken``
+    is false for what stands in the place of the first snapshot.
 
     ``following`` is the state of a registry that follows another one.
     ``spaces`` are the worst first: those with findings, then those that are checked least and longest ago.
@@ -112,6 +123,19 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     cosigning: Sequence[CosigningLedger] = ()
     stamping: Sequence[StampedLedger] = ()
     members: MembersStatus | None = None
+    is_taken: bool = True
+
+    def knows(self, *parts: str) -> bool:
+        """Whether all *parts* could be read."""
+        return self.is_taken and self.troubles.keys().isdisjoint(parts)
+
+    def require(self, *parts: str) -> None:
+        """Raise :class:`UnreadablePartError` if one of *parts* could not be read."""
+        if not self.is_taken:
+            raise UnreadablePartError("the status of the node has not been read yet: try again in a minute")
+        for part in parts:
+            if part in self.troubles:
+                raise UnreadablePartError(f"{part} cannot be read: {self.troubles[part]}")
 
     @cached_property
     def space_names(self) -> Sequence[str]:
@@ -169,7 +193,7 @@ class _SnapshotParts:
     def logs(self) -> tuple[Sequence[LogRow], Sequence[Lag]]:
         """The rows of all logs, and the lags of their consumers, the largest first."""
         no_logs: Sequence[str] = ()
-        names = self.read("logs", self._view.node.logs.store.logs, no_logs)
+        names = self.read(LOGS, self._view.node.logs.store.logs, no_logs)
         found = [self.read(f"log {name}", partial(log_row, self._view, name), None) for name in names]
         lags = [lag for _, of_log in filter(None, found) for lag in of_log]
         return [row for row, _ in filter(None, found)], sorted(lags, key=lambda lag: -lag.lag)
@@ -198,12 +222,10 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
     """
     began, node, parts = view.clock.monotonic(), view.node, _SnapshotParts(view)
     read = parts.read
-    counts = read(
-        "messages of batches", partial(count_messages, view), MessageCounts()
-    )  # before the logs: none is more
+    counts = read(MESSAGES, partial(count_messages, view), MessageCounts())  # before the logs: none is more
     rows, lags = parts.logs()
-    position = read("observer", node.anchoring.observer.index.position, None)
-    head, observed = read("ledger", node.anchoring.ledger.head, None), position[0] if position else 0
+    position = read(OBSERVER, node.anchoring.observer.index.position, None)
+    head, observed = read(LEDGER, node.anchoring.ledger.head, None), position[0] if position else 0
     no_approvals: Sequence[PendingApproval] = ()
     no_counts: Sequence[HeldCount] = ()
     approvals = read("change guard", node.stores.change_guard.pending, no_approvals)
@@ -214,15 +236,15 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
         seconds=0.0,
         logs=rows,
         lags=lags,
-        journal=read("journal", node.anchoring.journal.totals, JournalTotals()),
-        index=read("anchors", node.anchoring.observer.index.totals, IndexTotals(0, 0, 0, 0, 0, 0)),
+        journal=read(JOURNAL, node.anchoring.journal.totals, JournalTotals()),
+        index=read(ANCHORS, node.anchoring.observer.index.totals, IndexTotals(0, 0, 0, 0, 0, 0)),
         head=head,
         position=observed,
-        spaces=read("manifest", lambda: sorted(coverage_of(node.databases.own), key=badness), ()),
-        findings=read("findings", lambda: findings_of(node.databases.own, MOST_FINDINGS), ()),
+        spaces=read(MANIFEST, lambda: sorted(coverage_of(node.databases.own), key=badness), ()),
+        findings=read(FINDINGS, lambda: findings_of(node.databases.own, MOST_FINDINGS), ()),
         holds=len(approvals),
-        ends=read("ends of batches", view.batches.ends, ()),
-        rejects=read("rejected messages", view.batches.rejects, ()),
+        ends=read(ENDS, view.batches.ends, ()),
+        rejects=read(REJECTS, view.batches.rejects, ()),
         batched=batched_logs(counts, rows),
         free_bytes=read("disk", lambda: free_bytes(node.folder), None),
         troubles=parts.troubles,
@@ -234,10 +256,10 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
         orphans=read("leases", partial(orphaned_tasks, view, idle), {}),
         only_cause={name: groups[0].cause for name, groups in dead.items() if len(groups) == 1},
         dead_since={name: min(one.first_died_at for one in groups) for name, groups in dead.items() if groups},
-        behind_since=read("ledger", partial(_time_of_entry, view, observed + 1), None)
+        behind_since=read(LEDGER, partial(_time_of_entry, view, observed + 1), None)
         if head is not None and head.number > observed
         else None,
-        waiting_since=read("journal", view.batches.first_waiting, None),
+        waiting_since=read(JOURNAL, view.batches.first_waiting, None),
         unsigned=read("signed ledgers", partial(unsigned_ledgers, view), ()),
         cosigning=read("cosignatures", partial(cosigning_ledgers, view), ()),
         stamping=read("time stamps", partial(stamped_ledgers, view), ()),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.routing import BaseRoute, Route
@@ -13,7 +13,12 @@ from millstream.console.formatting import number
 from millstream.console.page_renderer import PageRenderer, PageRequest
 from millstream.core.amounts import format_duration
 from millstream.core.message import MessageError, decode_line
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, Listing
 from millstream.rest.views import batches
+from millstream.status.snapshot import UnreadablePartError
+
+Row = TypeVar("Row")
 
 _BODY = 300
 """Characters of a body that a row shows."""
@@ -67,10 +72,10 @@ def list_batches(call: PageRequest) -> Mapping[str, Any]:
     chosen = {name: call.query.get(name) for name in ("log", "only", "ended", "since", "until")}
     return {
         "batches": batches.batches(app, ask),
-        "ends": batches.ends(app, call.ask()).items,
-        "rejects": batches.rejects(app, call.ask()).items,
-        "states": batches.states(app, call.ask()).items,
-        "logs": batches.batched_logs(app, call.ask()).items,
+        "ends": _known(batches.ends, call),
+        "rejects": _known(batches.rejects, call),
+        "states": _known(batches.states, call),
+        "logs": _known(batches.batched_logs, call),
         "timeline": timeline,
         "begin": min((row.at for row in timeline), default=None),
         "end": max((row.until for row in timeline), default=None),
@@ -86,9 +91,17 @@ def list_rejected(call: PageRequest) -> Mapping[str, Any]:
     """Messages that are in no batch, one by one."""
     ask = call.ask(batches.RejectedQuery)
     query = ask.query
-    counts = [row for row in batches.rejects(call.app, call.ask()).items if row.log == query.log]
+    counts = [row for row in _known(batches.rejects, call) or () if row.log == query.log]
     facts = {"log": query.log, "reason": query.reason, "after": query.after, "reasons": REASONS, "counts": counts}
     return {"messages": batches.rejected(call.app, ask), **facts}
+
+
+def _known(view: Callable[[AppContext, ApiRequest[Any, Any]], Listing[Row]], call: PageRequest) -> Sequence[Row] | None:
+    """The rows of *view*; None where they cannot be read, so that the rest of the page is shown."""
+    try:
+        return view(call.app, call.ask()).items
+    except UnreadablePartError:
+        return None
 
 
 def list_rules(call: PageRequest) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 from millstream.console.page_renderer import PageRenderer, PageRequest, body_of, parsed_json, read_time
 from millstream.console.pages.batch import REASONS
 from millstream.rest.views import batches, logs, topics
+from millstream.status.snapshot import UnreadablePartError
 
 
 def routes(pages: PageRenderer) -> list[BaseRoute]:
@@ -59,5 +60,8 @@ def publish(call: PageRequest) -> Response:
 def show_message(call: PageRequest) -> Mapping[str, Any]:
     """One message, as a tree where it is JSON."""
     found = logs.message(call.app, call.ask(logs.MessageQuery))
-    outcome = batches.message_outcome(call.app, found.log, found.id)
+    try:
+        outcome = batches.message_outcome(call.app, found.log, found.id)
+    except UnreadablePartError:
+        outcome = None
     return {"m": found, "parsed": parsed_json(found.body), "outcome": outcome, "reasons": REASONS}

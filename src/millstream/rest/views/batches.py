@@ -28,6 +28,7 @@ from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listin
 from millstream.rest.operator_audit_log import OperatorAuditEvent
 from millstream.rest.views.logs import MessageId
 from millstream.status.models import BatchedLog, StateCount
+from millstream.status.snapshot import ANCHORS, ENDS, JOURNAL, LOGS, MESSAGES, REJECTS
 
 endpoints = EndpointRegistry()
 
@@ -166,7 +167,9 @@ def batches(app: AppContext, request: ApiRequest[BatchesQuery, Any]) -> Listing[
     chosen = BatchFilter(query.log, query.only == "bad", query.ended, query.since, query.until)
     found = app.batches.batches(chosen, before=query.before, limit=query.limit + 1)
     rows = found[: query.limit]
-    total = app.poller.overview().batches.batches if chosen == BatchFilter() else None
+    overview = app.poller.overview() if chosen == BatchFilter() else None
+    is_known = app.poller.snapshot.knows(JOURNAL, ANCHORS)
+    total = overview.batches.batches if overview is not None and is_known else None
     return Listing(rows, str(rows[-1].number) if len(found) > query.limit else None, total=total)
 
 
@@ -174,6 +177,7 @@ def batches(app: AppContext, request: ApiRequest[BatchesQuery, Any]) -> Listing[
 def states(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StateCount]:
     """Count the batches in each state."""
     snapshot = app.poller.snapshot
+    snapshot.require(JOURNAL)
     rows = [StateCount(state.value, getattr(snapshot.journal, state.value)) for state in BatchState]
     return Listing(rows, total=len(rows), as_of=snapshot.at)
 
@@ -191,6 +195,7 @@ def timeline(app: AppContext, request: ApiRequest[TimelineQuery, Any]) -> Listin
 def batched_logs(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[BatchedLog]:
     """Count, by log, the batched, rejected and open messages."""
     snapshot = app.poller.snapshot
+    snapshot.require(LOGS, MESSAGES)
     return Listing(snapshot.batched, total=len(snapshot.batched), as_of=snapshot.at)
 
 
@@ -205,6 +210,7 @@ def batching_rules(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Batch
 def ends(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[CutReasonCount]:
     """Count batches by log and reason of their end."""
     snapshot = app.poller.snapshot
+    snapshot.require(ENDS)
     return Listing(snapshot.ends, total=len(snapshot.ends), as_of=snapshot.at)
 
 
@@ -212,6 +218,7 @@ def ends(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[CutReasonCount]
 def rejects(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[RejectCount]:
     """Count rejected messages by log and reason."""
     snapshot = app.poller.snapshot
+    snapshot.require(REJECTS)
     return Listing(snapshot.rejects, total=len(snapshot.rejects), as_of=snapshot.at)
 
 
@@ -263,8 +270,10 @@ def batch_messages(app: AppContext, request: ApiRequest[BatchMessagesQuery, Any]
 
 
 def message_outcome(app: AppContext, log: str, message_id: int) -> MessageOutcome:
-    """What became of a message."""
-    if not any(row.log == log and row.batched for row in app.poller.snapshot.batched):
+    """The state of a message. Raises :class:`UnreadablePartError` if it is not known whether *log* is batched."""
+    snapshot = app.poller.snapshot
+    snapshot.require(LOGS, f"log {log}", MESSAGES)
+    if not any(row.log == log and row.batched for row in snapshot.batched):
         return MessageOutcome(batched=False)
     journal, index = app.node.anchoring.journal, app.node.anchoring.observer.index
     if (location := index.locate(log, message_id)) is not None:

@@ -19,7 +19,7 @@ from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
-from millstream.status.snapshot import MOST_FINDINGS, StatusSnapshot
+from millstream.status.snapshot import FINDINGS, MANIFEST, MOST_FINDINGS, StatusSnapshot
 
 endpoints = EndpointRegistry()
 
@@ -195,6 +195,7 @@ class Repaired(msgspec.Struct, frozen=True):
 def spaces(app: AppContext, request: ApiRequest[SpacesQuery, Any]) -> Listing[SpaceRow]:
     """List the check results of all spaces of all stores, those with findings first."""
     query, snapshot = request.query, app.poller.snapshot
+    snapshot.require(MANIFEST)
     found = [
         one
         for one in snapshot.spaces
@@ -221,6 +222,7 @@ def items(app: AppContext, request: ApiRequest[ItemsQuery, Any]) -> Listing[Copy
 def findings(app: AppContext, request: ApiRequest[FindingsQuery, Any]) -> Listing[CopyRow]:
     """List the copies whose last check found a fault."""
     query, snapshot = request.query, app.poller.snapshot
+    snapshot.require(FINDINGS)
     found = [
         each
         for each in snapshot.findings
@@ -238,6 +240,7 @@ def findings(app: AppContext, request: ApiRequest[FindingsQuery, Any]) -> Listin
 def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[FindingCount]:
     """List the check outcomes of all findings, the most frequent first."""
     snapshot = app.poller.snapshot
+    snapshot.require(FINDINGS)
     counts = Counter(map(row_of, snapshot.findings))
     kinds = {row_of(each): (each.detail or "").partition(":")[0] for each in snapshot.findings}
     rows = [FindingCount(row, kinds[row], count) for row, count in counts.most_common()]

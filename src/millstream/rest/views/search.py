@@ -17,6 +17,7 @@ from millstream.rest.endpoint import ApiRequest, EndpointRegistry
 from millstream.rest.views.identifiers import registry_of
 from millstream.rest.views.message_search import Text, message_logs
 from millstream.rest.views.policies import accounts
+from millstream.status.snapshot import MANIFEST
 
 endpoints = EndpointRegistry()
 
@@ -147,6 +148,9 @@ def _keys(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
 def _items(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
     """Items whose ids begin with *text*, or with what follows ``SPACE/`` in it; where there are none, those whose ids
     have it as a part. Each of them once for all stores."""
+    if not app.poller.snapshot.knows(MANIFEST):
+        note("items were not searched: the spaces cannot be read")
+        return
     told, deadline = set[tuple[str, str]](), app.clock.monotonic() + ITEM_SECONDS
     pairs = [(one.store, one.space) for one in app.poller.snapshot.spaces]
     pairs.sort(key=lambda pair: (not text.startswith(f"{pair[1]}/"), pair))
