@@ -15,7 +15,13 @@ import sqlalchemy as sa
 from millstream.core.clock import VirtualClock
 from millstream.core.errors import MillstreamError
 from millstream.core.passwords import hash_password
-from millstream.rest.access_control import AccessControl, AuthenticationError, TooManySignInsError
+from millstream.rest import access_control
+from millstream.rest.access_control import (
+    MAX_FAILED_SIGN_INS,
+    AccessControl,
+    AuthenticationError,
+    TooManySignInsError,
+)
 from millstream.rest.operator_audit_log import OperatorAuditEvent, OperatorAuditLog
 from millstream.rest.sign_ins import MOST_EVENTS, UNKNOWN, SignedOutSessions, SignInAudit
 from millstream.settings.console import ConsoleSettings, Role, UserSettings
@@ -131,6 +137,55 @@ def test_a_program_is_recorded_once_and_its_wrong_password_each_time(console: Co
         ("sign in", {"kind": "program"}),
         ("failed sign-in", {}),
     ]
+
+
+def test_a_program_whose_sign_in_could_not_be_recorded_is_recorded_with_its_next_request(console: Console) -> None:
+    access = console.started()
+    header = "Basic " + base64.b64encode(b"vera:secret of vera").decode()
+    with console.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE console_trail RENAME TO hidden"))
+    for _ in range(2):
+        with pytest.raises(sa.exc.OperationalError):
+            access.basic(header, HERE)
+    with console.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE hidden RENAME TO console_trail"))
+    access.basic(header, HERE)
+    assert [(event.action, event.user) for event in console.events()] == [("sign in", "vera")]
+
+
+def test_an_address_has_five_guesses_also_if_it_makes_them_at_once(console: Console) -> None:
+    access = console.started()
+
+    def guess(_number: int) -> type[Exception]:
+        with pytest.raises(MillstreamError) as caught:
+            access.sign_in("vera", "wrong password", HERE)
+        return caught.type
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(guess, range(12)))
+    assert answers.count(AuthenticationError) == MAX_FAILED_SIGN_INS
+    assert answers.count(TooManySignInsError) == 12 - MAX_FAILED_SIGN_INS
+
+
+def test_the_number_of_addresses_with_wrong_passwords_that_are_remembered_is_bounded(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_control, "_REMEMBERED_GUESSES", 2)
+    limiter = access_control._SignInLimiter(console.clock)
+    for address in ("first", "second", "first", "third", "fourth", "fourth"):
+        limiter.count(address)
+    assert list(limiter._wrong) == ["third", "fourth"]
+    assert len(limiter._wrong["fourth"]) == 2
+
+
+def test_an_empty_key_file_that_a_killed_process_left_gets_a_key(console: Console) -> None:
+    (console.folder / "console.key").touch(0o600)
+    access = console.started()
+    session = access.new_session("vera")
+    assert console.started().read_cookie(access.cookie(session)) == session
+    (console.folder / "console.key").write_bytes(b"short")
+    with pytest.raises(AuthenticationError, match="does not contain a key of"):
+        console.started()
 
 
 @pytest.mark.parametrize("header", ["Basic \xe9", "Basic ?", "Basic /w=="])

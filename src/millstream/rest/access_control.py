@@ -22,6 +22,7 @@ import msgspec
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
 from millstream.core.documents import KEY_BYTES
+from millstream.core.durable import file_lock, sync_folder
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.passwords import check_hash, is_password
 from millstream.rest.principal import Principal
@@ -35,6 +36,7 @@ LOCAL = Principal("local", Role.ADMIN)
 MAX_FAILED_SIGN_INS = 5
 BLOCK_SECONDS = 60.0
 _REMEMBERED_GUESSES = 10_000
+_TURNS = 256
 _BASIC_SECONDS = 300.0
 _NOTICE_SECONDS = 60
 
@@ -187,8 +189,8 @@ class AccessControl:
             self._check(name, password, address)
             if len(self._known_basic) > 1000:
                 self._known_basic.clear()
+            self._audit.program_signed_in(name, address)  # first: a sign-in that cannot be recorded must not be known
             self._known_basic[digest] = (name, self._clock.monotonic() + _BASIC_SECONDS)
-            self._audit.program_signed_in(name, address)
         return Principal(name, self._users[name].role)
 
     def is_local(self, header: str) -> bool:
@@ -202,13 +204,15 @@ class AccessControl:
     def _check(self, name: str, password: str, address: str) -> None:
         user = self._users.get(name)
         try:
-            self._sign_in_limiter.require(address)
+            with self._sign_in_limiter.turn(address):
+                self._sign_in_limiter.require(address)
+                right = is_password(password, user.password if user else self._decoy) if self._decoy else False
+                if is_wrong := user is None or not right:
+                    self._sign_in_limiter.count(address)
         except TooManySignInsError:
             self._audit.failed(name if user else UNKNOWN, address, f"the address is blocked for {BLOCK_SECONDS:.0f} s")
             raise
-        right = is_password(password, user.password if user else self._decoy) if self._decoy else False
-        if user is None or not right:
-            self._sign_in_limiter.count(address)
+        if is_wrong:
             self._audit.failed(name if user else UNKNOWN, address, "wrong password" if user else "no such user")
             raise AuthenticationError("wrong user name or password")
 
@@ -243,12 +247,18 @@ def _is_equal(expected: str, given: str) -> bool:
 
 
 class _SignInLimiter:
-    """Counts wrong passwords an address."""
+    """Counts wrong passwords by address, the address of the last one last."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._wrong: dict[str, list[float]] = {}
+        self._turns = [threading.Lock() for _ in range(_TURNS)]
+
+    def turn(self, address: str) -> threading.Lock:
+        """To be held from :meth:`require` to :meth:`count`: otherwise an address has as many guesses as there are
+        threads. Some addresses share one."""
+        return self._turns[hash(address) % _TURNS]
 
     def require(self, address: str) -> None:
         with self._lock:
@@ -260,27 +270,34 @@ class _SignInLimiter:
     def count(self, address: str) -> None:
         with self._lock:
             now = self._clock.monotonic()
+            recent = [at for at in self._wrong.pop(address, ()) if at > now - BLOCK_SECONDS]
             if len(self._wrong) >= _REMEMBERED_GUESSES:
-                self._wrong = {a: t for a, t in self._wrong.items() if t[-1] > now - BLOCK_SECONDS}
-            recent = [at for at in self._wrong.get(address, ()) if at > now - BLOCK_SECONDS]
+                del self._wrong[next(iter(self._wrong))]
             self._wrong[address] = [*recent, now][-MAX_FAILED_SIGN_INS:]
 
 
 def _load_key(path: Path) -> bytes:
-    """The key in *path*, which no other user of the machine may read; created if missing."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        key = path.read_bytes()
-        if len(key) != KEY_BYTES:
-            raise AuthenticationError(
-                f"{path} does not contain a key of {KEY_BYTES} bytes: delete the file, and start the node again; "
-                "all users must then sign in again"
-            ) from None
-        return key
-    with os.fdopen(handle, "wb") as file:
-        key = secrets.token_bytes(KEY_BYTES)
+    """The key in *path*, which no other user of the machine may read; created if missing, or if the process that
+    created the file was killed before it wrote the key."""
+    key = path.read_bytes() if path.exists() else b""
+    if not key:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        with file_lock(path):
+            key = path.read_bytes() or _write_key(path)
+    if len(key) != KEY_BYTES:
+        raise AuthenticationError(
+            f"{path} does not contain a key of {KEY_BYTES} bytes: delete the file, and start the node again; "
+            "all users must then sign in again"
+        )
+    return key
+
+
+def _write_key(path: Path) -> bytes:
+    """Write a new key into the empty file *path*."""
+    key = secrets.token_bytes(KEY_BYTES)
+    with path.open("r+b") as file:
         file.write(key)
         file.flush()
         os.fsync(file.fileno())
+    sync_folder(path.parent)
     return key

@@ -114,10 +114,11 @@ class SignInAudit:
             last = self._programs.get((user, address))
             if last is not None and now - last < self._program_seconds:
                 return
+        self._record("sign in", user, address, kind="program")
+        with self._lock:
             if len(self._programs) >= _MOST_PROGRAMS:
                 self._programs.clear()
             self._programs[user, address] = now
-        self._record("sign in", user, address, kind="program")
 
     def _record(self, action: str, user: str, address: str, reason: str = "", **facts: Any) -> bool:
         """Record the event, unless there were too many like it; whether it is recorded."""
