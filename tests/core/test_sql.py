@@ -29,6 +29,10 @@ from millstream.core.sql import (
     writing,
 )
 from millstream.core.sql_rows import among, insert_new, insert_rows, put_row, replacing, update_rows
+from millstream.log.backends.mysql import parse_address
+from millstream.log.backends.mysql.backend import MysqlDialect
+from millstream.log.backends.mysql.driver import choose_driver
+from millstream.log.relay.mysql_dialect import ReadCommitted
 from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.manifest import Manifest
@@ -230,6 +234,22 @@ def test_a_read_on_postgresql_begins_no_transaction(postgresql: str) -> None:
         with engine.begin() as connection:
             assert not connection.scalar(is_alone)
         engine.dispose()
+
+
+@pytest.mark.served
+def test_no_clock_on_mariadb_jumps_when_summer_time_ends(mariadb: str) -> None:
+    """An hour of local time comes twice then, and leases use a time that is computed from the session's."""
+    zone = "SELECT @@SESSION.time_zone"
+    with new_database(mariadb, "zones") as url:
+        engine = open_server(url)
+        with engine.connect() as connection:
+            assert connection.scalar(sa.text(zone)) == "+00:00"
+        engine.dispose()
+        address = parse_address(url)
+        for dialect in (MysqlDialect(), ReadCommitted()):
+            with contextlib.closing(choose_driver(address)(address)) as session:
+                dialect.begin_session(session, read_only=False)
+                assert [*session.rows(zone)] in ([("+00:00",)], [(b"+00:00",)])
 
 
 @pytest.mark.served

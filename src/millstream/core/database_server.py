@@ -291,6 +291,8 @@ _MYSQL = _ServerKind(
     driver="mysql+pymysql",
     client="MariaDB and MySQL need PyMySQL",
     connecting={
+        # the present time is computed from local time, which jumps by an hour when summer time ends
+        "init_command": "SET SESSION time_zone = '+00:00'",
         "connect_timeout": _CONNECT_SECONDS,
         "read_timeout": _ANSWER_SECONDS,
         "write_timeout": _ANSWER_SECONDS,

@@ -10,8 +10,7 @@ class ReadCommitted(MysqlDialect):
     """Sees what was committed a moment ago, and locks rows alone: gaps belong to the application's inserts."""
 
     def begin_session(self, connection: DatabaseConnection, *, read_only: bool) -> int:
-        """Make a new connection ready; times are told in UTC."""
+        """Make a new connection ready."""
         size = super().begin_session(connection, read_only=read_only)
         connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        connection.execute("SET SESSION time_zone = '+00:00'")
         return size
