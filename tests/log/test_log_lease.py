@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from millstream.core import processes
 from millstream.core.clock import VirtualClock
+from millstream.core.processes import find_process
 from millstream.log import FencedError, Log, LogSpec, LogStore, WriterBusyError
 from millstream.log.backend import Head
 from millstream.log.backends.memory import MemoryBackend
@@ -122,6 +126,19 @@ def test_a_holder_on_another_host_is_not_judged_by_this_host_s_boot() -> None:
     elsewhere = msgspec.structs.replace(this_holder(0), boot="another machine")
     assert elsewhere.is_gone(one_host=True)
     assert not elsewhere.is_gone(one_host=False)
+
+
+def test_a_holder_that_proc_hides_is_gone_only_if_its_number_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        found = find_process(child.pid)
+        assert found is not None
+        holder = msgspec.structs.replace(this_holder(0), pid=child.pid, started=found.started)
+        monkeypatch.setattr(processes, "_PROC", tmp_path)  # as with the mount option hidepid=2
+        assert not holder.is_gone(one_host=False)
+        child.kill()
+    assert holder.is_gone(one_host=False)
 
 
 def test_the_refusal_names_host_process_and_time(log: Log, clock: VirtualClock) -> None:

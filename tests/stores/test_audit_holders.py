@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from millstream.core import processes
 from millstream.core.clock import VirtualClock
 from millstream.core.processes import boot_id, find_process, machine_id, pid_namespace
 from millstream.stores import LocalStore, MemoryStore, Store
@@ -60,6 +61,14 @@ def test_a_holder_has_ended_only_where_that_is_certain(
     lock = tmp_path / "node.db-holders"
     lock.touch()
     assert Holders(lock).state(holder(os.getpid() if alive else dead_pid, **changed)) == state
+
+
+def test_a_process_that_proc_hides_has_ended_only_if_its_number_is_nobodys(
+    tmp_path: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [holder(os.getpid()), holder(dead_pid)]
+    monkeypatch.setattr(processes, "_PROC", tmp_path)  # as with the mount option hidepid=2
+    assert [Holders().state(name) for name in names] == [HolderState.RUNNING, HolderState.ENDED]
 
 
 def test_a_process_of_another_container_runs_for_as_long_as_it_holds_its_lock(tmp_path: Path) -> None:

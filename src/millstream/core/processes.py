@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
+
+_PROC = Path("/proc")
+_ENDED = {"Z", "X"}
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -20,13 +24,37 @@ class Process(msgspec.Struct, frozen=True):
 
 def find_process(pid: int) -> Process | None:
     """The process *pid*; None where it has ended, even if it was not reaped yet, or cannot be seen from here."""
+    found = _read_process(pid)
+    return None if found is None or found.state in _ENDED else found
+
+
+def has_ended(pid: int, started: int) -> bool:
+    """Whether the process *pid* that runs since *started* (clock ticks since boot) has certainly ended.
+
+    ``/proc`` may hide processes of other users (``hidepid``, ``ProtectProc``): what it does not show has ended only if
+    the number is nobody's.
+    """
+    found = _read_process(pid)
+    if found is not None:
+        return found.state in _ENDED or found.started != started
     try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it is another user's, and runs
+        pass
+    return False
+
+
+def _read_process(pid: int) -> Process | None:
+    """What ``/proc`` shows of the process *pid*, also of one that has ended and was not reaped yet."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except OSError:
         return None
     program, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
-    return None if fields[0] in {"Z", "X"} else Process(program, fields[0], int(fields[19]))
+    return Process(program, fields[0], int(fields[19]))
 
 
 def boot_id() -> str:

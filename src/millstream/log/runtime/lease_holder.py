@@ -9,7 +9,7 @@ import socket
 import msgspec
 
 from millstream.core.decoding import prepared
-from millstream.core.processes import boot_id, find_process, pid_namespace
+from millstream.core.processes import boot_id, find_process, has_ended, pid_namespace
 
 
 class LeaseHolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,18 +31,24 @@ class LeaseHolder(msgspec.Struct, frozen=True, kw_only=True):
     def is_gone(self, *, one_host: bool) -> bool:
         """Whether this process certainly runs no more.
 
-        With *one_host* a holder of another boot is gone, since only this machine can use the store.
+        With *one_host* a holder of another boot is gone, since only this machine can use the store. One that does not
+        know since when it runs (``started`` is 0) is never gone.
         """
         if self.boot != boot_id():
             return one_host and bool(self.boot) and bool(boot_id())
-        return self.namespace == pid_namespace() and _started(self.pid) != self.started
+        return self.namespace == pid_namespace() and self.started > 0 and has_ended(self.pid, self.started)
 
 
 def this_holder(now: int) -> LeaseHolder:
     """The holder that this process is; *now* in microseconds since the epoch."""
-    pid = os.getpid()
+    own = find_process(os.getpid())
     return LeaseHolder(
-        host=socket.gethostname(), boot=boot_id(), namespace=pid_namespace(), pid=pid, started=_started(pid), since=now
+        host=socket.gethostname(),
+        boot=boot_id(),
+        namespace=pid_namespace(),
+        pid=os.getpid(),
+        started=0 if own is None else own.started,
+        since=now,
     )
 
 
@@ -54,9 +60,3 @@ def encode_holder(holder: LeaseHolder) -> bytes:
 def decode_holder(data: bytes) -> LeaseHolder | None:
     """The holder in a lease; None where no process holds it."""
     return msgspec.json.decode(data, type=prepared(LeaseHolder)) if data else None
-
-
-def _started(pid: int) -> int:
-    """The start time of process *pid*, in clock ticks since boot; 0 if it is dead or invisible."""
-    found = find_process(pid)
-    return 0 if found is None else found.started

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from millstream.core.processes import boot_id, find_process, machine_id, pid_namespace
+from millstream.core.processes import boot_id, find_process, has_ended, machine_id, pid_namespace
 
 _FLOCK = "@hhqqi0q"
 """``struct flock`` of Linux: type, whence, start, length, and a process id that is 0 for locks of open files."""
@@ -92,7 +92,8 @@ class Holders:
         return self._by_pid(named) if named.namespace == pid_namespace() else self._by_lock(named)
 
     def _by_pid(self, named: _Holder) -> HolderState:
-        return HolderState.RUNNING if _begun(int(named.pid)) == named.started else HolderState.ENDED
+        started = int(named.started) if named.started.isdigit() else 0
+        return HolderState.ENDED if has_ended(int(named.pid), started) else HolderState.RUNNING
 
     def _by_lock(self, named: _Holder) -> HolderState:
         """Whether a process of another container runs; unknown where the lock file was taken away."""
