@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -139,3 +144,35 @@ def test_a_document_is_kept_for_longer_than_the_server_keeps_idle_connections(re
             assert connection.scalar(sa.text(str(lock).replace(", 0)", ", 3)"))) == 0, "it waits for three seconds"
         for engine in (one, other):
             engine.dispose()
+
+
+_FORKED = """
+import os, sys, time
+from pathlib import Path
+from millstream.core.clock import SystemClock
+from millstream.core.documents import FolderDocuments
+from millstream.log.backends.segments.files import FileLock
+folder = Path(sys.argv[1])
+kinds = {"document": FolderDocuments(folder).document("one").alone, "file": FileLock(folder, SystemClock()).held}
+for lock in kinds.values():
+    with lock():
+        if not os.fork():
+            time.sleep(60)
+            os._exit(0)
+print("released", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_is_released_although_a_child_that_was_forked_meanwhile_runs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FORKED, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as parent:
+        try:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == b"released\n"
+            for path in (tmp_path / "one.lock", tmp_path):
+                handle = os.open(path, os.O_RDONLY)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.close(handle)
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)

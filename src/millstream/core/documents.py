@@ -104,7 +104,10 @@ class FileDocument:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise DocumentBusyError(f"another process is using {self}: {_WAIT_OR_STOP}") from None
-            yield
+            try:
+                yield
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a child forked meanwhile shares the file: closing is not enough
 
 
 class FolderDocuments:

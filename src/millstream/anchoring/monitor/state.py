@@ -112,14 +112,17 @@ class MonitorStateFile:
         try:
             with lock.open("ab") as file:
                 self._lock(file, lock)
-                yield
+                try:
+                    yield
+                finally:
+                    fcntl.flock(file, fcntl.LOCK_UN)  # a child forked meanwhile shares the file: closing is not enough
         except OSError as error:
             raise MonitorStateError(
                 f"cannot use the state {self.path} or its lock file {lock.name}: {error.strerror or error}"
             ) from error
 
     def _lock(self, file: BinaryIO, lock: Path) -> None:
-        """Lock *file* until it is closed. A first look may take hours: another one must not wait for it."""
+        """Lock *file*. A first look may take hours: another one must not wait for it."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

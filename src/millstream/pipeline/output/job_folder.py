@@ -98,9 +98,12 @@ class JobFolder:
                 raise JobBusyError(
                     f"another process is running the job in {self.path}: wait until the job ends, or stop that process"
                 ) from error
-            write_durably(self.path / "inputs.json", canonical_json(self.inputs))
-            with spark_errors_explained(self.job):
-                yield
+            try:
+                write_durably(self.path / "inputs.json", canonical_json(self.inputs))
+                with spark_errors_explained(self.job):
+                    yield
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a child forked meanwhile shares the file: closing is not enough
 
     def committed(self) -> JobRecord | None:
         """The record of the finished job; None where it never finished, or where its files are not what it wrote."""

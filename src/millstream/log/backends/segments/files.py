@@ -45,6 +45,7 @@ class FileLock:
                 self._take(handle)
                 yield
             finally:
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a child forked meanwhile shares the file: closing is not enough
                 os.close(handle)
 
     def _take(self, handle: int) -> None:
