@@ -251,23 +251,26 @@ UNREADABLE = {
     "mill_manifest": (
         ("/integrity/spaces", "/integrity/findings", "/integrity/findings/rows"),
         ("copies", "copies_checked", "copies_failed"),
+        ["copies", "checks"],
     ),
     "anchor_index_anchors": (
         ("/batches/logs", "/batches/outcomes/weather/1"),
         ("batches_total", "anchors_invalid", "anchors_behind"),
+        ["batches", "anchors"],
     ),
     "anchor_batches": (
         ("/batches/states", "/batches/ends", "/batches/logs"),
         (),
+        ["batches"],
     ),
-    "anchor_rejects": (("/batches/rejects", "/batches/logs"), ()),
+    "anchor_rejects": (("/batches/rejects", "/batches/logs"), (), ["batches"]),
 }
-"""Tables, the views that read them, and the metrics."""
+"""Tables, the views that read them, the metrics, and the steps of the overview."""
 
 
 @pytest.mark.parametrize("table", UNREADABLE)
 def test_p9_counts_that_cannot_be_read_are_unknown_and_not_zero(tmp_path: Path, table: str) -> None:
-    views, metrics = UNREADABLE[table]
+    views, metrics, steps = UNREADABLE[table]
     with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as created:
         log = created.logs.store.log(LogSpec("weather"))
         with log.writer("test") as writer:
@@ -285,6 +288,8 @@ def test_p9_counts_that_cannot_be_read_are_unknown_and_not_zero(tmp_path: Path, 
             after = node.ask("GET", "/metrics")[1]
             assert not [name for name in metrics if f"\nmillstream_{name} " in after]
             assert "millstream_up 1" in after
+            assert json.loads(node.ask("GET", "/api/v1/overview")[1])["unreadable"] == steps
+            assert node.page("/").count("cannot be read: see the issues") == len(steps)
         if table == "anchor_index_anchors":
             page = node.page("/batches")
             assert "Unknown: the numbers cannot be read." in page and "not batched" not in page

@@ -217,7 +217,9 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The overview at one time; ``counted_at`` is the time of the slower counts (microseconds)."""
+    """The overview at one time; ``counted_at`` is the time of the slower counts (microseconds). ``unreadable`` names
+    the steps (``log``, ``batches``, ``anchors``, ``copies``, ``checks``) with counts that cannot be read and are 0.
+    """
 
     at: int
     counted_at: int
@@ -229,6 +231,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     queues: Sequence[QueueStatus]
     faults: Sequence[Fault]
     verdict: Verdict
+    unreadable: Sequence[str] = ()
 
     @property
     def is_well(self) -> bool:

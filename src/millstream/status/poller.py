@@ -30,6 +30,7 @@ from millstream.status.snapshot import (
     copy_metrics,
     log_metrics,
     take_snapshot,
+    unreadable_steps,
 )
 from millstream.status.verdict.clock_watch import ClockWatch
 from millstream.status.verdict.copies import CopiesStatus, LatestReports, LookStoppedError, look_at_copies
@@ -294,6 +295,7 @@ class StatusPoller:
                 *(Fault("unknown", "warn", one.what, one.todo, "/") for one in verdict.unknown),
             ],
             verdict=verdict,
+            unreadable=unreadable_steps(snapshot),
         )
 
     def sample(self) -> None:

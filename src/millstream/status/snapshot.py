@@ -361,6 +361,21 @@ def _time_of_entry(view: NodeView, number: int) -> int | None:
     return None if entry is None else entry.time
 
 
+_STEPS = {
+    "log": (LOGS,),
+    "batches": (LOGS, MESSAGES, JOURNAL, ANCHORS),
+    "anchors": (LEDGER, OBSERVER, ANCHORS),
+    "copies": (MANIFEST,),
+    "checks": (MANIFEST,),
+}
+"""The parts that the counts of each step of the overview are from."""
+
+
+def unreadable_steps(snapshot: StatusSnapshot) -> Sequence[str]:
+    """The steps of the overview with counts that could not be read."""
+    return [step for step, parts in _STEPS.items() if not snapshot.knows(*parts)]
+
+
 def log_metrics(snapshot: StatusSnapshot, per_second: float) -> LogMetrics:
     """The station of the log."""
     rows = [row for row in snapshot.logs if row.kind in DATA_KINDS]
