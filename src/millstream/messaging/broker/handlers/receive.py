@@ -275,7 +275,7 @@ class _MessageSearch:
         messages = await self._topic.message_cache.read_ids(ids)
         for number in ids:
             if number in messages:
-                self._take_or_skip(messages[number])
+                self._take(messages[number])
             else:  # trimmed while it was in flight
                 self.skipped.append(number)
 
@@ -293,14 +293,6 @@ class _MessageSearch:
         return not is_tick(message) and (self._ask.message_filter is None or self._ask.message_filter(message))
 
     async def _from_lines(self) -> None:
-        while True:
-            skipped = len(self.skipped)
-            await self._next_of_lines()
-            if self.found or len(self.skipped) == skipped:
-                return
-            self._delivery.finish(to_ranges(sorted(self.skipped[skipped:])))  # those behind them may go
-
-    async def _next_of_lines(self) -> None:
         ask = self._ask
         ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
         while len(ids) < ask.count and await self._line_up_page():
@@ -318,7 +310,7 @@ class _MessageSearch:
         if not messages:
             self._pass_over_trimmed(first)
         for message in messages:
-            if not self._matches(message):
+            if not self._delivery.attempts(message.id) and not self._matches(message):
                 self._delivery.finish([(message.id, message.id)])
                 self._delivery.next = message.id + 1
                 self.skipped.append(message.id)
