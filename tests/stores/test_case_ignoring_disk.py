@@ -12,6 +12,7 @@ import pytest
 
 from millstream.stores import ItemInfo, ItemNotFoundError, LocalStore, SpaceNotFoundError, StoreInputError
 from millstream.stores.bulk import NewItem
+from millstream.stores.local.disk_names import DiskNames
 from support.case_ignoring_disk import ignore_spelling, mounted_exfat
 
 TWINS = {
@@ -137,3 +138,18 @@ def test_an_item_that_the_disk_lists_under_another_name_is_refused(
     with pytest.raises(StoreInputError, match="or changes it"):
         put(store, "c.", b"3")
     assert contents(store) == {"b": b"2"}
+
+
+def test_a_space_that_another_thread_makes_meanwhile_is_no_other_spelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, listed = LocalStore(tmp_path), DiskNames._list
+
+    def list_before_it_is_made(names: DiskNames, path: tuple[str, ...]) -> set[str]:
+        found = listed(names, path)
+        (tmp_path / "space").mkdir(exist_ok=True)
+        return found
+
+    monkeypatch.setattr(DiskNames, "_list", list_before_it_is_made)
+    store.create_space("space")
+    assert store.spaces() == ["space"]

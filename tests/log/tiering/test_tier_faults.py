@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millstream.core.clock import VirtualClock
@@ -102,6 +103,24 @@ def test_a_tier_whose_disk_is_not_mounted_is_unavailable_and_nothing_is_made_in_
         assert ids_of(log) == list(range(75, 251))
         assert log.move_blocks().objects > 0
         assert log.verify(deep=True).ok
+
+
+def test_a_log_whose_tier_was_set_by_an_earlier_release_and_never_used_is_moved(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    disk = tmp_path / "disk"
+    with open_log_store(f"sqlite:///{tmp_path / 'log.db'}", clock) as store:
+        log = fill(store.log(SPEC))
+        log.set_tiering(Tiering(f"file://{disk}", segment_bytes=8000))
+        shutil.rmtree(disk)
+        assert log.move_blocks().objects > 0
+        assert log.verify(deep=True).ok
+        other = fill(store.log(msgspec.structs.replace(SPEC, name="other")))
+        other.set_tiering(Tiering(f"file://{disk}", segment_bytes=8000))
+        shutil.rmtree(disk / SPACE)
+        with pytest.raises(StorageUnavailableError, match="mount its disk"):
+            other.move_blocks()
+        assert not (disk / SPACE).exists()
 
 
 def damaged(cloud: Cloud, position: float) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from millstream.core.clock import Clock
 from millstream.log.backend import Backend, Head
@@ -11,7 +12,7 @@ from millstream.log.tiering.leftovers import find_leftovers
 from millstream.log.tiering.object_writer import ObjectWriter
 from millstream.log.tiering.places import ObjectPlaces
 from millstream.log.tiering.rewriting import rewrite
-from millstream.log.tiering.sealed_objects import RowPage, SealedObject, read_pages
+from millstream.log.tiering.sealed_objects import RowPage, SealedObject, read_objects, read_pages
 from millstream.log.tiering.settling import drop_trimmed, free_moved, move_blocks
 from millstream.log.tiering.spec import Tiering, TieringResult
 
@@ -44,13 +45,14 @@ class BlockMover:
         freed = free_moved(self._hot, self._log)
         rows = list(self._move_compacted(partial=partial, stopped=stopped))
         head = self._hot.head(self._log)
-        due = self._due(head, partial=partial)
+        due = self._with_place(self._due(head, partial=partial))
         new, moved = move_blocks(self._hot, self._log, self._writer, head, due, stopped=stopped)
         return TieringResult.of(self._log, (row.sums for row in [*rows, *new]), freed + moved)
 
     def _move_compacted(self, *, partial: bool, stopped: Callable[[], bool]) -> Iterator[SealedObject]:
         """Move the objects in the log's own bucket that are due, several into one."""
         while not stopped() and (due := self._compacted_due(partial=partial)):
+            self._make_place()
             row = rewrite(self._places, self._writer, *due)
             if row is None:
                 return
@@ -104,6 +106,17 @@ class BlockMover:
             last_id = block.last_id
         if partial and first_id:
             yield IdRange(first_id, last_id)
+
+    def _with_place(self, due: Iterable[IdRange]) -> Iterator[IdRange]:
+        for ids in due:
+            self._make_place()
+            yield ids
+
+    def _make_place(self) -> None:
+        """Make the place of the objects if no log has any: releases before kept a policy without making its place."""
+        logs = itertools.chain([self._log], self._hot.logs())
+        if all(row.in_store for log in logs for row in read_objects(self._hot, log)):
+            self._objects.create()
 
     def _older_than(self, head: Head) -> int:
         """The first id that is too young to be moved."""

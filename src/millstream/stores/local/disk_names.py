@@ -39,7 +39,11 @@ class DiskNames:
         """Whether a step of *path* leads to what is there under another spelling."""
         for depth, name in enumerate(path):
             if name not in self._list(path[:depth]):
-                return self._is_found(path[: depth + 1])
+                if not self._is_found(path[: depth + 1]):
+                    return False
+                self._listed.pop(path[:depth], None)  # it may have been made between the listing and the look
+                if name not in self._list(path[:depth]):
+                    return True
         return False
 
     def add(self, path: Names) -> None:
