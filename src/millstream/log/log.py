@@ -26,7 +26,7 @@ from millstream.log.runtime.context import LogContext
 from millstream.log.runtime.writer_refusals import WriterRefusal
 from millstream.log.spec import LogSpec, require_owner
 from millstream.log.tiering.objects import KeepsObjects
-from millstream.log.tiering.sealed_objects import read_tiering, write_tiering
+from millstream.log.tiering.sealed_objects import make_place, read_tiering, write_tiering
 from millstream.log.tiering.spec import Tiering, TieringResult
 from millstream.log.upkeep.compaction_trigger import CompactionTrigger
 from millstream.log.upkeep.retention import RETENTION, RETENTION_CLOCK, Retention
@@ -301,9 +301,8 @@ class Log:
                 f"cannot move messages of log {self.name!r} to a tier: its store has layout=nerve, which has no "
                 "blocks; copy the log to a store without layout=nerve (`millstream log copy`)"
             )
-        objects, kept = self._backend.objects(policy.url), self.tiering
-        if kept is None or kept.url != objects.url:
-            objects.create()
+        objects = self._backend.objects(policy.url)
+        make_place(self._backend, self.name, objects)
         write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=objects.url))
 
     def move_blocks(self, *, partial: bool = False, stopped: Callable[[], bool] = bool) -> TieringResult:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from millstream.core.clock import VirtualClock
@@ -23,6 +22,7 @@ from millstream.log import (
     Tiering,
 )
 from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.log.tiering.sealed_objects import PLACE
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 from millstream.stores import Store
 from millstream.stores.tiers import SPACE, open_log_store
@@ -105,22 +105,24 @@ def test_a_tier_whose_disk_is_not_mounted_is_unavailable_and_nothing_is_made_in_
         assert log.verify(deep=True).ok
 
 
-def test_a_log_whose_tier_was_set_by_an_earlier_release_and_never_used_is_moved(
-    tmp_path: Path, clock: VirtualClock
+@pytest.mark.parametrize("release", ["this", "an earlier one"])
+def test_the_place_of_a_tier_is_made_once_also_if_nothing_was_moved_there(
+    tmp_path: Path, clock: VirtualClock, release: str
 ) -> None:
     disk = tmp_path / "disk"
     with open_log_store(f"sqlite:///{tmp_path / 'log.db'}", clock) as store:
         log = fill(store.log(SPEC))
         log.set_tiering(Tiering(f"file://{disk}", segment_bytes=8000))
-        shutil.rmtree(disk)
-        assert log.move_blocks().objects > 0
-        assert log.verify(deep=True).ok
-        other = fill(store.log(msgspec.structs.replace(SPEC, name="other")))
-        other.set_tiering(Tiering(f"file://{disk}", segment_bytes=8000))
-        shutil.rmtree(disk / SPACE)
-        with pytest.raises(StorageUnavailableError, match="mount its disk"):
-            other.move_blocks()
-        assert not (disk / SPACE).exists()
+        shutil.rmtree(disk)  # not mounted
+        if release == "this":
+            with pytest.raises(StorageUnavailableError, match="mount its disk"):
+                log.move_blocks()
+            assert not disk.exists()
+        else:  # which did not make the place when the tier was set
+            backend = store._backend
+            assert backend.put_state(log.name, PLACE, b"", version=backend.get_state(log.name, PLACE).version)
+            assert log.move_blocks().objects > 0
+            assert log.verify(deep=True).ok
 
 
 def damaged(cloud: Cloud, position: float) -> str:

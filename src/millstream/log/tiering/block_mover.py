@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from millstream.core.clock import Clock
@@ -12,7 +11,7 @@ from millstream.log.tiering.leftovers import find_leftovers
 from millstream.log.tiering.object_writer import ObjectWriter
 from millstream.log.tiering.places import ObjectPlaces
 from millstream.log.tiering.rewriting import rewrite
-from millstream.log.tiering.sealed_objects import RowPage, SealedObject, read_objects, read_pages
+from millstream.log.tiering.sealed_objects import RowPage, SealedObject, make_place, read_pages
 from millstream.log.tiering.settling import drop_trimmed, free_moved, move_blocks
 from millstream.log.tiering.spec import Tiering, TieringResult
 
@@ -52,7 +51,7 @@ class BlockMover:
     def _move_compacted(self, *, partial: bool, stopped: Callable[[], bool]) -> Iterator[SealedObject]:
         """Move the objects in the log's own bucket that are due, several into one."""
         while not stopped() and (due := self._compacted_due(partial=partial)):
-            self._make_place()
+            make_place(self._hot, self._log, self._objects)
             row = rewrite(self._places, self._writer, *due)
             if row is None:
                 return
@@ -109,14 +108,8 @@ class BlockMover:
 
     def _with_place(self, due: Iterable[IdRange]) -> Iterator[IdRange]:
         for ids in due:
-            self._make_place()
+            make_place(self._hot, self._log, self._objects)
             yield ids
-
-    def _make_place(self) -> None:
-        """Make the place of the objects if no log has any: releases before kept a policy without making its place."""
-        logs = itertools.chain([self._log], self._hot.logs())
-        if all(row.in_store for log in logs for row in read_objects(self._hot, log)):
-            self._objects.create()
 
     def _older_than(self, head: Head) -> int:
         """The first id that is too young to be moved."""

@@ -10,10 +10,14 @@ import msgspec
 from millstream.core.decoding import prepared
 from millstream.log.backend import Backend, BlockStatistics
 from millstream.log.errors import LogInputError
+from millstream.log.tiering.objects import TierObjects
 from millstream.log.tiering.spec import Tiering
 
 TIERING = "tier/policy"
 """The state in which a log keeps where its objects are and what is moved there."""
+
+PLACE = "tier/place"
+"""The state in which a log keeps the URL at which the place of its objects was made."""
 
 PAGES = "tier/rows/"
 PAGE_ROWS = 500
@@ -82,6 +86,19 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
             return wanted
         if backend.put_state(log, TIERING, msgspec.json.encode(wanted), version=state.version):
             return wanted
+
+
+def make_place(backend: Backend, log: str, objects: TierObjects) -> None:
+    """Make the place of *objects*, once: where it is missing later, its disk is not mounted.
+
+    Releases before kept a policy without that: their place is made now, unless *log* has objects there.
+    """
+    made, url = backend.get_state(log, PLACE), objects.url.encode("utf-8")
+    if made.value == url:
+        return
+    if not _has_tier(backend, log):
+        objects.create()
+    backend.put_state(log, PLACE, url, version=made.version)  # unless another process has just done it
 
 
 def read_pages(backend: Backend, log: str) -> list[RowPage]:
