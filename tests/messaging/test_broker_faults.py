@@ -13,9 +13,10 @@ from typing import Any, Literal
 import pytest
 
 from millstream.core.address import Address
-from millstream.core.clock import SystemClock
-from millstream.log import LogError, LogSpec, StorageFullError, WriterFailedError, open_store
+from millstream.core.clock import SystemClock, VirtualClock
+from millstream.log import FencedError, LogError, LogSpec, StorageFullError, WriterFailedError, open_store
 from millstream.log import Message as LogMessage
+from millstream.log.backend import Head
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
 from millstream.messaging.admin_client import call_broker
@@ -24,7 +25,7 @@ from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.receive import ReceiveHandler, ReceiveRequest
 from millstream.messaging.broker.server.broker_server import BrokerServer, running_broker
-from millstream.messaging.broker.storage.topic import Topic, TopicSpec
+from millstream.messaging.broker.storage.topic import REPLACE_SECONDS, Topic, TopicSpec
 from millstream.messaging.broker.storage.wire_codec import ID
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
 from millstream.messaging.errors import BrokerError, StatusError
@@ -161,19 +162,39 @@ def test_a_message_that_is_sent_again_after_a_commit_that_failed_is_stored_once(
 
 
 def test_a_topic_whose_log_another_process_took_over_is_usable_again_after_that_process() -> None:
-    clock = SystemClock()
-    backend = MemoryBackend(clock)
+    clock, tries = VirtualClock(), list[int]()
+
+    class CountedLeases(MemoryBackend):
+        def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
+            tries.append(epoch)
+            return super().take_lease(log, epoch=epoch, holder=holder, until=until)
+
+        def head(self, log: str) -> Head:
+            tries.append(0)
+            return super().head(log)
+
+    backend = CountedLeases(clock)
+
+    async def refused(topic: Topic) -> int:
+        """How often the store is asked about the lease for a message that is refused."""
+        before = len(tries)
+        with pytest.raises(FencedError):
+            await topic.publish([LogMessage(b"three")])
+        return len(tries) - before
 
     async def run(store: LogStore) -> None:
-        topic = Topic(TopicSpec("t"), store)
+        topic = Topic(TopicSpec("t"), store, clock)
         assert list(await topic.publish([LogMessage(b"one")])) == [1]
         backend.release_lease("t", epoch=1)  # as if it ran out while this process was suspended
         with store.log(LogSpec("t")).writer("another process") as other:
             other.append([LogMessage(b"two", headers=((ID, b"two"),))])
-            with pytest.raises(LogError, match="writ"):
-                await topic.publish([LogMessage(b"three")])
-        with pytest.raises(LogError, match="writ"):
-            await topic.publish([LogMessage(b"three")])
+            assert await refused(topic) > 0
+            assert [await refused(topic) for _ in range(3)] == [0, 0, 0]
+            clock.advance(REPLACE_SECONDS)
+            assert await refused(topic) > 0
+        assert await refused(topic) == 0
+        clock.advance(REPLACE_SECONDS)
+        assert await refused(topic) > 0
         assert list(await topic.publish([LogMessage(b"three"), LogMessage(b"2", headers=((ID, b"two"),))])) == [3, 2]
         topic.close()
 

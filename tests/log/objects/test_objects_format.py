@@ -6,10 +6,13 @@ import base64
 import hashlib
 import json
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, LogStore
 from millstream.log.backends.objects.backend import ObjectsBackend
+from millstream.log.backends.objects.commit_reader import BlockCache, CommitReader
+from millstream.log.backends.objects.names import LogNames
 from millstream.log.backends.objects.probe import RECORD
 from millstream.log.block_header import read_header
 from millstream.testing.object_bucket import MemoryBucket
@@ -91,3 +94,23 @@ def test_objects_of_others_among_the_commits_are_left_alone() -> None:
         assert [message.body for batch in log.read(3) for message in batch] == [b"three"]
     assert set(foreign) <= set(bucket.objects)
     assert f"data/a/commits/{number(1)}" not in bucket.objects
+
+
+def test_pages_of_objects_of_others_end_neither_listings_nor_sweeps() -> None:
+    bucket, clock = MemoryBucket(VirtualClock()), VirtualClock()
+    bucket.put(RECORD, b"{}")
+    for count in range(2):
+        for turn in range(1000):
+            bucket.put(f"data/a/commits/{number(count)}.bak{turn}", b"x")
+    with LogStore(ObjectsBackend(bucket, clock), clock) as store:
+        log = store.log(LogSpec("a"))
+        with log.writer() as writer:
+            for body in (b"one", b"two", b"three"):
+                writer.append([body])
+        with ThreadPoolExecutor(1) as pool:
+            reader = CommitReader(bucket, LogNames("a"), BlockCache(), pool)
+            commits = sum(name.removeprefix("data/a/commits/").isdigit() for name in bucket.objects)
+            assert reader.count_listed(1) == reader.last_listed(1) == commits > 2
+        log.trim(3)
+    assert f"data/a/commits/{number(1)}" not in bucket.objects
+    assert f"data/a/commits/{number(1)}.bak0" in bucket.objects

@@ -89,7 +89,7 @@ class BrokerCore:
             if spec is None:
                 raise no_topic(name)
             try:
-                found = Topic(spec, self._store)
+                found = Topic(spec, self._store, self.clock)
             except WriterBusyError as error:
                 raise StatusError(
                     v2.PRECONDITION_FAILED,

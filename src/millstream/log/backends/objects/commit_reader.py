@@ -82,20 +82,26 @@ class CommitReader:
 
     def count_listed(self, number: int) -> int:
         """How many commits from *number* on a listing shows without a gap; there may be more, or fewer."""
-        count = 0
+        count, after = 0, self._names.commit(number - 1)
         while True:
-            names = self._bucket.list(self._names.commits, self._names.commit(number + count - 1), _PAGE)
+            names = self._bucket.list(self._names.commits, after, _PAGE)
             listed = self._names.commit_numbers(names)
             if listed != list(range(number + count, number + count + len(listed))):
                 return count  # it is stale
             count += len(listed)
-            if len(listed) < _PAGE:
+            if len(names) < _PAGE:
                 return count
+            after = names[-1]
 
     def last_listed(self, number: int) -> int:
         """The greatest number in a listing of what comes after *number*; *number* where nothing is listed."""
-        names = self._bucket.list(self._names.commits, self._names.commit(number), _PAGE)
-        return max(self._names.commit_numbers(names), default=number)
+        after = self._names.commit(number)
+        while True:
+            names = self._bucket.list(self._names.commits, after, _PAGE)
+            listed = self._names.commit_numbers(names)
+            if listed or len(names) < _PAGE:
+                return max(listed, default=number)
+            after = names[-1]  # a page of other programs' objects
 
     def read_side_by_side(self, numbers: Sequence[int], size: int) -> Sequence[CommitObject | DamagedHead]:
         """The commits of *numbers*, up to the first that is missing; *size* bytes of each are read at first."""

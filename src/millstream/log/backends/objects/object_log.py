@@ -163,11 +163,12 @@ class ObjectLog:
 
     def _sweep(self) -> None:
         """Delete what lies below the start: trimmed, left by a crash, or created again by a writer that was late."""
-        start = self.layouts.newest.start
+        start, after = self.layouts.newest.start, ""
         while True:
-            listed = self._bucket.list(self.names.commits, limit=SWEEP)
+            listed = self._bucket.list(self.names.commits, after, SWEEP)
             numbers = self.names.commit_numbers(listed)
             leftovers = [self.names.commit(number) for number in numbers if number < start]
             self._bucket.delete(leftovers)
-            if len(leftovers) < SWEEP:
+            if len(listed) < SWEEP or listed[-1] >= self.names.commit(start):
                 return
+            after = listed[-1]

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 from pyarrow import RecordBatch
 
-from millstream.log import FencedError, LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
+from millstream.core.clock import Clock, SystemClock
+from millstream.log import FencedError, LogError, LogSpec, LogStore, Message, Writer, WriterBusyError, WriterFailedError
 from millstream.messaging.async_batcher import AsyncBatcher, Patience
 from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex, NameRun
@@ -31,6 +32,8 @@ MIN_COLUMNS: Final = 64
 """Calls with fewer messages go together, and cost less as objects than as columns."""
 PATIENCE: Final = Patience(items=16, times=3.0, seconds=0.005)
 """For calls with few messages: a commit costs the processor as much as several of them."""
+REPLACE_SECONDS: Final = 1.0
+"""How long a topic whose log another process writes to refuses messages before it tries again to write."""
 
 _KINDS: Final[dict[str, int]] = {name: v2.MessageType.Value(name) for name in TYPES}
 _NAME: Final = re.compile(r"[%a-zA-Z0-9_][%a-zA-Z0-9_-]{0,126}")
@@ -89,8 +92,10 @@ def no_topic(name: str) -> StatusError:
 class Topic:
     """The log of *spec* in *store*, open for writing. For one event loop."""
 
-    def __init__(self, spec: TopicSpec, store: LogStore) -> None:
+    def __init__(self, spec: TopicSpec, store: LogStore, clock: Clock | None = None) -> None:
         self.spec = spec
+        self._clock = clock or SystemClock()
+        self._replace_from = 0.0  # on that clock: when a writer that failed may be replaced
         self._log = store.log(LogSpec(spec.name, kind="topic"))
         self._writer: Writer = self._log.writer("broker")
         self._is_closed = False
@@ -248,16 +253,22 @@ class Topic:
     def _replace(self, failed: Writer) -> None:
         """Take a new writer in the place of the one that *failed*, and forget what that one did not store.
 
-        Raises the log's ``WriterBusyError`` where another process writes to the log.
+        While another process writes to the log, the failed one stays, and only one call in :data:`REPLACE_SECONDS`
+        looks whether that is still so: each look blocks the event loop.
         """
-        if self._writer is failed and not self._is_closed:
-            with contextlib.suppress(LogError):
-                failed.close()
+        if self._writer is not failed or self._is_closed or self._clock.monotonic() < self._replace_from:
+            return
+        with contextlib.suppress(LogError):
+            failed.close()
+        try:
             self._writer = self._log.writer("broker")
-            if self._writer.last_id > failed.last_id:
-                self._known = None  # the commit was stored although it failed, or another process has written: read it
-            elif self._known is not None:
-                self._known.discard_after(failed.last_id)
+        except WriterBusyError:
+            self._replace_from = self._clock.monotonic() + REPLACE_SECONDS
+            return
+        if self._writer.last_id > failed.last_id:
+            self._known = None  # the commit was stored although it failed, or another process has written: read it
+        elif self._known is not None:
+            self._known.discard_after(failed.last_id)
 
 
 def _append_failure(error: BaseException) -> Exception:
