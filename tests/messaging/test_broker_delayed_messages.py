@@ -15,6 +15,7 @@ from millstream.log import LogSpec, Message, Writer
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
 from millstream.messaging.broker.limits import Limits
+from millstream.messaging.broker.storage.journal import HELD
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -110,6 +111,34 @@ def test_a_topic_whose_log_is_damaged_holds_up_neither_other_topics_nor_transact
         (block,) = backend._logs["later"].blocks
         backend._logs["later"].blocks = [msgspec.structs.replace(block, data=bytes(len(block.data)))]
         asyncio.run(wait(store))
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_damaged_or_missing_delayed_message_holds_up_no_other(is_missing: bool) -> None:
+    clock, limits = VirtualClock(), Limits(longest_poll=0)
+    backend = MemoryBackend(clock)
+
+    async def run(store: LogStore) -> None:
+        async with open_harness(store, clock, limits) as desk:
+            for body in (b"1", b"2", b"3", b"4", b"5"):
+                await desk.send("later", body, deliver_at=clock.now() + 60 * MICROSECONDS)
+            blocks = backend._logs[HELD.name].blocks
+            assert len(blocks) == 5
+            if is_missing:
+                store.log(HELD).trim(3)
+            else:
+                blocks[1] = msgspec.structs.replace(blocks[1], data=bytes(len(blocks[1].data)))
+            left = [1, 2] if is_missing else [2]
+            clock.advance(61)
+            desk.delayed_messages.check_due_now()
+            await settle(lambda: [hold.id for hold in desk.core.journal.state.delayed] == left)
+            assert bodies(await desk.receive("g", "later")) == [
+                b"%d" % each for each in range(1, 6) if each not in left
+            ]
+            await settle(lambda: desk.core.journal.state.delayed.next_due() == clock.now() + 60 * MICROSECONDS)
+
+    with LogStore(backend, clock) as store:
+        asyncio.run(run(store))
 
 
 def test_a_recalled_message_never_comes_and_can_be_recalled_once() -> None:

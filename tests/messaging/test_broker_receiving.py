@@ -625,6 +625,20 @@ def test_a_pull_of_few_among_many_messages_ends_with_its_time_and_makes_progress
     with_harness(step)
 
 
+def test_a_pull_that_may_not_wait_keeps_the_offset_that_it_has_reached() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        for body in (b"a", b"b", b"c"):
+            await desk.send("plain", body)
+        puller = pull.PullHandler(desk.core)
+        ask = pull.PullRequest(topic="plain", queue=3, offset=0, count=1, poll=60)
+        assert await puller.pull(ask) == ([], 3)
+        with pytest.raises(StatusError) as refused:
+            await puller.pull(msgspec.structs.replace(ask, offset=3))
+        assert refused.value.code == v2.TOO_MANY_REQUESTS
+
+    with_harness(step, limits=Limits(max_waiting=0))
+
+
 @pytest.mark.parametrize("group", ["a|b", "|" * 40])
 def test_a_group_whose_name_no_topic_can_have_gets_a_dead_letter_topic(group: str) -> None:
     async def step(desk: BrokerHarness) -> None:

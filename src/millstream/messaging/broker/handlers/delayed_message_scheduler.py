@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from millstream.core.clock import MICROSECONDS
-from millstream.log import LogError, Message
+from millstream.log import DamagedLogError, LogError, Message
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.delivery.id_ranges import to_ranges
 from millstream.messaging.broker.handlers.receive import MOST_BYTES
@@ -29,7 +29,14 @@ _REMEMBERED: Final = 10_000
 _RETRY_SECONDS: Final = 1.0
 _REFUSED_AGAIN: Final = 5 * MICROSECONDS
 
+_DAMAGED_AGAIN: Final = 60 * MICROSECONDS  # to find them costs several reads each, and few are ever repaired
+_DAMAGED: Final = (DamagedLogError, KeyError)  # KeyError: the log of held messages does not have it
+
 _log = logging.getLogger(__name__)
+
+
+class _DamagedPartError(Exception):
+    """Some of the messages that were to be read together are damaged or missing; the others may not be."""
 
 
 class DelayedMessageScheduler:
@@ -122,7 +129,8 @@ class DelayedMessageScheduler:
             raise
 
     async def _do(self, delayed: Sequence[DelayedMessage], now: int) -> None:
-        """Do what is due for *delayed*, half messages or not, of one topic; later where that fails now.
+        """Do what is due for *delayed*, half messages or not, of one topic; later where that fails now. Messages that
+        are damaged do not hold up the others: they are found by halves.
 
         Raises what failed where the journal cannot be used any more: then nothing else can be done either.
         """
@@ -132,6 +140,11 @@ class DelayedMessageScheduler:
             if not self._core.journal.is_usable:
                 raise
             left = self._still_held(delayed)
+            if isinstance(error, _DamagedPartError) and len(left) > 1:
+                middle = len(left) // 2
+                await self._do(left[:middle], now)
+                await self._do(left[middle:], now)
+                return
             _log.warning(
                 "cannot deliver %d delayed messages of topic %s yet: %s",
                 len(left),
@@ -139,9 +152,10 @@ class DelayedMessageScheduler:
                 error,
                 exc_info=not isinstance(error, StatusError | LogError),
             )
+            again = self._core.clock.now() + (_DAMAGED_AGAIN if isinstance(error, _DAMAGED) else _REFUSED_AGAIN)
             for hold in left:
                 if hold.due <= now:
-                    self._delayed.reschedule(hold, now + _REFUSED_AGAIN)
+                    self._delayed.reschedule(hold, again)
 
     async def _release(self, delayed: Sequence[DelayedMessage]) -> bool:
         """Put what is still held back into its topic; whether there was anything. To do it twice is harmless: topics
@@ -157,13 +171,25 @@ class DelayedMessageScheduler:
             return False
         with _ending(delayed):
             while delayed:
-                messages = await self._core.journal.held([hold.id for hold in delayed], MOST_BYTES)
+                messages = await self._read(delayed)
                 if not self._still_held(delayed):
                     return False  # the topic was deleted meanwhile; there may be another one of its name
                 await self._core.publish(topic, [released_message(message) for message in messages])
                 await self._core.journal.write(Released(to_ranges(hold.id for hold in delayed[: len(messages)])))
                 delayed = delayed[len(messages) :]
         return True
+
+    async def _read(self, delayed: Sequence[DelayedMessage]) -> list[Message]:
+        """The messages of *delayed*, the first ones where they are large.
+
+        Raises :class:`_DamagedPartError` where some of several are damaged or missing, else what the log raises.
+        """
+        try:
+            return await self._core.journal.held([hold.id for hold in delayed], MOST_BYTES)
+        except _DAMAGED as error:
+            if len(delayed) == 1:
+                raise
+            raise _DamagedPartError from error
 
     def _still_held(self, delayed: Sequence[DelayedMessage]) -> list[DelayedMessage]:
         """Those of *delayed* that were neither recalled nor deleted with their topic."""

@@ -49,10 +49,11 @@ class PullHandler:
 
         Where few messages are asked for, it stops before the end of the topic, with what there is until then: a caller
         that has to give up would begin at the same offset again. Raises BAD_REQUEST for an unknown queue,
-        ILLEGAL_OFFSET for an offset beyond the end, and TOO_MANY_REQUESTS where too many wait.
+        ILLEGAL_OFFSET for an offset beyond the end, and TOO_MANY_REQUESTS where too many wait and no message was
+        examined.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + pull.poll
+        deadline, begin = loop.time() + pull.poll, pull.offset
         topic = self._core.topic(pull.topic)
         check_queue(pull.queue, topic.spec)
         check_offset(pull.offset, pull.topic, topic.last_id)
@@ -62,8 +63,13 @@ class PullHandler:
             left = deadline - loop.time()
             if found or left <= 0:
                 return found, offset
+            try:
+                await self._core.wait_for_messages(pull.topic, version, left)
+            except StatusError:
+                if offset > begin:
+                    return [], offset  # the caller need not examine again what was examined
+                raise
             pull = msgspec.structs.replace(pull, offset=offset)
-            await self._core.wait_for_messages(pull.topic, version, left)
 
     async def find_offset(self, topic: str, queue: int, policy: int, time: int) -> int:
         """The offset of the first message, of the next one, or of the first one stored at *time* (microseconds).
