@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millstream.core.clock import Clock
-from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.settings import FILE_NAME, Settings
+
+if TYPE_CHECKING:
+    from millstream.core.metric_collection.collector import MetricsCollector
 
 DATABASE = "node.db"
 """The node's own database, in its folder."""
