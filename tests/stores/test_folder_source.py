@@ -380,7 +380,7 @@ def test_long_runs_of_empty_folders_and_interleaved_listings(tmp_path: Path) -> 
 def test_a_file_is_listed_that_was_added_by_a_program_that_set_the_time_of_the_folder_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.stores.folder.listing._SETTLED", 0)
+    monkeypatch.setattr("millstream.stores.folder_stamp.SETTLED", 0)
     store = FolderStore(tmp_path, space=S)
     listed = []
     for name in ("a", "b"):

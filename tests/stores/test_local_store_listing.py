@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.stores import Entry, LocalStore, all_entries, listing
+from millstream.stores import Entry, LocalStore, all_entries, folder_stamp, listing
 from millstream.stores.folders import open_folder
 
 
@@ -52,7 +52,7 @@ class TestListing:
         folder.mkdir()
         for number in range(100):
             (folder / f"{number:03}").write_bytes(b"")
-        monkeypatch.setattr(listing, "_SETTLED", 0)
+        monkeypatch.setattr(folder_stamp, "SETTLED", 0)
         scans: list[object] = []
         scandir = os.scandir
         monkeypatch.setattr(os, "scandir", lambda folder: scans.append(folder) or scandir(folder))
@@ -62,7 +62,7 @@ class TestListing:
     def test_sees_what_a_program_added_that_set_the_time_of_the_folder_back(
         self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(listing, "_SETTLED", 0)
+        monkeypatch.setattr(folder_stamp, "SETTLED", 0)
         folder = tmp_path / "store" / "space" / "folder"
         folder.mkdir()
         listed = []

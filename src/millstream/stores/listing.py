@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream.core.clock import Clock
+from millstream.stores.folder_stamp import FolderStamp
 from millstream.stores.folders import open_folder
 from millstream.stores.names import MAX_CONTENT_ID_BYTES
 from millstream.stores.path_encoding import FLAT_FOLDER, decode_flat_name, decode_name, encoded_paths
 from millstream.stores.protocol import Entry
 
 Names = tuple[str, ...]
-
-_SETTLED = 2_000_000_000
-"""Nanoseconds after its last change at which a folder is believed: file systems keep times as coarse as seconds."""
 
 _PLAIN = 255
 """Ids of this many bytes are kept under their own names."""
@@ -46,7 +44,7 @@ class EntryColumns(NamedTuple):
 class _Folder:
     """The names of one folder with their keys (UTF-8 ids, or beginnings of ids), sorted by key."""
 
-    stamp: tuple[int, int, int]
+    stamp: FolderStamp
     read_at: int
     keys: list[bytes]
     names: list[str]
@@ -166,11 +164,10 @@ class OrderedListing:
     def _folder(self, path: Names, base: bytes) -> _Folder:
         handle = open_folder(self._root, path)
         try:
-            status = os.fstat(handle)
-            stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)  # other programs set the mtime
+            stamp = FolderStamp.of(handle)
             with self._lock:
                 known = self._known.get(path)
-            if known is None or known.stamp != stamp or known.read_at - max(stamp[1:]) < _SETTLED:
+            if known is None or known.stamp != stamp or not stamp.is_settled(known.read_at):
                 known = _read_folder(handle, path[self._depth :], base, stamp, self._clock.now() * 1000)
                 self._remember(path, known)
             return known
@@ -262,7 +259,7 @@ def _cursors(path: Names, folder: _Folder, base: bytes, low: bytes) -> Iterator[
         yield _Cursor(path, folder, sorted(before))
 
 
-def _read_folder(handle: int, path: Names, base: bytes, stamp: tuple[int, int, int], read_at: int) -> _Folder:
+def _read_folder(handle: int, path: Names, base: bytes, stamp: FolderStamp, read_at: int) -> _Folder:
     rows = []
     read = decode_flat_name if FLAT_FOLDER in path[:1] else decode_name
     with os.scandir(handle) as entries:

@@ -19,15 +19,13 @@ from millstream.core.clock import Clock
 from millstream.stores.exclusion import Exclusion
 from millstream.stores.folder.path_names import encode_name
 from millstream.stores.folder.tree import FORBIDDEN, GONE, SourceTree, open_to_list, step_down
+from millstream.stores.folder_stamp import FolderStamp
 from millstream.stores.names import MAX_CONTENT_ID_BYTES
 from millstream.stores.protocol import Entry, EntryKind
 
 Path = tuple[bytes, ...]
 
 _FILE = EntryKind.FILE.value
-
-_SETTLED = 2_000_000_000
-"""Nanoseconds after its last change at which a folder is believed: file systems keep times as coarse as seconds."""
 
 _REMEMBERED_NAMES = 300_000
 """Names remembered in all; the folder listed last is remembered whatever its size."""
@@ -54,7 +52,7 @@ class FolderColumns(NamedTuple):
 class FolderNames(NamedTuple):
     """The entries of one folder in the order of their keys, which are parts of ids; that of a folder ends with "/"."""
 
-    stamp: tuple[int, int, int]
+    stamp: FolderStamp
     read_at: int
     keys: list[bytes]
     names: list[bytes]
@@ -153,13 +151,12 @@ class FolderListing:
     def _names(self, opened: _OpenFolder, path: Path, base: bytes) -> FolderNames:
         handle = open_to_list(opened.get(path))
         try:
-            status = os.fstat(handle)
-            stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)  # other programs set the mtime
+            stamp = FolderStamp.of(handle)
             with self._lock:
                 known = self._known.get(path)
                 if known is not None:
                     self._known.move_to_end(path)
-            if known is None or known.stamp != stamp or known.read_at - max(stamp[1:]) < _SETTLED:
+            if known is None or known.stamp != stamp or not stamp.is_settled(known.read_at):
                 read_at = self._clock.now() * 1000
                 known = FolderNames(stamp, read_at, *_read_names(handle, base.decode("utf-8"), self._exclusion))
                 self._remember(path, known)
