@@ -295,22 +295,23 @@ def test_requests_are_read_only_when_a_batch_may_be_due(
     assert 0 < len(read) < 10
 
 
-def _left_unread(one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the instance *one* anchor what it has, and stop before it reads that back."""
+def _one_left_unread(fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Two instances, of which the first has anchored three operations, and was stopped before it read them back."""
+    one, two = fleet.instance("one"), fleet.instance("two")
+    submit(one, *creates(3))
+    one.queue.claim(100)
     with monkeypatch.context() as stopped:
         stopped.setattr(one.observer, "observe", lambda **_: 1 / 0)
         stopped.setattr(one.writer, "_with_effect", lambda parsed, _rejected: parsed)
         with pytest.raises(ZeroDivisionError):
             one.writer.cut(force=True)
+    return one, two
 
 
 def test_a_batch_is_read_back_by_the_instance_that_cut_it_and_by_no_other(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = sqlite_fleet.instance("one"), sqlite_fleet.instance("two")
-    submit(one, *creates(3))
-    one.queue.claim(100)
-    _left_unread(one, monkeypatch)
+    one, two = _one_left_unread(sqlite_fleet, submit, monkeypatch)
     assert sqlite_fleet.ledger.head().number == 1
     two.work_once()
     assert two.history.position()[0] == 0, "its files were not read a second time"
@@ -322,10 +323,7 @@ def test_a_batch_is_read_back_by_the_instance_that_cut_it_and_by_no_other(
 def test_an_instance_that_cuts_leaves_the_batch_of_another_one_to_that(
     fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = fleet.instance("one"), fleet.instance("two")
-    submit(one, *creates(3))
-    one.queue.claim(100)
-    _left_unread(one, monkeypatch)
+    one, two = _one_left_unread(fleet, submit, monkeypatch)
     submit(two, *creates(2, "later"))
     two.queue.claim(100)
     waits, reads = list[float](), list[str]()
@@ -349,10 +347,7 @@ def test_an_instance_that_cuts_leaves_the_batch_of_another_one_to_that(
 def test_an_instance_reads_the_batch_of_one_that_does_not_come_back(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = sqlite_fleet.instance("one"), sqlite_fleet.instance("two")
-    submit(one, *creates(3))
-    one.queue.claim(100)
-    _left_unread(one, monkeypatch)
+    _, two = _one_left_unread(sqlite_fleet, submit, monkeypatch)
     submit(two, *creates(2, "later"))
     two.queue.claim(100)
     began = sqlite_fleet.clock.monotonic()
