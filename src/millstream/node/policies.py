@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.core.cached import locked_cached_property
 from millstream.mill.policies.locations import FolderLocation, PolicyLocation, SpaceLocation
-from millstream.mill.policies.repository import Policies, PolicyRepository
+from millstream.mill.policies.repository import CachedPolicies, Policies, PolicyRepository
 from millstream.node.context import NodeContext
 from millstream.node.stores import StoresPart
 
@@ -25,11 +25,11 @@ class PoliciesPart:
         store, space = settings.policy_space
         return SpaceLocation(self._stores.providers[store], space, self._context.clock)
 
-    @locked_cached_property
+    @property
     def current(self) -> Policies:
-        """The duplication policies, as they were read last."""
-        return PolicyRepository(self.location).load()
+        """The duplication policies, as they were a second ago or later: other processes may save some at any time."""
+        return self._latest()
 
-    def reload(self) -> None:
-        """Read the policies again at the next request: one was saved."""
-        self.__dict__.pop("current", None)
+    @locked_cached_property
+    def _latest(self) -> CachedPolicies:
+        return CachedPolicies(PolicyRepository(self.location), self._context.clock, seconds=1.0)

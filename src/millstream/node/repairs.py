@@ -39,4 +39,4 @@ class RepairsPart:
         return repairer
 
     def _sources(self, space: str) -> frozenset[str]:
-        return self._policies.current.sources(space)  # as they are when it is asked: a policy may be saved meanwhile
+        return self._policies.current.sources(space)  # asked for each repair: a policy may be saved meanwhile

@@ -246,7 +246,6 @@ def withdraw(app: AppContext, request: ApiRequest[AccountQuery, Withdrawal]) -> 
     app.operator_log.add(
         request.principal.name, _WITHDRAWN, account, reason=request.body.reason, version=request.if_match
     )
-    app.node.policies.reload()
     return policy(app, request)
 
 
@@ -325,7 +324,6 @@ def _save(app: AppContext, request: ApiRequest[Any, Any], text: str, action: str
     app.operator_log.check()
     saved = save_policy(app.node.policies.location, account, data, if_match=request.if_match)
     app.operator_log.add(request.principal.name, action, account, **saved.facts, **facts)
-    app.node.policies.reload()
     return SavedPolicy(account, saved.version, saved.number, _warnings(app, account, data, _texts(app)))
 
 
