@@ -32,6 +32,7 @@ from millstream.messaging.client.endpoints import parse_endpoints
 from millstream.messaging.client.errors import ThrottledError
 from millstream.messaging.client.message import MessageStamp, Receipt, from_wire, to_wire
 from millstream.messaging.client.message_ids import MessageIds
+from millstream.messaging.client.route import Queue
 from millstream.messaging.client.transport import Transport
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -501,9 +502,10 @@ def test_after_a_part_that_may_be_sent_again_no_other_part_is_sent(monkeypatch: 
     async def send() -> list[Any]:
         producer = Producer("127.0.0.1:1")
         monkeypatch.setattr(producer, "_send_part", send_part)
+        producer.millstream_servers.add(HERE)
         ids = [str(number) for number in range(150)]
-        queue: Any = None
-        return list(await producer._send_each(queue, [Message("t", b"x")] * 150, ids, v2.FIFO))
+        queue = Queue(0, "broker", 0, HERE, v2.READ_WRITE, (v2.FIFO,))
+        return list(await producer._send_plain(queue, [Message("t", b"x")] * 150, ids, v2.FIFO))
 
     results = asyncio.run(send())
     assert len(sent) == 100

@@ -26,6 +26,7 @@ from millstream.messaging.client import (
     PayloadError,
     Producer,
     Receipt,
+    ResourceNotFoundError,
     ServerFailedError,
     ThrottledError,
     TransportError,
@@ -72,6 +73,11 @@ def entries(*codes: Any) -> v2.SendMessageResponse:
 
 def sent(server: ScriptedServer) -> list[list[bytes]]:
     return [[message.body for message in request.messages] for request in server.called("SendMessage")]
+
+
+def own_server() -> ScriptedServer:
+    """A server that counts as a broker of Millstream without columns: several messages share a call of the protocol."""
+    return ScriptedServer(platform="millstream without columns")
 
 
 def texts(count: int, topic: str = "t", **more: Any) -> list[Message]:
@@ -201,7 +207,7 @@ def test_a_refusal_after_an_attempt_without_an_answer_is_told_as_an_unknown_resu
 
 def test_in_a_batch_only_what_an_earlier_attempt_may_have_stored_is_told_as_unknown() -> None:
     async def test() -> None:
-        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+        async with own_server() as server, Producer(server.place, ["t"], options=QUIET) as producer:
             first = entries(v2.INTERNAL_SERVER_ERROR, v2.ILLEGAL_MESSAGE_KEY, v2.OK, v2.TOO_MANY_REQUESTS)
             server.script["SendMessage"].extend([first, entries(v2.FORBIDDEN, v2.FORBIDDEN)])
             with pytest.raises(PartialFailureError, match="3 of 4 messages were not confirmed as stored") as failed:
@@ -215,7 +221,7 @@ def test_in_a_batch_only_what_an_earlier_attempt_may_have_stored_is_told_as_unkn
 
 def test_messages_that_may_be_stored_are_not_sent_one_by_one_under_new_ids() -> None:
     async def test() -> None:
-        async with ScriptedServer() as server, Producer(server.place, ["t"], linger=0.01, options=QUIET) as producer:
+        async with own_server() as server, Producer(server.place, ["t"], linger=0.01, options=QUIET) as producer:
             server.script["SendMessage"].extend([grpc.StatusCode.UNAVAILABLE, refusal(v2.FORBIDDEN)])
             results = await asyncio.gather(*map(producer.send, texts(3)), return_exceptions=True)
             assert [type(result) for result in results] == [TransportError] * 3
@@ -307,7 +313,7 @@ def test_p4_a_message_group_keeps_to_its_queue_of_the_published_vectors_whatever
 
 def test_of_a_batch_only_what_failed_is_sent_again() -> None:
     async def test() -> None:
-        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+        async with own_server() as server, Producer(server.place, ["t"], options=QUIET) as producer:
             server.script["SendMessage"].append(entries(v2.OK, v2.INTERNAL_SERVER_ERROR, v2.ILLEGAL_MESSAGE_KEY, v2.OK))
             with pytest.raises(PartialFailureError, match="1 of 4 messages were not confirmed as stored") as failed:
                 await producer.send_many(texts(4))
@@ -318,20 +324,47 @@ def test_of_a_batch_only_what_failed_is_sent_again() -> None:
     run(test)
 
 
-def test_one_result_for_a_whole_batch_is_that_of_every_message() -> None:
+@pytest.mark.parametrize("more", [{}, {"deliver_at": datetime.now(UTC) + timedelta(hours=1)}])
+def test_a_server_that_is_not_millstreams_gets_each_message_in_a_call_of_its_own(more: dict[str, Any]) -> None:
+    """Apache's gives all messages of a call the properties of the first; delayed ones can stop its timer for ever."""
+
     async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], linger=60.0, options=QUIET) as producer:
+            tagged = [Message("t", b"%d" % number, tag=f"tag-{number}", **more) for number in range(40)]
+            server.script["SendMessage"].append(refusal(v2.ILLEGAL_MESSAGE_TAG, "bad tag"))
+            with pytest.raises(PartialFailureError, match="1 of 40 messages were not confirmed as stored"):
+                await producer.send_many(tagged)
+            receipts = await asyncio.gather(*map(producer.send, tagged))  # which do not linger: they share nothing
+            assert len({receipt.message_id for receipt in receipts}) == 40
+            assert sorted(sent(server)) == sorted([message.body] for message in [*tagged, *tagged])
+            server.script["SendMessage"].extend([refusal(v2.INTERNAL_SERVER_ERROR)] * 48)
+            with pytest.raises(ServerFailedError):
+                await producer.send_many(tagged)
+            assert len(sent(server)) <= 80 + 3 * 16  # a server that fails is not asked for each message
+
+    run(test)
+
+
+def test_p4_messages_of_a_group_stay_in_order_at_a_server_that_is_not_millstreams() -> None:
+    async def test() -> None:
+        under_way: list[bytes] = []
+
+        async def slow(request: Any) -> None:
+            under_way.append(request.messages[0].body)
+            settings = len(server.called("Telemetry"))
+            await producer.sync_settings()
+            await until_async(lambda: len(server.called("Telemetry")) > settings)  # which come after a second call
+            assert under_way.pop() == request.messages[0].body
+            assert not under_way
+
         async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
-            whole = v2.SendMessageResponse(status=v2.Status(code=v2.OK))
-            whole.entries.add(message_id="the server's own", offset=7).status.code = v2.OK
-            server.script["SendMessage"].append(whole)
-            receipts = await producer.send_many(texts(3))
-            assert [receipt.offset for receipt in receipts] == [7, 8, 9]
-            assert len({receipt.message_id for receipt in receipts}) == 3
-            assert len(sent(server)) == 1  # sending again would store it twice
-            whole.entries[0].status.code = v2.FORBIDDEN
-            server.script["SendMessage"].append(whole)
-            with pytest.raises(ForbiddenError):
-                await producer.send_many(texts(3))
+            ordered = texts(12, message_group="g")
+            server.script["SendMessage"].extend([slow, grpc.StatusCode.UNAVAILABLE, *[slow] * 11])
+            await producer.send_many(ordered[:6])
+            await asyncio.gather(*map(producer.send, ordered[6:]))
+            calls = sent(server)
+            assert calls.pop(2) == calls[1]  # the second attempt of the second message
+            assert calls == [[message.body] for message in ordered]
 
     run(test)
 
@@ -377,7 +410,7 @@ def test_the_servers_settings_count_and_change_while_it_runs() -> None:
 def test_messages_sent_at_the_same_time_travel_together() -> None:
     async def test() -> None:
         async with (
-            ScriptedServer() as server,
+            own_server() as server,
             Producer(server.place, ["t", "u"], linger=0.01, batch=10, options=QUIET) as producer,
         ):
             receipts = await asyncio.gather(*map(producer.send, [*texts(25), *texts(3, "u")]))
@@ -407,7 +440,7 @@ def test_p4_gathered_messages_of_a_group_are_sent_in_order_one_call_at_a_time() 
             at_once.clear()
 
         async with (
-            ScriptedServer() as server,
+            own_server() as server,
             Producer(server.place, ["t"], linger=0.0, batch=4, options=QUIET) as producer,
         ):
             server.script["SendMessage"].extend([slow, grpc.StatusCode.UNAVAILABLE, *[slow] * 5])
@@ -422,7 +455,7 @@ def test_p4_gathered_messages_of_a_group_are_sent_in_order_one_call_at_a_time() 
 def test_a_batch_is_full_by_its_bytes_too_and_a_large_message_goes_alone() -> None:
     async def test() -> None:
         async with (
-            ScriptedServer() as server,
+            own_server() as server,
             Producer(server.place, ["t"], linger=5.0, batch_bytes=1000, options=QUIET) as producer,
         ):
             bodies = [b"a" * 400, b"b" * 400, b"c" * 400, b"d" * 3000]
@@ -443,7 +476,7 @@ def test_closing_sends_what_lingers_and_waits_for_what_is_under_way() -> None:
         async def slow(_request: Any) -> None:
             await may_answer.wait()
 
-        async with ScriptedServer() as server:
+        async with own_server() as server:
             producer = Producer(server.place, ["t"], linger=60.0, options=BEATING)
             await producer.start()
             server.script["SendMessage"].append(slow)
@@ -473,7 +506,7 @@ def test_closing_sends_what_lingers_and_waits_for_what_is_under_way() -> None:
 
 def test_a_flush_sends_at_once_and_a_cancelled_send_takes_its_message_back() -> None:
     async def test() -> None:
-        async with ScriptedServer() as server, Producer(server.place, ["t"], linger=60.0, options=QUIET) as producer:
+        async with own_server() as server, Producer(server.place, ["t"], linger=60.0, options=QUIET) as producer:
             sending = [asyncio.ensure_future(producer.send(message)) for message in texts(4)]
             await asyncio.sleep(0)
             sending[1].cancel()
@@ -488,21 +521,23 @@ def test_a_flush_sends_at_once_and_a_cancelled_send_takes_its_message_back() -> 
     run(test)
 
 
-def test_one_bad_message_fails_alone_although_a_server_refused_the_gathered_batch() -> None:
+def test_messages_that_are_too_large_for_one_call_are_sent_alone_and_other_refusals_are_final() -> None:
     async def test() -> None:
-        async with ScriptedServer() as server, Producer(server.place, ["t"], linger=0.01, options=QUIET) as producer:
+        async with own_server() as server, Producer(server.place, ["t"], linger=0.01, options=QUIET) as producer:
 
             def strict(request: Any) -> Any:
                 if any(message.body == b"1" for message in request.messages):
-                    return refusal(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, "bad key")
+                    return refusal(v2.PAYLOAD_TOO_LARGE, "too large")
                 return None
 
-            server.script["SendMessage"].extend([strict] * 5)
+            server.script["SendMessage"].extend([strict] * 4)
             results = await asyncio.gather(*map(producer.send, texts(3)), return_exceptions=True)
-            assert [type(result) for result in results] == [Receipt, BadRequestError, Receipt]
-            server.script["SendMessage"].clear()
-            server.script["SendMessage"].extend([refusal(v2.INTERNAL_SERVER_ERROR)] * 3)
-            results = await asyncio.gather(*map(producer.send, texts(3)), return_exceptions=True)
-            assert [type(result) for result in results] == [ServerFailedError] * 3
+            assert [type(result) for result in results] == [Receipt, PayloadError, Receipt]
+            server.script["SendMessage"].extend([refusal(v2.TOPIC_NOT_FOUND), *[refusal(v2.INTERNAL_SERVER_ERROR)] * 3])
+            for error, calls in ((ResourceNotFoundError, 1), (ServerFailedError, 3)):
+                before = len(sent(server))
+                results = await asyncio.gather(*map(producer.send, texts(3)), return_exceptions=True)
+                assert [type(result) for result in results] == [error] * 3
+                assert len(sent(server)) == before + calls
 
     run(test)

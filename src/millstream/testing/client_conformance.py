@@ -153,11 +153,15 @@ class ClientConformance:
 
         run(test)
 
-    def test_batches_arrive_whole_whether_made_by_hand_or_by_lingering(self, server: MessagingServer) -> None:
+    def test_messages_that_are_sent_together_arrive_as_they_were_sent(self, server: MessagingServer) -> None:
         topic = self.topic(server)
 
         async def test() -> None:
-            texts = [Message(topic, b"%03d" % number) for number in range(90)]
+            tags = ("a", "b", "c")
+            texts = [
+                Message(topic, b"%03d" % number, tag=tags[number % 3], properties={"number": f"{number}"})
+                for number in range(90)
+            ]
             async with (
                 Producer(server.place, [topic], linger=0.02, batch=20, options=OPTIONS) as producer,
                 self.consumer(server, topic) as source,
@@ -165,7 +169,11 @@ class ClientConformance:
                 receipts = await producer.send_many(texts[:30])
                 receipts += await asyncio.gather(*map(producer.send, texts[30:]))
                 assert len({receipt.message_id for receipt in receipts}) == 90
-                assert bodies(await drain(source, 90)) == [message.body for message in texts]
+                found = sorted(await drain(source, 90), key=lambda message: message.body)
+                assert [(each.body, each.tag, dict(each.properties)) for each in found] == [
+                    (each.body, each.tag, dict(each.properties)) for each in texts
+                ]
+                assert [each.message_id for each in found] == [receipt.message_id for receipt in receipts]
                 assert await source.receive(invisible=server.traits.shortest) == []
 
         run(test)
@@ -183,13 +191,15 @@ class ClientConformance:
             return message.body != b"a-2" and (message.body != b"b-1" or tried[message.body] > 1)
 
         async def test() -> None:
-            async with Producer(server.place, [topic], linger=0.0, options=OPTIONS) as producer:
+            ordered = {
+                name: [Message(topic, f"{name}-{number}".encode(), message_group=name) for number in range(4)]
+                for name in "ab"
+            }
+            async with Producer(server.place, [topic], options=OPTIONS) as producer:
+                for messages in ordered.values():
+                    await producer.send_many(messages[:2])
                 await asyncio.gather(
-                    *(
-                        producer.send(Message(topic, f"{name}-{number}".encode(), message_group=name))
-                        for number in range(4)
-                        for name in "ab"
-                    )
+                    *(producer.send(messages[number]) for number in (2, 3) for messages in ordered.values())
                 )
             async with PushConsumer(server.place, group, {topic: "*"}, listen, options=OPTIONS):
                 await until_async(lambda: len(got) == 8 + 1 + attempts - 1)
@@ -204,12 +214,12 @@ class ClientConformance:
 
         async def test() -> None:
             async with (
-                Producer(server.place, [topic], linger=0.01, options=OPTIONS) as producer,
+                Producer(server.place, [topic], options=OPTIONS) as producer,
                 self.consumer(server, topic) as source,
             ):
                 due = datetime.now(UTC) + timedelta(seconds=4)
-                await producer.send(Message(topic, b"soon", deliver_at=due))
-                recalled = await producer.send(Message(topic, b"never", deliver_at=due))
+                delayed = [Message(topic, body, deliver_at=due) for body in (b"soon", b"never")]
+                _, recalled = await producer.send_many(delayed)
                 assert await producer.recall(topic, recalled.recall_handle) == recalled.message_id
                 (got,) = await drain(source, 1)
                 assert got.body == b"soon"

@@ -37,10 +37,11 @@ class ScriptedServer:
     ``script["SendMessage"]`` has what the next sends are answered with: a response, a :class:`grpc.StatusCode` to fail
     with, a function of the request that returns one of these (or does so after a while), or None for what a healthy
     server would say. ``inbox`` has the messages that the next receives bring. ``settings`` is called with the
-    settings that a client is answered with, to change them.
+    settings that a client is answered with, to change them. *platform* is what these say of the server; if it begins
+    with "millstream", the server counts as a broker of Millstream.
     """
 
-    def __init__(self, *, credentials: grpc.ServerCredentials | None = None) -> None:
+    def __init__(self, *, credentials: grpc.ServerCredentials | None = None, platform: str = "") -> None:
         self.port = 0
         self.calls: list[RecordedCall] = []
         self.script: defaultdict[str, deque[Any]] = defaultdict(deque)
@@ -51,6 +52,7 @@ class ScriptedServer:
         """What clients said on telemetry streams besides their settings."""
 
         self._credentials = credentials
+        self._platform = platform
         self._streams: set[_TelemetryStream] = set()
         self._server: Any = None
 
@@ -209,6 +211,7 @@ class ScriptedServer:
         answer = v2.TelemetryCommand(status=v2.Status(code=v2.OK), settings=settings)
         found = answer.settings
         found.user_agent.Clear()
+        found.user_agent.platform = self._platform
         policy = found.backoff_policy
         policy.max_attempts = 3
         policy.exponential_backoff.initial.FromMilliseconds(10)

@@ -36,7 +36,7 @@ from millstream.messaging.client.signing import Signer
 from millstream.messaging.client.telemetry_stream import TelemetryStream
 from millstream.messaging.client.transport import Transport
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import PLATFORM_PREFIX, offers_batches
+from millstream.messaging.protocol.batch_calls import PLATFORM_PREFIX, is_from_millstream, offers_batches
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
@@ -74,6 +74,8 @@ class Client(abc.ABC):
         self._process = 0
         self.batch_servers: set[Endpoints] = set()
         """Servers that give many messages in one answer."""
+        self.millstream_servers: set[Endpoints] = set()
+        """Servers that are Millstream's, of any version."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -147,6 +149,7 @@ class Client(abc.ABC):
         await self._connections.close()
         self._routes.clear()
         self.batch_servers.clear()
+        self.millstream_servers.clear()
         if self._metrics_exporter is not None:
             await self._metrics_exporter.close()
 
@@ -316,10 +319,8 @@ class Client(abc.ABC):
                 f"{endpoints} sent settings for {theirs}, but this client needs settings for {mine}: check the "
                 "address and the version of the broker"
             )
-        if offers_batches(settings):
-            self.batch_servers.add(endpoints)
-        else:
-            self.batch_servers.discard(endpoints)
+        _note(self.batch_servers, endpoints, holds=offers_batches(settings))
+        _note(self.millstream_servers, endpoints, holds=is_from_millstream(settings))
         if self._metrics_exporter is not None:
             self._metrics_exporter.export_to(metrics_endpoints(settings))
         self.apply_settings(settings)
@@ -387,3 +388,11 @@ class Client(abc.ABC):
             except Exception:
                 _log.exception("a chore of client %s failed and is tried again", self.id)
             await asyncio.sleep(pause)
+
+
+def _note(servers: set[Endpoints], endpoints: Endpoints, *, holds: bool) -> None:
+    """Have *endpoints* in *servers* if that *holds*, else not."""
+    if holds:
+        servers.add(endpoints)
+    else:
+        servers.discard(endpoints)

@@ -18,7 +18,7 @@ from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.messaging.client.backoff import Backoff, read_backoff
 from millstream.messaging.client.batch_codec import read_stored, to_batch
-from millstream.messaging.client.call_parts import call_in_parts
+from millstream.messaging.client.call_parts import MAX_SINGLE_CALLS, call_in_parts, call_one_by_one
 from millstream.messaging.client.client import Client
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import (
@@ -57,12 +57,13 @@ class Producer(Client):
     *topics* are prepared at the start; others when they are first sent to. *checker* is asked how a transaction ends
     whose end the server has not heard of.
 
-    Messages that are sent at the same time travel together, at most *batch* of them and *batch_bytes* bytes of
-    bodies (and characters of their other fields) in one call; those of a message group keep the order in which they
-    were sent. At a server that takes batches (ours) what is sent while other calls are under way does so by itself,
-    unless *batch* is 1; after a call with several messages also what is sent by coroutines that are ready. None
-    waits longer for company. With *linger* (seconds, or a timedelta) each waits for so long, at any server. A call
-    with several messages goes on if one sender is cancelled.
+    The messages of a message group keep the order in which they were sent. At Millstream's broker, messages that are
+    sent at the same time travel together, at most *batch* of them and *batch_bytes* bytes of bodies (and characters
+    of their other fields) in one call: what is sent while other calls are under way, unless *batch* is 1; after a call
+    with several messages also what is sent by coroutines that are ready. None waits longer for company, except with
+    *linger* (seconds, or a timedelta): then each waits for so long. A call with several messages goes on if one sender
+    is cancelled. Other servers get each message in a call of its own: Apache's gives all messages of one call the id
+    and the properties of the first one, and no message group.
 
     >>> async with Producer("127.0.0.1:8081", ["orders"]) as producer:  # doctest: +SKIP
     ...     receipt = await producer.send(Message("orders", b"one coffee", message_group="table-4"))
@@ -203,11 +204,13 @@ class Producer(Client):
 
     def _is_batched(self, message: Message) -> bool:
         """Whether *message* is to go with others that are sent now."""
-        if message.deliver_at is not None:
+        if message.message_group:  # always: one that went by itself could overtake those before it
+            return True
+        if message.deliver_at is not None or not self.millstream_servers:
             return False
         if self._lingers:
             return True
-        has_company = bool(self._under_way) or self._send_batcher.had_company or bool(message.message_group)
+        has_company = bool(self._under_way) or self._send_batcher.had_company
         return has_company and self._may_batch and bool(self.batch_servers)
 
     async def _send_alike(self, messages: Sequence[Message]) -> Results:
@@ -291,7 +294,7 @@ class Producer(Client):
         begin, topic = self.clock.monotonic(), messages[0].topic
         in_batch = len(messages) > 1 and kind in (v2.NORMAL, v2.FIFO) and queue.endpoints in self.batch_servers
         try:
-            results = await (self._send_batch if in_batch else self._send_each)(queue, messages, ids, kind)
+            results = await (self._send_batch if in_batch else self._send_plain)(queue, messages, ids, kind)
         except ClientError as error:
             if isinstance(error, TransportError):
                 # Until it offers them again: another server may be there by now.
@@ -311,11 +314,16 @@ class Producer(Client):
         answer, request_id = await transport.batch(SEND, batch, self.options.request_timeout)
         return read_stored(answer, ids, queue, request_id)
 
-    async def _send_each(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
+    async def _send_plain(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
+        """Send by the calls of the RocketMQ protocol."""
+
         async def send(part: slice) -> Results:
             return await self._send_part(queue, messages[part], ids[part], kind)
 
-        return await call_in_parts(len(messages), send, _first_open if kind == v2.FIFO else None)
+        if queue.endpoints in self.millstream_servers or len(messages) == 1:
+            return await call_in_parts(len(messages), send, _first_open if kind == v2.FIFO else None)
+        at_once = 1 if kind == v2.FIFO else MAX_SINGLE_CALLS
+        return await call_one_by_one(len(messages), send, at_once, _first_open)
 
     async def _send_part(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
         born, namespace = self.clock.now(), self.options.namespace
@@ -399,16 +407,7 @@ def _batching(linger: float | timedelta, messages: int, size: int) -> Batching:
 
 
 def _read_results(response: v2.SendMessageResponse, queue: Queue, ids: Sequence[str], request_id: str) -> Results:
-    """A receipt or an error for each of the messages *ids*, which went out with the request *request_id*.
-
-    Apache RocketMQ stores a batch as a whole and answers with one entry: of the first message, the others follow it.
-    """
-    if len(response.entries) == 1 < len(ids):
-        first = response.entries[0]
-        error = status_error(first.status, request_id)
-        if error is not None:
-            return [error] * len(ids)
-        return [Receipt(each, first.offset + number, queue.id, queue.endpoints) for number, each in enumerate(ids)]
+    """A receipt or an error for each of the messages *ids*, which went out with the request *request_id*."""
     if len(response.entries) != len(ids):
         error = status_error(response.status, request_id)
         text = f"the server returned {len(response.entries):,} results for {len(ids):,} messages"

@@ -8,8 +8,9 @@ import msgspec
 
 from millstream.messaging.async_batcher import KeyedBatchers
 from millstream.messaging.batch_accumulator import BatchingLimits
-from millstream.messaging.client.errors import ClientError, call_failure, is_definite
+from millstream.messaging.client.errors import ClientError, call_failure
 from millstream.messaging.client.message import Message, Receipt
+from millstream.messaging.protocol import v2
 
 Results = Sequence[Receipt | ClientError]
 SendBatch = Callable[[Sequence[Message]], Awaitable[Results]]
@@ -69,14 +70,15 @@ class SendBatcher:
         await self._batchers.flush()
 
     async def _results(self, messages: Sequence[Message]) -> Results:
-        """The result of each message; where a server refused a whole batch, each is tried by itself.
-
-        Apache RocketMQ refuses a whole batch because of one message.
-        """
+        """The result of each message; where the batch was too large for the server, each is tried by itself."""
         results = await self._send(messages)
-        if len(messages) == 1 or not all(isinstance(each, ClientError) and is_definite(each) for each in results):
+        if len(messages) == 1 or not all(map(_is_too_large, results)):
             return results
         return [(await self._send([message]))[0] for message in messages]
+
+
+def _is_too_large(result: Receipt | ClientError) -> bool:
+    return isinstance(result, ClientError) and result.code == v2.PAYLOAD_TOO_LARGE
 
 
 def _size(message: Message) -> int:

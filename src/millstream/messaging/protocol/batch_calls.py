@@ -217,8 +217,8 @@ def checksum(bodies: ByteColumn) -> int:
     return found
 
 
-def is_millstream_client(settings: v2.Settings) -> bool:
-    """Whether *settings* come from a client that understands the offer."""
+def is_from_millstream(settings: v2.Settings) -> bool:
+    """Whether *settings* come from a client of ours, which understands the offer, or from a broker of ours."""
     return settings.user_agent.platform.startswith(PLATFORM_PREFIX)
 
 
