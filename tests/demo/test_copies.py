@@ -13,6 +13,9 @@ from millstream.core.cid import cid_of
 from millstream.demo.progress import PlainProgress
 from millstream.demo.runner import DemoRun
 from millstream.demo.stages import copies
+from millstream.mill.policies.policy import Pair, Policy, encode_policy
+from millstream.mill.policies.repository import PolicyRepository
+from millstream.mill.policies.saving import history, save_policy
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import PRIMARY_URL, Settings, StoreSettings
@@ -84,3 +87,17 @@ def test_copies_that_others_hold_do_not_delay_the_end_of_a_run(demo_run: DemoRun
     demo_run.await_lead("duplicate")
     assert queue.depth().leased == 1
     queue.nack(held)
+
+
+def test_the_policy_is_saved_once_and_leaves_the_policies_of_others_in_force(demo_run: DemoRun) -> None:
+    place, account = demo_run.node.policies.location, demo_run.node.settings.mill.account
+    photos = (Pair("primary", "second"),)
+    save_policy(place, account, encode_policy(Policy(account, {"photos": photos})))
+    save_policy(place, "other", encode_policy(Policy("other")))
+    for _ in range(2):
+        copies.copy_files(demo_run)
+    policies = PolicyRepository(place).load().by_account
+    assert {*policies} == {account, "other"}
+    assert policies[account].lookup("photos") == photos
+    assert [pair.destination for pair in policies[account].lookup(copies.FILES_SPACE)] == ["second", "third"]
+    assert len(history(place, account)) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from rich.console import Console
 
 from millstream.cli.common import data_options, is_terminal, json_option, print_json
 from millstream.cli.examples import example
+from millstream.core.clock import SystemClock
 from millstream.core.durable import write_durably
 from millstream.demo.arrivals import arrivals_of
 from millstream.demo.delivery import DeliveryModel
-from millstream.demo.plan import DemoPlan
+from millstream.demo.errors import NotADemoError
+from millstream.demo.plan import PLAN_FILE, DemoPlan
 from millstream.demo.process_lock import locked_folder
 from millstream.demo.progress import BarProgress, PlainProgress, ProgressReporter
 from millstream.demo.runner import DemoRun, run_stages
@@ -22,7 +25,9 @@ from millstream.demo.stages import stages_of
 from millstream.demo.stages.copies import COPIES, PRIMARY
 from millstream.demo.summary import Summary, print_summary, write_page
 from millstream.demo.userfile import UserRecords, read_records
+from millstream.log import LogNotFoundError
 from millstream.node import Node
+from millstream.node.context import is_node
 from millstream.pipeline.gateway import spark_home
 from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, StoreSettings
 from millstream.stores import hash_stream
@@ -80,6 +85,7 @@ def demo(
         settings.batching.window, settings.batching.conflict_cut, delivery, limit, _hash(path), flights=path is None
     )
     settings = _with_stores(settings)
+    _require_own_node(settings, plan)
     with Node.open(settings, create=True) as node, locked_folder(settings.folder / DEMO_FOLDER) as folder:
         plan = plan.keep(folder)
         _keep_settings(settings)
@@ -92,6 +98,34 @@ def demo(
         print_json(summary.to_json())
     else:
         print_summary(summary, Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120))
+
+
+def _require_own_node(settings: Settings, plan: DemoPlan) -> None:
+    """Raise :class:`NotADemoError` where the demo would write into a node, a database or logs that it did not make."""
+    is_made = is_node(settings.folder)  # asked first: a demo that another process begins now has its plan before that
+    if (settings.folder / DEMO_FOLDER / PLAN_FILE).exists():
+        return
+    if is_made:
+        used = f"{settings.folder} is the folder of a node that the demo did not create"
+    elif (in_use := _used_elsewhere(settings, plan)) is not None:
+        used = in_use
+    else:
+        return
+    raise NotADemoError(f"{used}, and the demo would change it: choose a new folder with --data, and no other settings")
+
+
+def _used_elsewhere(settings: Settings, plan: DemoPlan) -> str | None:
+    """What is in use outside of the data folder, where the settings name it."""
+    from millstream.node.databases import has_database
+    from millstream.node.logs import open_to_read
+
+    if settings.node.database and has_database(settings):
+        return "the setting node.database names the database of a node"
+    if settings.log.store:
+        with contextlib.suppress(LogNotFoundError), open_to_read(settings, SystemClock()) as store:
+            if there := next(filter(store.has, plan.logs), None):
+                return f"the setting log.store names a log store with a log {there!r}"
+    return None
 
 
 def _run_demo(

@@ -13,6 +13,8 @@ from millstream.core.errors import InputError
 from millstream.demo.delivery import DeliveryModel
 
 FLIGHTS_LOG = "flights"
+PLAN_FILE = "plan.json"
+"""The plan's name in the folder of the demo's own records; it is there before anything else of a demo."""
 
 
 class PlanError(InputError):
@@ -46,7 +48,7 @@ class DemoPlan(msgspec.Struct, frozen=True):
     def keep(self, folder: Path) -> DemoPlan:
         """Write the plan into *folder*, or check that the plan there is this one (else :class:`PlanError`); the plan
         that is there, which has no flights where an earlier version began it."""
-        path = folder / "plan.json"
+        path = folder / PLAN_FILE
         if not path.exists():
             write_durably(path, canonical_json(msgspec.to_builtins(self)))
             return self

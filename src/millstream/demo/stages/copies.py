@@ -10,15 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.core.durable import write_durably
 from millstream.demo.errors import DemoError
 from millstream.demo.runner import DemoRun, StageResult
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.duplication.source_recorder import record_space
-from millstream.mill.policies.policy import policy_file
-from millstream.mill.policies.repository import ACCOUNTS_FILE
+from millstream.mill.policies.policy import Pair, Policy, policy_text
+from millstream.mill.policies.repository import PolicyRepository
+from millstream.mill.policies.saving import save_policy
 from millstream.mill.tasks import QueueName
 from millstream.mill.workers.manager import WorkTally
+from millstream.node import Node
 from millstream.queue import WorkQueue
 from millstream.stores import CAS_SPACE, AlreadyExistsError, Store, all_entries
 
@@ -76,9 +77,8 @@ def duplicate_spaces(demo_run: DemoRun) -> StageResult:
 
 def _duplicate(demo_run: DemoRun, *spaces: str, step: Callable[[int, int], None]) -> None:
     node = demo_run.node
-    _write_policy(node.settings.policy_folder, node.settings.mill.account)
+    policy = _policy(node)
     queue = node.queues.open(QueueName.DUPLICATION_LOW)
-    policy = node.policies.current.by_account[node.settings.mill.account]
     if queue.depth().open:  # an earlier run was cut off, perhaps in the midst of its plan: what it left comes first
         _work(demo_run, queue, step)
     for space in spaces:
@@ -121,9 +121,13 @@ def _put(store: Store, content_id: str, path: Path) -> None:
         return  # an earlier run had come so far
 
 
-def _write_policy(folder: Path, account: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    pairs = [{"srcStoreId": PRIMARY, "destStoreId": copy} for copy in COPIES]
-    policy = {"spaceDuplicationStorePolicies": dict.fromkeys(SPACES, pairs)}
-    write_durably(folder / policy_file(account), msgspec.json.format(msgspec.json.encode(policy)) + b"\n")
-    write_durably(folder / ACCOUNTS_FILE, msgspec.json.encode([account]) + b"\n")
+def _policy(node: Node) -> Policy:
+    """The policy in force with the demo's pairs; it is saved unless it has them, and its other rules are kept."""
+    place, account = node.policies.location, node.settings.mill.account
+    policy = PolicyRepository(place).load().by_account.get(account, Policy(account))
+    pairs = tuple(Pair(PRIMARY, copy) for copy in COPIES)
+    if all(policy.spaces.get(space) == pairs for space in SPACES):
+        return policy
+    policy = msgspec.structs.replace(policy, spaces={**policy.spaces, **dict.fromkeys(SPACES, pairs)})
+    save_policy(place, account, policy_text(policy).encode("utf-8"))
+    return policy
