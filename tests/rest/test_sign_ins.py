@@ -89,6 +89,38 @@ def test_a_sign_out_counts_in_a_second_process_and_is_forgotten_when_the_session
         assert connection.scalar(sa.text("SELECT count(*) FROM console_signed_out")) == 1
 
 
+def test_a_sign_out_without_a_user_is_not_recorded(console: Console) -> None:
+    access = console.started()
+    access.sign_out(access.new_session(), HERE)
+    with console.engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT count(*) FROM console_signed_out")) == 0
+    assert console.events() == []
+
+
+def test_two_threads_that_sign_out_at_once_end_both_sessions_at_once(console: Console) -> None:
+    access = console.started()
+    first, second = (access.sign_in("vera", "secret of vera", HERE) for _ in range(2))
+    now, waiting, goes_on = console.clock.now, threading.Event(), threading.Event()
+
+    def hold() -> int:
+        """The time; the first thread to ask for it waits while it has read, and not written yet, what ended here."""
+        if not waiting.is_set():
+            waiting.set()
+            assert goes_on.wait(60)
+        return now()
+
+    access._signed_out._ended_here = {"earlier": now() + 1}
+    console.clock.now = hold  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(access._signed_out.add, first.nonce, first.expires)
+        assert waiting.wait(60)
+        access.sign_out(second, HERE)
+        goes_on.set()
+        ending.result()
+    assert access.read_cookie(access.cookie(first)) is None
+    assert access.read_cookie(access.cookie(second)) is None
+
+
 def test_one_thread_reads_the_sessions_that_were_signed_out_and_the_others_answer_from_memory(console: Console) -> None:
     access, reads, holding = console.started(), list[str](), threading.Event()
 

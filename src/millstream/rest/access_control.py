@@ -170,9 +170,12 @@ class AccessControl:
         return self.new_session(name)
 
     def sign_out(self, session: Session, address: str) -> None:
-        """End *session*: its cookies are no longer accepted, not even after a restart."""
-        self._signed_out.add(session.nonce, session.expires)
+        """End *session*: its cookies are no longer accepted, not even after a restart.
+
+        A session without a user gives no rights, and anybody can begin as many as they like: none is recorded.
+        """
         if session.name:
+            self._signed_out.add(session.nonce, session.expires)
             self._audit.signed_out(session.name, address)
 
     def basic(self, header: str, address: str) -> Principal:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock
 from millstream.core.column_types import NAME
 from millstream.core.sql import make_tables
+from millstream.core.sql_rows import insert_new
 from millstream.rest.operator_audit_log import OperatorAuditLog
 
 UNKNOWN = "unknown"
@@ -51,14 +52,16 @@ class SignedOutSessions:
         self._recorded = self._read()
         self._read_at = clock.monotonic()
         self._reading = threading.Lock()
+        self._adding = threading.Lock()
 
     def add(self, nonce: str, expires: int) -> None:
         """End the session *nonce*, which would expire at *expires* (microseconds); durable when this returns."""
-        self._ended_here = {n: at for n, at in self._ended_here.items() if at > self._clock.now()} | {nonce: expires}
+        now = self._clock.now()
+        with self._adding:
+            self._ended_here = {n: at for n, at in self._ended_here.items() if at > now} | {nonce: expires}
         with self._engine.begin() as connection:
-            connection.execute(sa.delete(_signed_out).where(_signed_out.c.expires <= self._clock.now()))
-            if connection.scalar(sa.select(_signed_out.c.nonce).where(_signed_out.c.nonce == nonce)) is None:
-                connection.execute(sa.insert(_signed_out), {"nonce": nonce, "expires": expires})
+            connection.execute(sa.delete(_signed_out).where(_signed_out.c.expires <= now))
+            connection.execute(insert_new(connection, _signed_out), {"nonce": nonce, "expires": expires})
 
     def __contains__(self, nonce: str) -> bool:
         now = self._clock.monotonic()
