@@ -23,7 +23,7 @@ JARS = os.environ.get("MILLSTREAM_TEST_APACHE_ROCKETMQ", "")
 class OurServer:
     """Our broker, with limits for the impatient."""
 
-    traits = ServerTraits(shortest=1.0, poll=0.5, pause=1.5, patience=2.0)
+    traits = ServerTraits(shortest=1.0, pause=1.5, patience=2.0)
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -40,9 +40,7 @@ class OurServer:
 class ApacheServer(ApacheRocketMQ):
     """Apache RocketMQ, and what it does differently."""
 
-    traits = ServerTraits(
-        shortest=10.0, poll=5.0, pause=11.0, patience=60.0, replaces_handles=False, forgets_recalled=False
-    )
+    traits = ServerTraits(shortest=10.0, pause=11.0, patience=60.0, replaces_handles=False, forgets_recalled=False)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +60,8 @@ class TestOurBroker(ClientConformance):
         return OurServer(broker)
 
 
+@pytest.mark.served
+@pytest.mark.smoke  # asked for by the variable
 @pytest.mark.timeout(600)
 class TestApacheRocketMQ(ClientConformance):
     """With Apache RocketMQ 5."""

@@ -442,3 +442,20 @@ def test_a_server_is_checked_by_the_clients_own_ca_and_by_the_name_in_its_certif
                     await Producer(server.place, ["t"], options=wrong).start()
 
     run(test)
+
+
+@pytest.mark.parametrize("wait", [0.0, 1.0, 20.0])
+def test_a_receive_leaves_the_server_the_time_that_apaches_proxy_waits_at_least(wait: float) -> None:
+    async def test() -> None:
+        async with (
+            ScriptedServer() as server,
+            SimpleConsumer(server.place, "g", {"t": "*"}, await_duration=wait, options=QUIET) as consumer,
+        ):
+            assert await consumer.receive() == []
+            (call,) = [call for call in server.calls if call.method == "ReceiveMessage"]
+            assert call.request.long_polling_timeout.ToTimedelta().total_seconds() == wait
+            assert call.seconds is not None
+            spare = call.seconds - max(wait, 5.0)
+            assert QUIET.request_timeout - 2 < spare < QUIET.request_timeout + 1
+
+    run(test)

@@ -38,23 +38,20 @@ from millstream.messaging.client import (
 )
 from millstream.testing.waiting import until_async
 
-OPTIONS = Options(
-    request_timeout=10.0, startup_timeout=60.0, intervals=Intervals(first_heartbeat=0.5, heartbeat=2.0, assignments=1.0)
-)
+OPTIONS = Options(startup_timeout=60.0, intervals=Intervals(first_heartbeat=0.5, heartbeat=2.0, assignments=1.0))
 _names = itertools.count()
 
 
 class ServerTraits(msgspec.Struct, frozen=True):
     """What servers may do differently: times are in seconds.
 
-    ``shortest`` is the shortest time that a received message can be hidden for, ``poll`` the shortest that a receive
-    can wait, ``pause`` the longest between two deliveries of a message that failed, ``patience`` how long a transaction
-    may go unasked about. ``replaces_handles`` says whether an old handle is refused once there is a newer one,
-    ``forgets_recalled`` whether a second recall is told that there is nothing left.
+    ``shortest`` is the shortest time that a received message can be hidden for, ``pause`` the longest between two
+    deliveries of a message that failed, ``patience`` how long a transaction may go unasked about. ``replaces_handles``
+    says whether an old handle is refused once there is a newer one, ``forgets_recalled`` whether a second recall is
+    told that there is nothing left.
     """
 
     shortest: float
-    poll: float
     pause: float
     patience: float
     replaces_handles: bool = True
@@ -132,7 +129,7 @@ class ClientConformance:
         """A simple consumer of a new group."""
         group = f"group-{next(_names)}"
         server.make_group(group, ordered=False)
-        return SimpleConsumer(server.place, group, {topic: wanted}, await_duration=server.traits.poll, options=OPTIONS)
+        return SimpleConsumer(server.place, group, {topic: wanted}, await_duration=0.5, options=OPTIONS)
 
     def test_a_message_arrives_as_it_was_sent(self, server: MessagingServer) -> None:
         topic = self.topic(server)
@@ -340,9 +337,7 @@ class ClientConformance:
             go_on.set()
             await closing
             assert len(begun) == 2
-            async with SimpleConsumer(
-                server.place, group, {topic: "*"}, await_duration=server.traits.poll, options=OPTIONS
-            ) as rest:
+            async with SimpleConsumer(server.place, group, {topic: "*"}, await_duration=0, options=OPTIONS) as rest:
                 begin = asyncio.get_running_loop().time()
                 assert sorted([*begun, *bodies(await drain(rest, 4))]) == [b"%d" % number for number in range(6)]
                 assert asyncio.get_running_loop().time() - begin < 30  # given back, not waited for

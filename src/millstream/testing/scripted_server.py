@@ -24,11 +24,12 @@ KINDS = (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)
 
 
 class RecordedCall(msgspec.Struct, frozen=True):
-    """A call: of which method, with what, and the headers that came with it."""
+    """A call: of which method, with what, the headers that came with it, and how many seconds were left for it."""
 
     method: str
     request: Any
     headers: dict[str, str]
+    seconds: float | None
 
 
 class ScriptedServer:
@@ -139,7 +140,12 @@ class ScriptedServer:
         import grpc
 
         self.calls.append(
-            RecordedCall(name, request, {key: str(value) for key, value in context.invocation_metadata()})
+            RecordedCall(
+                name,
+                request,
+                {key: str(value) for key, value in context.invocation_metadata()},
+                context.time_remaining(),
+            )
         )
         found = self.script[name].popleft() if self.script[name] else None
         if callable(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.messaging.client.ack_batcher import AckBatcher, Errors
@@ -23,6 +24,9 @@ from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.subscription import Filter, read_filter
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, AckBatchRequest, text_column
+
+MIN_POLL_SECONDS: Final = 5.0
+"""Apache's proxy waits at least so long where there is no message, and refuses a call whose deadline is nearer."""
 
 
 class Consumer(Client):
@@ -54,10 +58,10 @@ class Consumer(Client):
         self, endpoints: Endpoints, request: v2.ReceiveMessageRequest, poll: float
     ) -> list[Received]:
         """The messages that *request* brings; none is no error. Raises :class:`ClientError`."""
-        seconds = poll + self.options.request_timeout
+        timeout = self.options.request_timeout
         if endpoints in self.batch_servers:
-            return await self._receive_batch(endpoints, request, seconds)
-        frames = self.transport(endpoints).stream("ReceiveMessage", request, seconds)
+            return await self._receive_batch(endpoints, request, poll + timeout)
+        frames = self.transport(endpoints).stream("ReceiveMessage", request, max(poll, MIN_POLL_SECONDS) + timeout)
         found: list[Received] = []
         async for frame in frames:
             if frame.HasField("message"):
