@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,27 @@ def test_spaces_of_the_system_and_files_are_refused(desk: Desk) -> None:
     assert desk.protect("--space", "x-photos")[0] == 2
     assert desk.call("protect", str(desk.photos / "2013" / "1.jpg"), "--to", str(desk.disks[0]))[0] == 1
     assert not desk.data.exists()
+
+
+def test_stores_are_added_to_the_settings_file_of_the_environment(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[mill]\nworkers = 2\n", "utf-8")
+    monkeypatch.setenv("MILLSTREAM_CONFIG", str(file))
+    for _ in range(2):
+        code, report = desk.protect()
+        assert (code, verified(report)) == (0, [6, 6])
+    assert {*tomllib.loads(file.read_text("utf-8"))["stores"]} == {"photos", "disk1", "disk2"}
+    assert not (desk.data / "millstream.toml").exists()
+    assert desk.call("mill", "duplicate")[0] == 0
+
+
+def test_a_folder_below_the_home_folder_has_one_settings_file(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    arguments = ["protect", str(desk.photos), "--to", str(desk.disks[0]), "--data", "~/node"]
+    assert [run(arguments) for _ in range(2)] == [0, 0]
+    assert (desk.data / "millstream.toml").read_text("utf-8").count('[stores."photos"]') == 1

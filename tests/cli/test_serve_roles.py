@@ -113,6 +113,17 @@ def test_one_process_is_a_whole_node_and_drains_when_it_is_asked(folder: Path) -
         assert replay(after.anchoring.cas, after.anchoring.ledger).findings == ()
 
 
+def test_the_console_names_the_settings_file_and_the_options_that_the_process_was_given(tmp_path: Path) -> None:
+    file, folder = tmp_path / "settings.toml", tmp_path / "data"
+    file.write_text("[mill]\nworkers = 2\n", "utf-8")
+    folder.mkdir()
+    (folder / "millstream.toml").write_text("damaged", "utf-8")
+    with Serving(folder, arguments=["--config", str(file)]) as node:
+        origins = {row["setting"]: row["origin"] for row in node.ask("system/settings")["items"]}
+        node.drain()
+    assert (origins["mill.workers"], origins["console.address"]) == (str(file), "flag")
+
+
 def test_devices_an_outbox_and_identifiers_come_in_and_are_anchored_though_nothing_follows(
     tmp_path: Path, mosquitto: str
 ) -> None:

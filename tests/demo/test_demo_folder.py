@@ -54,3 +54,17 @@ def test_a_demo_that_was_begun_is_not_taken_for_another_node(tmp_path: Path) -> 
     assert run_command("log", "create", "weather", "--data", str(tmp_path)).code == 0
     answer = run_command("demo", "--limit", "3", "--data", str(tmp_path))
     assert "plan.json is damaged" in answer.err
+
+
+def test_a_settings_file_without_the_stores_of_the_demo_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[mill]\nworkers = 2\n")
+    arguments = ["demo", "--limit", "3", "--data", str(tmp_path / "data")]
+    for answer in (
+        run_command(*arguments, "--config", str(file)),
+        run_command(*arguments, environment={"MILLSTREAM_CONFIG": str(file)}),
+    ):
+        assert answer.code == 2
+        assert f"{file} lacks stores of the demo" in answer.err
+        assert '[stores.third]\nurl = "file://{data}/stores/third"' in answer.err
+    assert not (tmp_path / "data").exists()

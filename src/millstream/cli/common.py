@@ -13,9 +13,12 @@ import msgspec
 
 from millstream.cli.logging_setup import start_logging
 from millstream.core.printable import printable
-from millstream.settings import LogFormat, LogLevel, Settings, load_settings, secret_values
+from millstream.settings import LogFormat, LogLevel, Settings, load_settings, secret_values, settings_file
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_ORIGINS, _FILE = f"{__name__}.origins", f"{__name__}.file"
+"""The keys of the settings' origins and of their file in the context of a command."""
 
 
 data_option = click.option(
@@ -37,10 +40,24 @@ def data_options(command: Command) -> Command:
     @config_option
     @functools.wraps(command)
     def with_settings(*args: Any, data: str | None, config: Path | None, **kwargs: Any) -> Any:
-        settings, _ = load_settings({"data": data}, config=config)
+        settings, origins = load_settings({"data": data}, config=config)
+        meta = click.get_current_context().meta
+        meta[_ORIGINS], meta[_FILE] = origins, settings_file(settings.folder, config=config)
         return command(settings, *args, **kwargs)
 
     return with_settings  # type: ignore[return-value]
+
+
+def setting_origins() -> dict[str, str]:
+    """The origins of the settings of the current command, which has :func:`data_options`; see :func:`load_settings`."""
+    origins: dict[str, str] = click.get_current_context().meta[_ORIGINS]
+    return origins
+
+
+def used_settings_file() -> Path:
+    """The settings file of the current command, which has :func:`data_options`; it need not exist."""
+    path: Path = click.get_current_context().meta[_FILE]
+    return path
 
 
 def store_options(command: Command) -> Command:
@@ -59,6 +76,7 @@ def store_options(command: Command) -> Command:
             )
         if store:
             settings = msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, store=store))
+            setting_origins()["log.store"] = "flag"
         return command(settings, *args, **kwargs)
 
     return with_store  # type: ignore[return-value]

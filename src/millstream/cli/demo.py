@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.cli.common import data_options, is_terminal, json_option, print_json, used_settings_file
 from millstream.cli.examples import example
 from millstream.core.clock import SystemClock
 from millstream.core.durable import write_durably
@@ -29,7 +29,7 @@ from millstream.log import LogNotFoundError
 from millstream.node import Node
 from millstream.node.context import is_node
 from millstream.pipeline.gateway import spark_home
-from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, StoreSettings
+from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, SettingsError, StoreSettings
 from millstream.stores import hash_stream
 
 DEMO_FOLDER = "demo"
@@ -141,8 +141,18 @@ def _run_demo(
 
 
 def _with_stores(settings: Settings) -> Settings:
-    """*settings* with three stores, unless the user has configured the stores that the demo needs."""
+    """*settings* with three stores, unless the user has configured the stores that the demo needs.
+
+    Raises :class:`SettingsError` where the settings are in a file of the user, which is not changed, and lacks them.
+    """
     urls = {PRIMARY: PRIMARY_URL} | {name: f"file://{{data}}/stores/{name}" for name in COPIES}
+    missing = [name for name in urls if name not in settings.stores]
+    if missing and (path := used_settings_file()) != settings.folder / FILE_NAME:
+        tables = "\n".join(f'[stores.{name}]\nurl = "{urls[name]}"' for name in missing)
+        raise SettingsError(
+            f"the settings file {path} lacks stores of the demo: leave it out (--config, MILLSTREAM_CONFIG), or add\n"
+            f"{tables}"
+        )
     stores = {name: StoreSettings(url) for name, url in urls.items()}
     return msgspec.structs.replace(settings, stores={**stores, **settings.stores})
 

@@ -20,7 +20,7 @@ from millstream.mill.configured_stores import is_system
 from millstream.mill.policies.policy import Pair, Policy, encode_policy
 from millstream.mill.policies.saving import save_policy
 from millstream.node import Node
-from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, load_settings
+from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, load_settings, settings_file
 from millstream.stores import StoreUnavailableError, folder_url, open_provider
 from millstream.stores.names import check_space
 from millstream.stores.provider_schemes import PROVIDER_SCHEMES, provider_scheme
@@ -144,7 +144,7 @@ def set_up(settings: Settings, config: Path | None, asked: Wanted, *, allow_empt
 
     Raises :class:`SetupError` where the space or the settings file stands in the way.
     """
-    path = config or settings.folder / FILE_NAME
+    path = settings_file(settings.folder, config=config)
     stores = find_stores(settings, asked, allow_empty=allow_empty)
     for name in stores.destinations:
         if name in stores.added:

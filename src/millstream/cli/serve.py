@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 import msgspec
 
-from millstream.cli.common import log_options, store_options
+from millstream.cli.common import log_options, setting_origins, store_options
 from millstream.cli.examples import example
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.settings import seconds
-from millstream.settings import Settings, load_settings
+from millstream.settings import Settings
 from millstream.settings.console import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
@@ -107,11 +107,13 @@ def serve(
         raise NothingToServeError
     if broker_tls and (no_broker or no_broker_tls):
         raise click.UsageError("--broker-tls cannot be combined with --no-broker or --no-broker-tls: omit one")
+    origins = setting_origins()
     if console is not None:
+        origins["console.address"] = "flag"
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
     with Node.open(settings, create=True) as node:
         places = None if no_broker else _places(node, broker, broker_tls, encrypts=not no_broker_tls)
-        run_server(_serve(node, places, with_console=not no_console, chosen=console is not None))
+        run_server(_serve(node, places, origins, with_console=not no_console, chosen=console is not None))
         _log.info("stopped")
 
 
@@ -135,7 +137,9 @@ def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) 
     return place, usual if usual.port not in taken and is_free(usual) else Address(place.host, 0)
 
 
-async def _serve(node: Node, places: _Places | None, *, with_console: bool, chosen: bool) -> None:
+async def _serve(
+    node: Node, places: _Places | None, origins: Mapping[str, str], *, with_console: bool, chosen: bool
+) -> None:
     from millstream.cli.broker_role import BrokerRole
     from millstream.cli.serve_roles import ServeRoles
     from millstream.core.interpreter import collect_for_requests
@@ -159,7 +163,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
         if node.settings.serve.registry_http:
             roles.listens("registry", await _serve_registry(stack, node))
         if with_console:
-            address = await _serve_console(stack, node, link, chosen=chosen)
+            address = await _serve_console(stack, node, link, origins, chosen=chosen)
             if address:
                 roles.listens("console", address)
         collect_for_requests()
@@ -244,7 +248,7 @@ async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> str:
 
 
 async def _serve_console(
-    stack: contextlib.AsyncExitStack, node: Node, broker: BrokerLink | None, *, chosen: bool
+    stack: contextlib.AsyncExitStack, node: Node, broker: BrokerLink | None, origins: Mapping[str, str], *, chosen: bool
 ) -> str:
     """Serve the console; its URL, empty if it is not installed."""
     try:
@@ -265,7 +269,7 @@ async def _serve_console(
     address = node.settings.console.address
     place = parse_address(address)
     check_address(node.settings.console, place.host)
-    app = await asyncio.to_thread(AppContext, node, origins=_origins(node), broker=broker)
+    app = await asyncio.to_thread(AppContext, node, origins=origins, broker=broker)
     console = Console(app)
     await stack.enter_async_context(console.running())
     http, end, behind_proxy = node.settings.http, console.end_streams, node.settings.console.secure
@@ -284,8 +288,3 @@ async def _serve_console(
     url = f"http://{host}:{port}"
     print(f"console ready on {url}", flush=True)
     return url
-
-
-def _origins(node: Node) -> Mapping[str, str]:
-    """The origins of the settings of *node* that come from files and the environment."""
-    return load_settings({"data": node.settings.data})[1]

@@ -18,7 +18,7 @@ from millstream.ingest.settings import IngestRole
 from millstream.log.relay.settings import RelayRole
 from millstream.log.settings import LogSettings
 from millstream.mill.settings import AlarmSettings, ChangeGuardSettings, ProduceSettings
-from millstream.settings.loading import FILE_NAME, load_settings
+from millstream.settings.loading import FILE_NAME, load_settings, settings_file
 from millstream.settings.node_settings import PRIMARY_URL, Settings
 from millstream.settings.readable import readable
 from millstream.settings.redaction import redacted, secret_values
@@ -48,4 +48,5 @@ __all__ = [
     "readable",
     "redacted",
     "secret_values",
+    "settings_file",
 ]

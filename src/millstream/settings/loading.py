@@ -57,12 +57,17 @@ def load_settings(
     data = next((name for name in named if name is not None), DEFAULT_DATA)
     if not str(data).strip():
         raise SettingsError("the setting data (--data, MILLSTREAM_DATA) is empty: name a folder")
-    from_file = _read_file(config or _configured(environment), Path(data))
+    from_file = _read_file(config or _configured(environment), Path(data).expanduser())
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in (from_file, from_environment, from_flags):
         _merge(merged, _with_new_names(layer), layer.origin, "", origins)
     return _convert(merged, origins), origins
+
+
+def settings_file(folder: Path, *, config: Path | None = None) -> Path:
+    """The file that :func:`load_settings` reads for the node in *folder*; it need not exist."""
+    return config or _configured(os.environ) or folder / FILE_NAME
 
 
 def _configured(environment: Mapping[str, str]) -> Path | None:
