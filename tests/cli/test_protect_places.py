@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import stat
 import tomllib
 from pathlib import Path
 
@@ -161,3 +162,27 @@ def test_a_folder_below_the_home_folder_has_one_settings_file(
     arguments = ["protect", str(desk.photos), "--to", str(desk.disks[0]), "--data", "~/node"]
     assert [run(arguments) for _ in range(2)] == [0, 0]
     assert (desk.data / "millstream.toml").read_text("utf-8").count('[stores."photos"]') == 1
+
+
+def test_a_settings_file_that_takes_no_tables_of_stores_stays_as_it_is(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    text = 'stores = {primary = {url = "file://{data}/one"}}\n'
+    desk.data.mkdir()
+    (desk.data / "millstream.toml").write_text(text, "utf-8")
+    assert run(["protect", str(desk.photos), "--to", str(desk.disks[0]), "--data", str(desk.data)]) == 2
+    assert b"nothing was changed" in capsysbinary.readouterr().err
+    assert (desk.data / "millstream.toml").read_text("utf-8") == text
+    assert not desk.disks[0].exists()
+
+
+def test_a_settings_file_of_the_system_keeps_its_link_and_its_mode(desk: Desk, tmp_path: Path) -> None:
+    file = tmp_path / "etc.toml"
+    file.write_text("[mill]\nworkers = 2\n", "utf-8")
+    file.chmod(0o640)
+    desk.data.mkdir()
+    (desk.data / "millstream.toml").symlink_to(file)
+    assert desk.protect()[0] == 0
+    assert (desk.data / "millstream.toml").is_symlink()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert "[stores.photos]" in file.read_text("utf-8").replace('"', "")

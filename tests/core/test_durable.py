@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from millstream.core.durable import replacing, write_durably
+from millstream.core.durable import replacing, rewrite_durably, write_durably
 
 
 def test_the_new_bytes_take_the_place_of_the_old(tmp_path: Path) -> None:
@@ -23,3 +25,23 @@ def test_a_failed_write_leaves_the_old_bytes_and_no_draft(tmp_path: Path) -> Non
         raise RuntimeError("the writer dies")
     assert (tmp_path / "f").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_file_that_is_rewritten_keeps_its_mode_its_owner_and_the_link_to_it(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_bytes(b"old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    owner = (7, 7) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    os.chown(real, *owner)
+    rewrite_durably(link, b"new")
+    found = real.stat()
+    assert (real.read_bytes(), link.is_symlink()) == (b"new", True)
+    assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (0o640, *owner)
+
+
+def test_a_file_that_does_not_exist_is_written_where_its_link_points(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    rewrite_durably(tmp_path / "link", b"new")
+    assert (tmp_path / "real").read_bytes() == b"new"
+    assert (tmp_path / "link").is_symlink()

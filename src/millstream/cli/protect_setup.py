@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from millstream.cli.change_log import prepare_audit_log, record_change
-from millstream.core.durable import write_durably
+from millstream.core.durable import rewrite_durably
 from millstream.core.errors import InputError, NotFoundError
 from millstream.core.mounts import lies_in
 from millstream.core.private_files import make_private_folder
@@ -146,14 +147,14 @@ def set_up(settings: Settings, config: Path | None, asked: Wanted, *, allow_empt
     """
     path = settings_file(settings.folder, config=config)
     stores = find_stores(settings, asked, allow_empty=allow_empty)
+    before = path.read_text("utf-8") if path.exists() else ""
+    text = _with_stores(before, path, settings, stores)
     for name in stores.destinations:
         if name in stores.added:
             open_provider(stores.added[name], create=True).create_space(asked.space)
     make_private_folder(settings.folder)
-    if stores.replaced is not None:
-        _replace_url(path, stores.replaced, asked.source)
-    if stores.added:
-        _add_stores(path, settings, stores.added)
+    if text != before:
+        rewrite_durably(path, text.encode("utf-8"))
     again, _ = load_settings({"data": settings.data}, config=config)
     _ask(again, stores.source, asked.space, stores.destinations)
     return Setup(again, stores.source, asked.space, stores.destinations)
@@ -295,26 +296,40 @@ def _last_part(url: str) -> str:
     return unquote(parts.path).rstrip("/").rpartition("/")[2] or parts.netloc or "store"
 
 
-def _add_stores(path: Path, settings: Settings, added: Mapping[str, str]) -> None:
-    """Append tables for the stores *added* to the settings file; a node of before keeps its first store."""
+def _with_stores(text: str, path: Path, settings: Settings, stores: Stores) -> str:
+    """The settings *text* of the file *path* with the *stores*. Raises :class:`SetupError` where they do not fit."""
+    if stores.replaced is not None:
+        text = _replace_url(text, path, stores.replaced, stores.url)
+    if not stores.added:
+        return text
+    gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+    text = f"{text}{gap}{_tables(settings, stores.added)}\n"
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SetupError(
+            f"cannot add [stores.NAME] tables to {path} ({error}); nothing was changed: write the stores that it has "
+            "as such tables, and run the command again"
+        ) from error
+    return text
+
+
+def _tables(settings: Settings, added: Mapping[str, str]) -> str:
+    """The tables of the stores *added*; a node of before keeps its first store."""
     from millstream.node.databases import has_database
 
-    before = path.read_text("utf-8") if path.exists() else ""
-    tables = dict(added)
+    urls = dict(added)
     if not settings.stores and has_database(settings):
-        tables = {"primary": PRIMARY_URL, **tables}
-    text = "".join(f"[stores.{_toml(name)}]\nurl = {_toml(url)}\n\n" for name, url in tables.items())
-    gap = "" if not before or before.endswith("\n\n") else "\n" if before.endswith("\n") else "\n\n"
-    write_durably(path, f"{before}{gap}{text.rstrip()}\n".encode())
+        urls = {"primary": PRIMARY_URL, **urls}
+    return "\n\n".join(f"[stores.{_toml(name)}]\nurl = {_toml(url)}" for name, url in urls.items())
 
 
-def _replace_url(path: Path, before: str, after: str) -> None:
-    text = path.read_text("utf-8")
+def _replace_url(text: str, path: Path, before: str, after: str) -> str:
     if text.count(_toml(before)) != 1:
         raise SetupError(
             f"--exclude and --no-exclude cannot change {path}: set the source's url = {_toml(after)} there"
         )
-    write_durably(path, text.replace(_toml(before), _toml(after)).encode())
+    return text.replace(_toml(before), _toml(after))
 
 
 def _toml(text: str) -> str:

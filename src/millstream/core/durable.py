@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -68,6 +69,30 @@ def write_durably(path: Path, data: bytes) -> None:
     """Put *data* at *path*, whole and synced, or not at all."""
     with replacing(path) as file:
         file.write(data)
+
+
+def rewrite_durably(path: Path, data: bytes) -> None:
+    """:func:`write_durably` for a file that others may have made: a symbolic link is followed, and the file keeps its
+    mode and, as far as this process may give it away, its owner and group; a group that it cannot have loses its
+    rights."""
+    target = path.resolve()
+    try:
+        found = target.stat()
+    except FileNotFoundError:
+        write_durably(target, data)
+        return
+    with replacing(target, mode=0o600) as file:
+        os.fchmod(file.fileno(), _give(file.fileno(), found))
+        file.write(data)
+
+
+def _give(handle: int, found: os.stat_result) -> int:
+    """Give the open file to the owner and the group of *found*; the mode that it may have there."""
+    for owner in (found.st_uid, -1):
+        with contextlib.suppress(PermissionError):
+            os.fchown(handle, owner, found.st_gid)
+            return stat.S_IMODE(found.st_mode)
+    return stat.S_IMODE(found.st_mode) & ~stat.S_IRWXG
 
 
 @contextlib.contextmanager
