@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 from protect_desk import Desk, verified
+from serving_nodes import open_node
 
 from millstream.cli.main import run
+from millstream.cli.protect_setup import set_up, wanted
+from millstream.mill.policies.policy import Policy, encode_policy
+from millstream.mill.policies.repository import Policies, PolicyRepository
+from millstream.mill.policies.saving import save_policy
+from millstream.settings import load_settings
 
 
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
@@ -132,6 +138,48 @@ def test_a_second_run_at_the_same_time_is_refused_by_name(desk: Desk) -> None:
     with (desk.data / "protect.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert desk.protect()[0] == 4
+
+
+def test_a_run_that_is_refused_because_of_another_one_sets_nothing_up(desk: Desk, tmp_path: Path) -> None:
+    desk.protect()
+    before = desk.written()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a").write_bytes(b"a")
+    with (desk.data / "protect.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert desk.call("protect", str(tmp_path / "other"), "--to", str(tmp_path / "disk3"))[0] == 4
+    assert desk.written() == before
+    assert not (tmp_path / "disk3").exists()
+
+
+def test_stores_that_another_run_added_meanwhile_stay(desk: Desk) -> None:
+    settings, _ = load_settings({"data": str(desk.data)}, environment={})
+    to = [str(desk.disks[1])]
+    asked = wanted(str(desk.photos / "2013"), to, None, None, desk.data)
+    desk.protect()  # while that one was about to begin
+    set_up(settings, None, asked)
+    with open_node(desk.data) as node:
+        assert {*node.settings.stores} == {"photos", "disk1", "disk2", "2013"}
+        assert {*node.policies.current.by_account["local"].spaces} == {"photos", "2013"}
+
+
+def test_a_policy_that_is_saved_meanwhile_is_not_replaced(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = PolicyRepository.load
+
+    def saved_meanwhile(repository: PolicyRepository) -> Policies:
+        policies = load(repository)
+        monkeypatch.undo()
+        with open_node(desk.data) as node:
+            save_policy(node.policies.location, "local", encode_policy(Policy("local", ignored=("drafts",))))
+        return policies
+
+    desk.data.mkdir()
+    monkeypatch.setattr(PolicyRepository, "load", saved_meanwhile)
+    assert desk.protect()[0] == 4
+    assert desk.protect()[0] == 0
+    with open_node(desk.data) as node:
+        policy = node.policies.current.by_account["local"]
+    assert (policy.ignored, {*policy.spaces}) == (("drafts",), {"photos"})
 
 
 def test_spaces_of_the_system_and_files_are_refused(desk: Desk) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from millstream.cli.queue_draining import drain_queues
-from millstream.core.documents import DocumentBusyError
+from millstream.core.documents import Document, DocumentBusyError, FileDocument
 from millstream.core.errors import BusyError
+from millstream.core.private_files import make_private_folder
 from millstream.mill.adoption.adopted_store import adopted_store
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.checksum_files import ChecksumList, read_checksums
@@ -35,6 +36,10 @@ def read_list(path: Path, source: str) -> ChecksumList:
     return read_checksums(path, root=local_folder(source), content_id=encode_path)
 
 
+_PROTECT = "protect"
+"""The document that a run holds."""
+
+
 class ProtectBusyError(BusyError):
     """Another `millstream protect` runs on this node."""
 
@@ -42,12 +47,26 @@ class ProtectBusyError(BusyError):
 @contextlib.contextmanager
 def alone(node: Node) -> Iterator[None]:
     """Keep other runs on *node* off while the block runs. Raises :class:`ProtectBusyError` where there is one."""
+    with _alone(node.databases.documents.document(_PROTECT), node.folder):
+        yield
+
+
+@contextlib.contextmanager
+def alone_in_folder(folder: Path) -> Iterator[None]:
+    """:func:`alone` before the node in *folder* is set up: keeps off other runs on this host."""
+    make_private_folder(folder)
+    with _alone(FileDocument(folder / _PROTECT), folder):
+        yield
+
+
+@contextlib.contextmanager
+def _alone(document: Document, folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(node.databases.documents.document("protect").alone())
+            stack.enter_context(document.alone())
         except DocumentBusyError:
             raise ProtectBusyError(
-                f"another `millstream protect` is running on the node in {node.folder}: wait until it ends"
+                f"another `millstream protect` is running on the node in {folder}: wait until it ends"
             ) from None
         yield
 

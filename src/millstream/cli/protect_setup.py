@@ -13,13 +13,13 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from millstream.cli.change_log import prepare_audit_log, record_change
+from millstream.cli.protect_parts import alone_in_folder
 from millstream.core.durable import rewrite_durably
 from millstream.core.errors import InputError, NotFoundError
 from millstream.core.mounts import lies_in
-from millstream.core.private_files import make_private_folder
 from millstream.mill.configured_stores import is_system
-from millstream.mill.policies.policy import Pair, Policy, encode_policy
-from millstream.mill.policies.saving import save_policy
+from millstream.mill.policies.policy import Pair, Policy, encode_policy, policy_file
+from millstream.mill.policies.saving import save_policy, version_of
 from millstream.node import Node
 from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, load_settings, settings_file
 from millstream.stores import StoreUnavailableError, folder_url, open_provider
@@ -143,21 +143,24 @@ def find_stores(settings: Settings, asked: Wanted, *, allow_empty: bool = False)
 def set_up(settings: Settings, config: Path | None, asked: Wanted, *, allow_empty: bool = False) -> Setup:
     """Add to the settings file, the stores and the policy what is not there yet.
 
-    Raises :class:`SetupError` where the space or the settings file stands in the way.
+    Raises :class:`SetupError` where the space or the settings file stands in the way, and
+    :class:`~millstream.cli.protect_parts.ProtectBusyError` where another run is active in the folder.
     """
-    path = settings_file(settings.folder, config=config)
-    stores = find_stores(settings, asked, allow_empty=allow_empty)
-    before = path.read_text("utf-8") if path.exists() else ""
-    text = _with_stores(before, path, settings, stores)
-    for name in stores.destinations:
-        if name in stores.added:
-            open_provider(stores.added[name], create=True).create_space(asked.space)
-    make_private_folder(settings.folder)
-    if text != before:
-        rewrite_durably(path, text.encode("utf-8"))
-    again, _ = load_settings({"data": settings.data}, config=config)
-    _ask(again, stores.source, asked.space, stores.destinations)
-    return Setup(again, stores.source, asked.space, stores.destinations)
+    find_stores(settings, asked, allow_empty=allow_empty)  # what is refused makes no folder
+    with alone_in_folder(settings.folder):
+        settings, _ = load_settings({"data": settings.data}, config=config)  # another run may have added stores
+        stores = find_stores(settings, asked, allow_empty=allow_empty)
+        path = settings_file(settings.folder, config=config)
+        before = path.read_text("utf-8") if path.exists() else ""
+        text = _with_stores(before, path, settings, stores)
+        for name in stores.destinations:
+            if name in stores.added:
+                open_provider(stores.added[name], create=True).create_space(asked.space)
+        if text != before:
+            rewrite_durably(path, text.encode("utf-8"))
+            settings, _ = load_settings({"data": settings.data}, config=config)
+        _ask(settings, stores.source, asked.space, stores.destinations)
+    return Setup(settings, stores.source, asked.space, stores.destinations)
 
 
 def _source_url(source: str, space: str | None, exclude: Sequence[str]) -> str:
@@ -341,6 +344,7 @@ def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> No
     """Add the copies to the policy, and keep its other rules."""
     account = settings.mill.account
     with Node.open(settings, create=True) as node:
+        version = version_of(node.policies.location.read(policy_file(account)))
         policy = node.policies.current.by_account.get(account, Policy(account))
         asked = policy.spaces.get(space, ())
         pairs = tuple(dict.fromkeys([*asked, *(Pair(store, name) for name in names)]))
@@ -348,7 +352,7 @@ def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> No
             spaces = {**policy.spaces, space: pairs}
             data = encode_policy(msgspec.structs.replace(policy, spaces=spaces))
             prepare_audit_log(node)
-            saved = save_policy(node.policies.location, account, data)
+            saved = save_policy(node.policies.location, account, data, if_match=version)
             record_change(node, "save policy", account, **saved.facts)
         if space in policy.ignored:
             raise SetupError(
