@@ -62,7 +62,7 @@ def test_json_lines_may_have_times_as_people_write_them(shell: Shell) -> None:
     assert json.loads(shell.run("read", "weather", "--jsonl"))["event_time"] == 1_359_633_600_500_000
     shell.run("append", "weather", "--jsonl", stdin=b'{"body":"b","event_time":"2013-01-31 13:00"}\n', code=2)
     assert "standard input, line 1" in shell.errors
-    assert "Nothing is stored: fix line 1, and append again" in shell.errors
+    assert "Nothing of it is stored: fix line 1, and append it again" in shell.errors
     assert "has no time zone: write it with Z or an offset" in shell.errors
 
 
@@ -217,3 +217,25 @@ def test_info_names_what_a_log_is_trimmed_by(shell: Shell) -> None:
     shell.run("trim", "dotted.name", "--max-age", "1d", "--keep-policy")
     assert "trimmed   by its own policy: max_age 1 d" in shell.run("describe", "dotted.name")
     assert json.loads(shell.run("describe", "other", "--json"))["rule"] == "*"
+
+
+def test_an_error_in_a_later_file_says_that_the_earlier_ones_are_stored(shell: Shell, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    first.write_bytes(b'{"body":"a"}\n')
+    second.write_bytes(b"{}\n")
+    assert shell.run("append", "weather", "--jsonl", str(first), str(second), code=2) == "1 1\n"
+    assert f"{second}, line 1" in shell.errors
+    assert f"All lines of the files before {second} are stored" in shell.errors
+
+
+def test_a_search_over_messages_that_cannot_be_read_fails(shell: Shell) -> None:
+    store = f"segments:///{shell.data}/segments"
+    for body in b"first grain ", b"second grain ":
+        shell.run("append", "weather", "--store", store, stdin=b"".join(body + b"%d\n" % n for n in range(10)))
+    (file,) = (shell.data / "segments").rglob("*.seg")
+    content = file.read_bytes()
+    place = content.index(b"first")
+    file.write_bytes(content[:place] + b"worst" + content[place + 5 :])
+    found = shell.run("read", "weather", "--text", "grain", "--store", store, code=1)
+    assert found.splitlines() == [f"second grain {number}" for number in range(10)]
+    assert "ids 1 to 10 could not be searched" in shell.errors

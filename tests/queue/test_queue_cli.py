@@ -93,3 +93,28 @@ def test_a_queue_that_does_not_exist_is_called_a_queue(
     assert run(["queue", *command, "--data", str(tmp_path)]) == 3
     err = capfd.readouterr().err
     assert "there is no queue 'bit'" in err and "`millstream queue depth`" in err
+
+
+def test_a_bare_store_is_shown_also_where_the_settings_name_a_broker(
+    queue: LogWorkQueue, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_QUEUE__BROKER", "rocketmq://127.0.0.1:1")
+    queue.close()
+    bare = ["--store", f"sqlite:///{tmp_path}/log.db", "--data", str(tmp_path)]
+    assert run(["queue", "depth", "bits", *bare]) == 0
+    assert capfd.readouterr().out == "bits  2 ready  0 leased  0 delayed  1 dead\n"
+    assert run(["queue", "dead", "bits", *bare]) == 0
+    assert "StoreError: gone" in capfd.readouterr().out
+    assert run(["queue", "redrive", "bits", *bare]) == 0
+    assert capfd.readouterr().out == "bits: 1 task ready again\n"
+
+
+def test_the_body_of_a_dead_task_that_is_not_text_is_printed_whole(
+    queue: LogWorkQueue, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    queue.put([b"\xff\0"])
+    leases = queue.lease(3, visibility=30)
+    queue.dead_letter(next(lease for lease in leases if lease.body == b"\xff\0"), cause="odd")
+    assert run(["queue", "dead", "bits", "--json", "--data", str(tmp_path)]) == 0
+    facts = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert facts["body_base64"] == "/wA=" and "body" not in facts

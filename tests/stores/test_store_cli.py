@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,3 +147,29 @@ def test_what_goes_wrong_ends_with_the_documented_exit_code(
     run(["store", "put", url, "space", str(folder / "a.txt"), "--create"])
     filled = [word.format(url=url, file=folder / "a.txt") for word in arguments]
     assert run(["store", *filled]) == code
+
+
+def test_two_files_with_one_id_are_not_put(url: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    other = folder.parent / "others" / "a.txt"
+    other.parent.mkdir()
+    other.write_bytes(b"chaff")
+    assert run(["store", "put", url, "space", str(folder / "a.txt"), str(other), "--create"]) == 2
+    assert "have the same id, a.txt" in capfd.readouterr().err
+    assert run(["store", "put", url, "space", str(folder), str(other.parent)]) == 2
+    assert run(["store", "list", url, "space"]) == 0
+    assert capfd.readouterr().out == ""
+
+
+def test_a_folder_with_a_part_that_cannot_be_read_is_not_put(
+    url: str, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = os.scandir
+
+    def refuse(path: Any) -> Any:  # root, who runs the tests in places, can read everything
+        if not isinstance(path, int) and os.fspath(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert run(["store", "put", url, "space", str(folder), "--create"]) == 1
+    assert "Permission denied" in capfd.readouterr().err

@@ -94,4 +94,9 @@ def is_recorded(settings: Settings) -> bool:
     from millstream.core.sql import ANSWERS
     from millstream.node.databases import has_database
 
-    return click.get_current_context().params.get("store") is None and has_database(settings, patience=ANSWERS)
+    return not on_bare_store() and has_database(settings, patience=ANSWERS)
+
+
+def on_bare_store() -> bool:
+    """Whether the command works on the log store that ``--store`` names, and not in a node."""
+    return click.get_current_context().params.get("store") is not None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -121,6 +122,14 @@ def print_json(value: Any) -> None:
     line = msgspec.json.encode(value, order="sorted")
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
+
+
+def body_members(body: bytes) -> Mapping[str, str]:
+    """The members of a JSON object for *body*: ``body``, or ``body_base64`` where it is not UTF-8."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode("ascii")}
 
 
 def echo_line(text: str, *, err: bool = False) -> None:

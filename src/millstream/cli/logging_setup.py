@@ -50,6 +50,10 @@ def stop_logging() -> None:
         threading.excepthook = threading.__excepthook__
 
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as in shells (128 + SIGINT)."""
+
+
 def print_error(text: str) -> None:
     """Tell *text*, the last word of a command, on standard error: as a log line where such are written."""
     if _written():

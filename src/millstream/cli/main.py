@@ -11,16 +11,13 @@ from click.shell_completion import shell_complete
 
 from millstream import __version__
 from millstream.cli.command_group import CommandGroup
-from millstream.cli.logging_setup import describe_error, print_error, stop_logging
+from millstream.cli.logging_setup import INTERRUPTED, describe_error, print_error, stop_logging
 from millstream.core.errors import MillstreamError
 from millstream.core.extras import missing_package
 from millstream.core.tracing import exporting
 
 COMPLETE = "_MILLSTREAM_COMPLETE"
 """The environment variable by which a shell requests completions."""
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as in shells (128 + SIGINT)."""
 
 
 GROUPS = {

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.common import json_option, print_json
+from millstream.cli.common import body_members, json_option, print_json
 from millstream.cli.connection import connection_options
 from millstream.cli.examples import example
+from millstream.cli.logging_setup import INTERRUPTED, print_error
 from millstream.cli.parameter_types import Seconds
 
 if TYPE_CHECKING:
-    from millstream.messaging.client import Message, Options, Producer, Received, SimpleConsumer
+    from millstream.messaging.client import Message, Options, Producer, Receipt, Received, SimpleConsumer
 
 _AT_ONCE = 256
 
@@ -52,7 +53,7 @@ def send(
     as_json: bool,
     endpoint: str,
     options: Options,
-) -> None:
+) -> int:
     """Send each of BODIES to TOPIC as a message; prints the id of each stored message.
 
     Without BODIES, each line of standard input that is not empty is a message.
@@ -62,7 +63,12 @@ def send(
     due = None if delay is None else datetime.now(UTC) + timedelta(seconds=delay)
     texts = (body.encode() for body in bodies) if bodies else _lines()
     messages = (Message(topic, text, tag, keys, {}, message_group, due) for text in texts)
-    asyncio.run(_send(Producer(endpoint, [topic], options=options), messages, as_json))
+    try:
+        asyncio.run(_send(Producer(endpoint, [topic], options=options), messages, as_json))
+    except KeyboardInterrupt:
+        print_error("interrupted: the messages whose ids were printed are stored, those sent last may be")
+        return INTERRUPTED
+    return 0
 
 
 @example("millstream receive orders --group billing --max 10")
@@ -107,13 +113,23 @@ def receive(
 
 
 async def _send(producer: Producer, messages: Iterator[Message], as_json: bool) -> None:
+    from millstream.messaging.client import PartialFailureError, Receipt
+
     async with producer:
         while batch := list(itertools.islice(messages, _AT_ONCE)):
-            for receipt in await producer.send_many(batch):
-                if as_json:
-                    print_json({"message_id": receipt.message_id, "recall_handle": receipt.recall_handle})
-                else:
-                    click.echo(receipt.message_id)
+            try:
+                _print_receipts(await producer.send_many(batch), as_json)
+            except PartialFailureError as error:
+                _print_receipts([result for result in error.results if isinstance(result, Receipt)], as_json)
+                raise
+
+
+def _print_receipts(receipts: Iterable[Receipt], as_json: bool) -> None:
+    for receipt in receipts:
+        if as_json:
+            print_json({"message_id": receipt.message_id, "recall_handle": receipt.recall_handle})
+        else:
+            click.echo(receipt.message_id)
 
 
 async def _receive(consumer: SimpleConsumer, count: int | None, follow: bool, as_json: bool) -> None:
@@ -135,8 +151,16 @@ def _print(messages: Sequence[Received], as_json: bool) -> None:
             sys.stdout.buffer.write(message.body + b"\n")
             continue
         facts = {"message_id": message.message_id, "topic": message.topic, "attempt": message.attempt}
-        text = {"body": message.body.decode("utf-8", "replace"), "tag": message.tag, "keys": message.keys}
-        print_json({**facts, **text, "properties": message.properties, "message_group": message.message_group})
+        text = {"tag": message.tag, "keys": message.keys}
+        print_json(
+            {
+                **facts,
+                **body_members(message.body),
+                **text,
+                "properties": message.properties,
+                "message_group": message.message_group,
+            }
+        )
     sys.stdout.buffer.flush()
 
 

@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 import click
 
-from millstream.cli.change_log import record_change_if_node, require_audit_log
+from millstream.cli.change_log import on_bare_store, record_change_if_node, require_audit_log
 from millstream.cli.command_group import SummaryGroup
-from millstream.cli.common import echo_line, json_option, print_json, store_options
+from millstream.cli.common import body_members, echo_line, json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, SystemClock
@@ -55,7 +55,7 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
     good. For a queue of the mill the command also shows the recommended number of workers (settings mill.scaling). It
     does not disturb workers.
     """
-    if settings.queue.broker:
+    if _is_on_broker(settings):
         with Node.open(settings, reads=True) as node:
             for each in [name] if name else node.queues.names_on_broker():
                 _print_depth(settings, each, node.queues.open(each).depth(), as_json)
@@ -82,9 +82,8 @@ def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -
     """
     for task in dead_tasks(settings, name, limit=limit, after=after):
         if as_json:
-            body = task.body.decode("utf-8", "replace")
             facts = {"attempts": task.attempts, "cause": task.cause, "died_at": task.died_at}
-            print_json({"task_id": task.task_id, "body": body, **facts})
+            print_json({"task_id": task.task_id, **body_members(task.body), **facts})
         else:
             when = datetime.fromtimestamp(task.died_at / MICROSECONDS, UTC).isoformat(" ", "seconds")
             echo_line(f"{task.task_id}  {when}  after {task.attempts} attempts: {task.cause}")
@@ -165,10 +164,14 @@ def amend(settings: Settings, name: str, task_id: int, file: BinaryIO, as_json: 
         click.echo(f"task {task_id} of {name} has another body of {len(body):,} bytes")
 
 
+def _is_on_broker(settings: Settings) -> bool:
+    return bool(settings.queue.broker) and not on_bare_store()
+
+
 @contextlib.contextmanager
 def _open(settings: Settings, name: str) -> Iterator[WorkQueue]:
     """The queue *name*, to be worked on."""
-    if settings.queue.broker:
+    if _is_on_broker(settings):
         with Node.open(settings) as node:
             yield node.queues.open(name)
         return
@@ -192,7 +195,7 @@ def dead_tasks(settings: Settings, name: str, *, limit: int, after: int = 0) -> 
 
     Raises :class:`UnknownQueueError`.
     """
-    if settings.queue.broker:
+    if _is_on_broker(settings):
         with _open(settings, name) as opened:
             return opened.dead(limit=limit, after=after)
     with open_to_read(settings, SystemClock()) as store:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import mimetypes
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,7 +115,7 @@ def put(
     if create:
         opened.create_space(space)
     properties = _properties(pairs)
-    files = list(_files(paths, prefix))
+    files = _files(paths, prefix)
 
     def put_one(file: _File) -> ItemInfo:
         mimetype = mimetypes.guess_type(file.path.name)[0] or DEFAULT_MIMETYPE
@@ -278,14 +279,32 @@ class _File(NamedTuple):
     content_id: str
 
 
-def _files(paths: Iterable[Path], prefix: str) -> Iterator[_File]:
+def _files(paths: Iterable[Path], prefix: str) -> Sequence[_File]:
+    """The files at and below *paths*. Raises :class:`InputError` if two have the same id, and OSError for a folder that
+    cannot be read."""
+    found = dict[str, Path]()
     for path in paths:
-        if not path.is_dir():
-            yield _File(path, prefix + path.name)
-            continue
-        for found in sorted(path.rglob("*")):
-            if found.is_file() and not found.is_symlink():
-                yield _File(found, prefix + found.relative_to(path).as_posix())
+        below = sorted(_below(path)) if path.is_dir() else [path]
+        for file in below:
+            content_id = prefix + (file.relative_to(path).as_posix() if file != path else path.name)
+            if content_id in found:
+                raise InputError(
+                    f"{found[content_id]} and {file} have the same id, {content_id}: put them one after the other, "
+                    "with another --prefix for one of them; nothing was put"
+                )
+            found[content_id] = file
+    return [_File(path, content_id) for content_id, path in found.items()]
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files below *folder*, without symbolic links."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for parent, _, names in os.walk(folder, onerror=fail):
+        files = (Path(parent, name) for name in names)
+        yield from (file for file in files if file.is_file() and not file.is_symlink())
 
 
 def _properties(pairs: Iterable[str]) -> dict[str, str]:
@@ -306,7 +325,7 @@ def _accesses(pairs: Iterable[str]) -> dict[str, SpaceAccess]:
     return {name: SpaceAccess(access) for name, access in accesses.items()}
 
 
-def _in_parallel(function: Callable[[_File], ItemInfo], files: list[_File]) -> list[ItemInfo]:
+def _in_parallel(function: Callable[[_File], ItemInfo], files: Sequence[_File]) -> list[ItemInfo]:
     """The results of *function* for *files*, in their order; a bar shows how far it is. The first error ends it."""
     infos = []
     with ThreadPoolExecutor(THREADS) as pool, drawn() as progress:

@@ -14,6 +14,7 @@ import click
 
 from millstream.cli.common import store_options
 from millstream.cli.examples import example
+from millstream.cli.logging_setup import INTERRUPTED, print_error
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, check_source, decode_line
 from millstream.log import IdRange, LogSpec, Message, Writer
@@ -36,7 +37,7 @@ class ConfirmationLostError(MillstreamError):
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 @click.option("--jsonl", is_flag=True, help="Lines are JSON objects with the fields of a message.")
 @store_options
-def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) -> None:
+def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) -> int:
     """Append the lines of FILES (or of standard input) to the log NAME, one message per line.
 
     Prints "FIRST LAST", the ids, each time lines are durable. Lines that are available together are stored together; a
@@ -49,8 +50,22 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
     """
     commits = settings.log.bucket_commits
     with open_log_store(settings.log_url, bucket_commits=commits) as store, store.log(LogSpec(name)).writer() as writer:
-        for file in files or (Path("-"),):
-            _append_file(writer, file, jsonl)
+        for place, file in enumerate(files or (Path("-"),)):
+            try:
+                _append_file(writer, file, jsonl)
+            except KeyboardInterrupt:
+                print_error(
+                    f"interrupted in {_where(file)}: the lines up to the last id that was printed are stored; append "
+                    "only the lines after them"
+                )
+                return INTERRUPTED
+            except InputError as error:
+                if not place:
+                    raise
+                raise InputError(
+                    f"{error}. All lines of the files before {_where(file)} are stored: do not append these files again"
+                ) from error
+    return 0
 
 
 def _append_file(writer: Writer, file: Path, jsonl: bool) -> None:
@@ -93,7 +108,7 @@ def _where(file: Path) -> str:
 def _how_to_continue(number: int) -> str:
     """The remedy for the invalid line *number* (from 1)."""
     if number == 1:
-        return "Nothing is stored: fix line 1, and append again"
+        return "Nothing of it is stored: fix line 1, and append it again"
     stored = "Line 1 is stored" if number == 2 else f"Lines 1 to {number - 1} are stored"
     return f"{stored}: fix line {number}, and append again from line {number} (`tail -n +{number}`)"
 

@@ -65,10 +65,13 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_filter
 
 
-def print_matches(log: Log, wanted: MessageFilter, first_id: int | None, count: int | None, *, jsonl: bool) -> None:
+def print_matches(log: Log, wanted: MessageFilter, first_id: int | None, count: int | None, *, jsonl: bool) -> int:
     """Print the messages of *log* from *first_id* on that *wanted* describes, *count* at most (default: all), and say
-    on standard error what was searched. Ctrl-C stops the search and says where to resume it."""
-    begin, end, found = first_id or log.first_id, log.last_id, 0
+    on standard error what was searched. Ctrl-C stops the search and says where to resume it.
+
+    Returns the exit code: 1 if some of them could not be searched.
+    """
+    begin, end, found, code = first_id or log.first_id, log.last_id, 0, 0
     following: int | None = begin
     try:
         while following is not None and found != count:
@@ -79,6 +82,7 @@ def print_matches(log: Log, wanted: MessageFilter, first_id: int | None, count: 
             sys.stdout.buffer.flush()
             for hole in step.unreadable:
                 _say(f"ids {hole.first_id:,} to {hole.last_id:,} could not be searched: {hole.reason}")
+                code = 1
             found, following = found + len(step.messages), step.next_id
             if following is not None and is_terminal():
                 click.echo(f"{_CLEAR}{_searched(begin, following - 1, end, found)} so far", err=True, nl=False)
@@ -86,6 +90,7 @@ def print_matches(log: Log, wanted: MessageFilter, first_id: int | None, count: 
         _say(f"{_searched(begin, (following or begin) - 1, end, found)}; resume with --from {following}")
         raise
     _say(_searched(begin, end if following is None else following - 1, end, found))
+    return code
 
 
 def microseconds(option: str, text: str) -> int:

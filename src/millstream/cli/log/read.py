@@ -33,21 +33,21 @@ def read(
     count: int | None,
     jsonl: bool,
     wanted: MessageFilter | None,
-) -> None:
+) -> int:
     """Print the bodies of the messages of the log NAME, in order, one per line.
 
     With filters it prints the messages that match all of them, and reports on standard error which ids it searched.
-    Ids that were trimmed are reported there too.
+    Ids that were trimmed are reported there too. Exit code 1 if messages are damaged.
     """
     with _ending_quietly(), existing_log(settings, name, read_only=True) as found:
         if wanted is not None:
-            print_matches(found, wanted, first_id, count, jsonl=jsonl)
-            return
+            return print_matches(found, wanted, first_id, count, jsonl=jsonl)
         first_id = first_id or found.first_id
         last_id = None if count is None else first_id + count - 1
         for batch in found.read(first_id, last_id, columns=None if jsonl else ["body"]):
             _print_batch(batch, jsonl)
         sys.stdout.buffer.flush()
+    return 0
 
 
 @example("millstream log tail weather -n 5 --follow")

@@ -15,6 +15,7 @@ from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
 from millstream.core.amounts import counted, size_text
+from millstream.core.errors import InputError
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
 
@@ -44,7 +45,7 @@ def audit_command(settings: Settings, *, peer: Path | None, identifiers: bool, a
     """
     with (
         Node.open(settings) as node,
-        _peer(peer) as other,
+        _peer(peer, settings) as other,
         node.spark.session(registered=False) as spark,
         shown(spark, "audit"),
     ):
@@ -55,11 +56,16 @@ def audit_command(settings: Settings, *, peer: Path | None, identifiers: bool, a
 
 
 @contextlib.contextmanager
-def _peer(folder: Path | None) -> Iterator[Node | None]:
+def _peer(folder: Path | None, own: Settings) -> Iterator[Node | None]:
     if folder is None:
         yield None
         return
-    settings, _ = load_settings({"data": str(folder)})
+    settings, _ = load_settings({"data": str(folder)}, environment={})  # the variables are those of *own*
+    if (settings.log_url, settings.node.database) == (own.log_url, own.node.database):
+        raise InputError(
+            f"--peer {folder} has the log store and the database of this node: give the folder of another node, with "
+            "its own settings file"
+        )
     with Node.open(settings) as node:
         yield node
 
