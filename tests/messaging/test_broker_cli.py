@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.main import run
+from millstream.messaging.protocol import v2
+from millstream.testing.scripted_server import ScriptedServer
 
 
 def test_topics_are_made_and_listed_without_a_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,3 +78,19 @@ def test_serve_says_when_it_is_ready_and_ends_on_a_signal(tmp_path: Path, capsys
 def test_a_place_that_is_none_is_refused(tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--broker", place, "--data", str(tmp_path)]) == 2
     assert "write HOST:PORT" in capsys.readouterr().err
+
+
+def test_a_message_with_a_damaged_body_is_reported_and_not_acknowledged(capsys: pytest.CaptureFixture[str]) -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            damaged = server.message("t", b"not zipped", body_encoding=v2.GZIP)
+            server.inbox.extend([server.message("t", b"one"), damaged, server.message("t", b"two")])
+            command = ["receive", "t", "--group", "g", "--broker", server.place]
+            assert await asyncio.to_thread(run, command) == 1
+            acknowledged = [each.receipt_handle for call in server.called("AckMessage") for each in call.entries]
+            assert acknowledged == ["handle-one", "handle-two"]
+            out, err = capsys.readouterr()
+            assert out == "one\ntwo\n"
+            assert f"message {damaged.system_properties.message_id} has a damaged body: not acknowledged" in err
+
+    asyncio.run(test())

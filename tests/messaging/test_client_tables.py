@@ -5,15 +5,18 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import lz4.frame
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.clock import VirtualClock
-from millstream.messaging.client import errors
+from millstream.messaging.client import errors, message
 from millstream.messaging.client.backoff import Backoff, read_backoff
 from millstream.messaging.client.endpoints import Endpoints, parse_endpoints
 from millstream.messaging.client.message import Message, from_wire, is_sound
@@ -217,14 +220,34 @@ def test_digests_are_checked_in_all_their_spellings(body: bytes, other: bytes) -
         assert is_sound(other, digest) == (other == body)
 
 
-def test_bodies_are_unpacked_and_bad_ones_are_told() -> None:
-    wire = v2.Message(body=gzip.compress(b"packed"))
+@pytest.mark.parametrize(
+    "compress",
+    [
+        gzip.compress,
+        zlib.compress,  # clients of RocketMQ 4, and the C++ client
+        lz4.frame.compress,
+        lambda body: pa.compress(body, "zstd", asbytes=True),
+        lambda body: gzip.compress(body[:300]) + gzip.compress(body[300:]),
+    ],
+)
+def test_bodies_are_unpacked_by_each_method_of_clients(
+    compress: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"packed" * 100
+    wire = v2.Message(body=compress(body))
     wire.system_properties.body_encoding = v2.GZIP
-    assert from_wire(wire, place(1)).body == b"packed"
+    assert from_wire(wire, place(1)).body == body
     assert not from_wire(wire, place(1)).is_corrupted
-    for body in (b"not gzip", gzip.compress(b"x" * 1000)[:-5]):
-        wire.body = body
-        assert from_wire(wire, place(1)).is_corrupted
+    wire.body = compress(body)[:-3]
+    assert from_wire(wire, place(1)).is_corrupted
+    monkeypatch.setattr(message, "MAX_UNPACKED", 599)
+    assert message.unpack(compress(body)) is None
+
+
+def test_bodies_that_are_not_what_they_should_be_are_told() -> None:
+    wire = v2.Message(body=b"not gzip")
+    wire.system_properties.body_encoding = v2.GZIP
+    assert from_wire(wire, place(1)).is_corrupted
     wire.body, wire.system_properties.body_encoding = b"plain", v2.IDENTITY
     wire.system_properties.body_digest.type, wire.system_properties.body_digest.checksum = v2.MD5, "00"
     assert from_wire(wire, place(1)).is_corrupted

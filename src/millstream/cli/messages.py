@@ -103,6 +103,7 @@ def receive(
     """Receive, print and acknowledge the messages of TOPIC that the consumer group has not processed.
 
     Prints the body of each message as a line; with --json, an object with the body, the id and the other fields.
+    A message with a damaged body is neither printed nor acknowledged; then the exit code is 1.
     """
     from millstream.messaging.client import Filter, SimpleConsumer
 
@@ -133,16 +134,29 @@ def _print_receipts(receipts: Iterable[Receipt], as_json: bool) -> None:
 
 
 async def _receive(consumer: SimpleConsumer, count: int | None, follow: bool, as_json: bool) -> None:
+    from millstream.messaging.errors import MessagingError
+
+    damaged = 0
     async with consumer:
         left = count
         while left is None or left > 0:
             messages = await consumer.receive(min(left or _AT_ONCE, _AT_ONCE))
             if not messages and not follow:
-                return
-            _print(messages, as_json)
-            if messages:
-                await consumer.ack(*messages)
+                break
+            sound = [message for message in messages if not message.is_corrupted]
+            _print(sound, as_json)
+            if sound:
+                await consumer.ack(*sound)
+            damaged += len(messages) - len(sound)
+            for message in messages:
+                if message.is_corrupted:
+                    click.echo(f"message {message.message_id} has a damaged body: not acknowledged", err=True)
             left = None if left is None else left - len(messages)
+    if damaged:
+        raise MessagingError(
+            f"{damaged:,} received messages have damaged bodies: send their contents again. The broker delivers these "
+            "messages again, and moves them to the dead letters after the last attempt"
+        )
 
 
 def _print(messages: Sequence[Received], as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
+import io
 import re
 import zlib
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from millstream.messaging.protocol import v2
 
 _TOPIC = re.compile(r"[%a-zA-Z0-9_-]{1,127}")
 MAX_UNPACKED = 64 << 20
+_GZIP = b"\x1f\x8b"
+_CODECS = {b"\x04\x22\x4d\x18": "lz4", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 @functools.lru_cache(1024)
@@ -82,7 +85,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """A message that was received. ``attempt`` counts its deliveries; ``is_corrupted`` where its digest is wrong."""
+    """A message that was received. ``attempt`` counts its deliveries; ``is_corrupted`` where its digest is wrong,
+    or its body cannot be decompressed."""
 
     topic: str
     body: bytes
@@ -180,13 +184,37 @@ def _open_body(wire: v2.Message) -> tuple[bytes, bool]:
 
 
 def unpack(body: bytes) -> bytes | None:
-    """The content of the gzip *body*; None if it is damaged, or larger than :data:`MAX_UNPACKED`."""
+    """The content of the compressed *body*; None if it is damaged, or larger than :data:`MAX_UNPACKED`.
+
+    The protocol has one name for all methods: clients of RocketMQ 5 use gzip or zlib, those of RocketMQ 4 zlib, LZ4 or
+    Zstandard. The first bytes tell which it is.
+    """
+    codec = _CODECS.get(body[:4])
+    if codec is not None:
+        return _unpack_with(codec, body)
     try:
-        unpacker = zlib.decompressobj(wbits=31)
+        unpacker = zlib.decompressobj(wbits=47)
         found = unpacker.decompress(body, MAX_UNPACKED)
-        return found if unpacker.eof else None
-    except (zlib.error, gzip.BadGzipFile):
+        if not unpacker.eof:
+            return None
+        if not unpacker.unused_data.startswith(_GZIP):
+            return found
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as members:  # several, one after the other
+            found = members.read(MAX_UNPACKED + 1)
+    except (zlib.error, gzip.BadGzipFile, EOFError):
         return None
+    return found if len(found) <= MAX_UNPACKED else None
+
+
+def _unpack_with(codec: str, body: bytes) -> bytes | None:
+    import pyarrow as pa
+
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), codec) as unpacker:
+            found: bytes = unpacker.read(MAX_UNPACKED + 1)
+    except OSError:
+        return None
+    return found if len(found) <= MAX_UNPACKED else None
 
 
 def to_datetime(time: int) -> datetime:
