@@ -10,12 +10,13 @@ import pytest
 
 from millstream.batching import BatchConfig, Batcher, Rulebook
 from millstream.batching.errors import SnapshotError
-from millstream.batching.service_state import ServiceState, write_state
+from millstream.batching.output_end import OutputEnd, end_of
+from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.log import Log, LogSpec, open_store
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs.batch_stream import StreamPlan, _check_source, _first_id
+from millstream.pipeline.jobs.batch_stream import StreamPlan, _check_source, _first_id, _record_end
 
 RULES = Rulebook(BatchConfig(50, 20))
 
@@ -39,7 +40,7 @@ def begin(plan: StreamPlan, logs: tuple[Log, Log]) -> int:
     source, output = logs
     with output.writer("batching") as writer:
         _check_source(plan, source, output, writer)
-        return _first_id(plan, source, writer.sequence)
+        return _first_id(plan, source, end_of(writer))
 
 
 def complete_trigger(plan: StreamPlan, last_id: int) -> None:
@@ -83,3 +84,25 @@ def test_a_stream_whose_checkpoint_is_beyond_the_end_of_its_log_names_the_checkp
     expected = r"the checkpoint .*out\.checkpoint is at message 2 of log 'in', but this log now ends at 1: .*Delete"
     with pytest.raises(PipelineInputError, match=expected):
         begin(plan, logs)
+
+
+@pytest.mark.parametrize("recorded_by", ["state", "checkpoint"])
+def test_p6_a_stream_whose_output_lost_batches_reads_its_log_again(
+    tmp_path: Path, logs: tuple[Log, Log], recorded_by: str
+) -> None:
+    plan, (source, output) = plan_of(tmp_path), logs
+    assert begin(plan, logs) == 1
+    complete_trigger(plan, 1)
+    if recorded_by == "state":
+        end = OutputEnd(3, 1)
+        write_state(FileDocument(plan.state), ServiceState("in", "out", 1, Batcher.of(RULES).snapshot(), end))
+    else:
+        with output.writer("batching") as writer:
+            writer.append([Message(b"{}")], sequence=1)
+            _record_end(plan, writer)
+    with open_store("memory://") as restored:
+        assert begin(plan, (source, restored.log(LogSpec("out", kind="batches")))) == 1
+    assert not (plan.checkpoint / "commits").exists()
+    kept = read_state(FileDocument(plan.state), "in", "out")
+    assert kept is not None
+    assert kept.position == 0

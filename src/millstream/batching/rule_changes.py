@@ -12,8 +12,9 @@ import logging
 import msgspec
 
 from millstream.batching.errors import BatchServiceError, ConfigError, SnapshotError
+from millstream.batching.output_end import read_end, refuse_uncounted
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.service_state import naming_state, read_state
+from millstream.batching.service_state import known_end, naming_state, read_state
 from millstream.batching.snapshot import decode_snapshot
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, Clock
@@ -137,8 +138,9 @@ def batched_rules(source: Log, output: Log, state: Document) -> BatchedRules | N
     Raises :class:`BatchServiceError` where that cannot be known, and :class:`SnapshotError` for a *state* that is not
     valid or is of other logs.
     """
-    kept, written = read_state(state, source.name, output.name), output.sequence("batching")
-    rules, clock = read_rules(output), None
+    kept, end = read_state(state, source.name, output.name), read_end(output)
+    refuse_uncounted(end, known_end(kept), source, output)
+    rules, clock, written = read_rules(output), None, end.sequence
     if kept is not None:
         with naming_state(state):
             former, engine = decode_snapshot(kept.snapshot)

@@ -25,9 +25,10 @@ from millstream.batching.message_columns import COLUMNS, event_columns, split_ou
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.metrics import record_closed, record_delays, record_open
 from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source, state_beyond_source
+from millstream.batching.output_end import end_of, goes_as_far, refuse_handed_over
 from millstream.batching.rule_changes import RulesRecord, take_request
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.service_state import ServiceState, is_blank, naming_state, read_state, write_state
+from millstream.batching.service_state import ServiceState, is_blank, known_end, naming_state, read_state, write_state
 from millstream.batching.ticks import Ticker
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock, SystemClock
@@ -167,8 +168,8 @@ class BatchService:
         """Write the state, durably, unless another process has taken over the output: its state is the valid one."""
         if not self._record.is_mine:
             return
-        state = ServiceState(self._source.name, self._output.name, self._position, self._batcher.snapshot())
-        write_state(self._state, state)
+        names, snapshot = (self._source.name, self._output.name), self._batcher.snapshot()
+        write_state(self._state, ServiceState(*names, self._position, snapshot, end_of(self._writer)))
         self._saved = self._position
 
     def close(self) -> None:
@@ -206,9 +207,12 @@ class BatchService:
     def _continue(self, rules: Rulebook) -> None:
         """Take up the state. The rules are read under the lease: see :mod:`~millstream.batching.rule_changes`."""
         source, output = self._source, self._output
-        kept = read_state(self._state, source.name, output.name)
+        kept, end = read_state(self._state, source.name, output.name), end_of(self._writer)
+        self._refuse_shorter_source(kept)
+        if not goes_as_far(end, known_end(kept), source, output, self._state):
+            kept = None
         with naming_state(self._state):
-            used = None if kept is None or is_blank(kept, self._writer.sequence) else kept.snapshot
+            used = None if kept is None or is_blank(kept, end) else kept.snapshot
         self._record = RulesRecord(output)
         rules = self._record.in_force(rules)
         with naming_state(self._state):
@@ -216,16 +220,22 @@ class BatchService:
         if kept:
             self._position = self._saved = kept.position
         self._check_source(kept)
-        if used is None:
+        if used is None or (kept is not None and kept.end is None):
             self.save()  # the rules and, as the source may have been trimmed, the beginning: the output depends on both
+
+    def _refuse_shorter_source(self, kept: ServiceState | None) -> None:
+        """Raise :class:`BatchServiceError` where the output or *kept* is beyond the end of the source."""
+        source, written = self._source, self._writer.sequence
+        if written > source.last_id:
+            raise BatchServiceError(shortened_source(self._output.name, source, written))
+        if kept is not None and kept.position > source.last_id:
+            raise BatchServiceError(state_beyond_source(self._state, kept.position, source))
 
     def _check_source(self, kept: ServiceState | None) -> None:
         """Raise :class:`BatchServiceError` where the output or *kept* did not come of the source as it is now."""
         source, output, written = self._source, self._output.name, self._writer.sequence
-        if written > source.last_id:
-            raise BatchServiceError(shortened_source(output, source, written))
-        if kept is not None and kept.position > source.last_id:
-            raise BatchServiceError(state_beyond_source(self._state, kept.position, source))
+        if kept is None:
+            refuse_handed_over(end_of(self._writer), source, self._output, self._state)
         if kept is None and self._position and written:
             raise BatchServiceError(
                 f"the state {self._state} of the batch service is missing, and log {source.name!r} was trimmed and "

@@ -11,18 +11,23 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.batching.errors import SnapshotError
+from millstream.batching.output_end import NOTHING, OutputEnd
 from millstream.batching.snapshot import decode_snapshot
 from millstream.core.decoding import prepared
 from millstream.core.documents import Document
 
 
 class ServiceState(msgspec.Struct, frozen=True):
-    """*snapshot* is a batcher's after the messages of *log* up to *position*, whose batches go to *output*."""
+    """*snapshot* is a batcher's after the messages of *log* up to *position*, whose batches go to *output*.
+
+    *end* is the end of *output* when this was saved, None in a state of an earlier release.
+    """
 
     log: str
     output: str
     position: int
     snapshot: bytes
+    end: OutputEnd | None = None
 
 
 def write_state(document: Document, state: ServiceState) -> None:
@@ -63,10 +68,14 @@ def naming_state(document: Document) -> Iterator[None]:
         raise SnapshotError(f"cannot continue from the state {document}: {error}") from error
 
 
-def is_blank(state: ServiceState, written: int) -> bool:
-    """Whether nothing was batched yet, so that the rules in *state* do not matter; *written* is the last id of which
-    the output knows."""
-    return not written and decode_snapshot(state.snapshot)[1].clock is None
+def is_blank(state: ServiceState, end: OutputEnd) -> bool:
+    """Whether nothing was batched yet, so that the rules in *state* do not matter; *end* is that of the output."""
+    return end == NOTHING and decode_snapshot(state.snapshot)[1].clock is None
+
+
+def known_end(state: ServiceState | None) -> OutputEnd | None:
+    """How far the output went when *state* was saved; None where that was not recorded."""
+    return NOTHING if state is None else state.end
 
 
 def batched_pair(document: Document) -> tuple[str, str] | None:

@@ -22,6 +22,7 @@ from millstream.anchoring.batch_records import EncodedBatch
 from millstream.batching import BatchConfig, Reject, Rulebook
 from millstream.batching.batch_log_origin import BatchLogOrigin, write_origin
 from millstream.batching.event import Reason
+from millstream.batching.output_end import NOTHING, read_end
 from millstream.batching.service_state import ServiceState, write_state
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.core.clock import Clock, SystemClock
@@ -178,14 +179,14 @@ def hand_over(job: BatchJob, output: Log, state: Document) -> None:
     who compare. Raises :class:`PipelineInputError` where they have begun before, and :class:`PipelineError` where the
     job closed everything.
     """
-    if output.sequence("batching") or state.read() is not None:
-        why = "already has batches" if output.sequence("batching") else f"already has the batching state in {state}"
+    if (end := read_end(output)) != NOTHING or state.read() is not None:
+        why = "already has batches" if end != NOTHING else f"already has the batching state in {state}"
         raise PipelineInputError(
             f"log {output.name!r} {why}, so open batches cannot be handed over to it: name a new log"
         )
     snapshot, inputs = job.snapshot(), job.record.inputs
     write_origin(output, BatchLogOrigin(inputs["log"], inputs["last_id"], inputs["received_to"]))
-    write_state(state, ServiceState(inputs["log"], output.name, inputs["last_id"], snapshot))
+    write_state(state, ServiceState(inputs["log"], output.name, inputs["last_id"], snapshot, end))
 
 
 def _record(folder: JobFolder, inputs: BatchInputs, figures: Mapping[str, int], replaced: ReplacedBatches) -> JobRecord:

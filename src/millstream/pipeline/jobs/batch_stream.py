@@ -20,10 +20,12 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.batching import Batcher, Rulebook
+from millstream.batching.errors import SnapshotError
 from millstream.batching.metrics import delay_quantiles
 from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source, state_beyond_source
+from millstream.batching.output_end import OutputEnd, end_of, goes_as_far, refuse_handed_over
 from millstream.batching.rule_changes import RulesRecord, batched_rules, is_requested, take_request
-from millstream.batching.service_state import ServiceState, is_blank, naming_state, read_state, write_state
+from millstream.batching.service_state import ServiceState, is_blank, known_end, naming_state, read_state, write_state
 from millstream.batching.snapshot import decode_snapshot_for
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.batching.ticks import Ticker
@@ -48,6 +50,9 @@ from millstream.stores.tiers import open_log_store
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Who puts the files of a checkpoint in place. Spark's other way asks a program of the system about each link, so that
 a trigger starts some dozens of processes; the checkpoint lies in a folder beside the state file, which needs none."""
+
+_END = "output.json"
+"""The file of the checkpoint with the :class:`OutputEnd` after the last trigger that wrote something."""
 
 _LOOK = 5.0
 """Seconds between two looks for a requested change of the rules; in a bucket each costs a request."""
@@ -135,12 +140,12 @@ def run_stream(
         plan = msgspec.structs.replace(plan, rules=record.in_force(plan.rules))
         _check_source(plan, source, output, writer)
         began = clock.monotonic()
-        sink = BatchSink(plan.output, writer, clock, figures)
+        sink = BatchSink(plan.output, writer, clock, figures, lambda: _record_end(plan, writer))
         watch = _StreamMonitor(sink, source, ticks, on_trigger=on_trigger, clock=clock)
         requests = _RuleRequests(record, clock)
         with spark_errors_explained("batch --stream"):
             while True:
-                first_id = _first_id(plan, source, writer.sequence)
+                first_id = _first_id(plan, source, end_of(writer))
                 on_saved()
                 watch.before = max(first_id - 1, read_progress(plan.checkpoint).done)
                 query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
@@ -148,7 +153,7 @@ def run_stream(
                 watch.report()
                 if not record.is_mine:
                     raise lease_lost(plan.output)
-                save_state(spark, plan)
+                save_state(spark, plan, end_of(writer))
                 on_saved()
                 if stopped() or not requests.found:
                     break
@@ -158,8 +163,11 @@ def run_stream(
         return done
 
 
-def save_state(spark: SparkSession, plan: StreamPlan) -> None:
-    """Write where the ended query of *plan* stands into the state file, for the service or stream that continues."""
+def save_state(spark: SparkSession, plan: StreamPlan, end: OutputEnd) -> None:
+    """Write where the ended query of *plan* stands into the state file, for the service or stream that continues.
+
+    *end* is that of the output.
+    """
     done = read_progress(plan.checkpoint).done
     if not done:
         return
@@ -171,7 +179,37 @@ def save_state(spark: SparkSession, plan: StreamPlan) -> None:
         .load()
     )
     snapshots = [bytes(row["value"]["snapshot"]) for row in states.collect()]
-    write_state(FileDocument(plan.state), ServiceState(plan.log, plan.output, done, join_snapshots(snapshots)))
+    write_state(FileDocument(plan.state), ServiceState(plan.log, plan.output, done, join_snapshots(snapshots), end))
+
+
+def _record_end(plan: StreamPlan, writer: Writer) -> None:
+    """Let the checkpoint of *plan* know how far the output goes, for :func:`_discard_newer_progress`."""
+    write_durably(plan.checkpoint / _END, msgspec.json.encode(end_of(writer)))
+
+
+def _discard_newer_progress(plan: StreamPlan, source: Log, output: Log, end: OutputEnd) -> None:
+    """Remove checkpoint and state of *plan* where *output*, which ends at *end*, has lost batches since.
+
+    Raises the errors of :func:`~millstream.batching.output_end.goes_as_far`.
+    """
+    document = FileDocument(plan.state)
+    if not goes_as_far(end, _known_end(plan), source, output, document):
+        document.path.unlink(missing_ok=True)
+        shutil.rmtree(plan.checkpoint, ignore_errors=True)
+    if not (document.path.exists() or plan.checkpoint.exists()):
+        refuse_handed_over(end, source, output, document)
+
+
+def _known_end(plan: StreamPlan) -> OutputEnd | None:
+    """How far the output went when the checkpoint or the state of *plan* was written last; None where unknown."""
+    recorded, known = plan.checkpoint / _END, list[OutputEnd | None]()
+    if recorded.exists():
+        known.append(msgspec.json.decode(recorded.read_bytes(), type=prepared(OutputEnd)))
+    with contextlib.suppress(SnapshotError):  # where there is a checkpoint, nobody needs the state
+        state = read_state(FileDocument(plan.state), plan.log, plan.output)
+        if state is not None or not plan.checkpoint.exists():
+            known.append(known_end(state))
+    return max(filter(None, known), key=lambda end: end.last_id, default=None)
 
 
 def _check_source(plan: StreamPlan, source: Log, output: Log, writer: Writer) -> None:
@@ -179,6 +217,7 @@ def _check_source(plan: StreamPlan, source: Log, output: Log, writer: Writer) ->
         raise PipelineInputError(shortened_source(plan.output, source, writer.sequence))
     if writer.sequence and not is_made_from(output, source):
         raise PipelineInputError(foreign_batches(plan.output, plan.log))
+    _discard_newer_progress(plan, source, output, end_of(writer))
 
 
 def _start(
@@ -210,14 +249,14 @@ def _shares(spark: SparkSession, plan: StreamPlan, first_id: int, written: int) 
     return reader.load()
 
 
-def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
+def _first_id(plan: StreamPlan, source: Log, end: OutputEnd) -> int:
     """The id that the query begins with, or began with: a checkpoint that others have overtaken is thrown away, and
     so is one from before a change of the rules: it may have come further than the output shows.
 
-    *written* is the last id of which the output knows. Where a trigger was begun that lies across it, another host has
-    gone on in between, and what comes of that trigger would be there in part.
+    *end* is that of the output. Where a trigger was begun that lies across the last id of which the output knows,
+    another host has gone on in between, and what comes of that trigger would be there in part.
     """
-    begin = plan.checkpoint / "begin.json"
+    begin, written = plan.checkpoint / "begin.json", end.sequence
     if begin.exists():
         kept = msgspec.json.decode(begin.read_bytes(), type=prepared(_StreamStart))
         progress = read_progress(plan.checkpoint)
@@ -227,7 +266,7 @@ def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
                 raise PipelineInputError(_checkpoint_beyond_source(plan, progress.done, source))
             return kept.first_id
     first_id = _first_id_anew(plan, source, written)
-    _save_beginning(plan, first_id, written)
+    _save_beginning(plan, first_id, end)
     shutil.rmtree(plan.checkpoint, ignore_errors=True)
     plan.checkpoint.mkdir(parents=True)
     write_durably(begin, msgspec.json.encode(_StreamStart(first_id, plan.shards, len(plan.rules.later))))
@@ -259,18 +298,19 @@ def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
     return source.first_id
 
 
-def _save_beginning(plan: StreamPlan, first_id: int, written: int) -> None:
+def _save_beginning(plan: StreamPlan, first_id: int, end: OutputEnd) -> None:
     """Write the rules into the state file where there is none yet, as a service does before its first batch: they can
     be changed while the stream runs. Raises :class:`~millstream.batching.SnapshotError` for one of other rules, which
     tasks could not name."""
     document = FileDocument(plan.state)
     kept = read_state(document, plan.log, plan.output)
     with naming_state(document):
-        is_new = kept is None or is_blank(kept, written)
+        is_new = kept is None or is_blank(kept, end)
         if kept is not None and not is_new:
             decode_snapshot_for(kept.snapshot, plan.rules)
     if is_new:
-        write_state(document, ServiceState(plan.log, plan.output, first_id - 1, Batcher.of(plan.rules).snapshot()))
+        snapshot = Batcher.of(plan.rules).snapshot()
+        write_state(document, ServiceState(plan.log, plan.output, first_id - 1, snapshot, end))
 
 
 class _StreamStart(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ dropped by the log.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -46,12 +46,16 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True):
 class BatchSink:
     """Appends what shards give (``CLOSED_SCHEMA``) to the log *output* by its *writer*, a trigger at a time.
 
+    *appended* is called after each commit, before Spark records the trigger as done.
     What the shards measured is added up in *figures*, of triggers that the log had already once only. Raises
     :func:`lease_lost`.
     """
 
-    def __init__(self, output: str, writer: Writer, clock: Clock, figures: MetricsCollector) -> None:
+    def __init__(
+        self, output: str, writer: Writer, clock: Clock, figures: MetricsCollector, appended: Callable[[], object]
+    ) -> None:
         self._output, self._writer, self._clock, self._figures = output, writer, clock, figures
+        self._appended = appended
         self._untold: deque[Trigger] = deque()
 
     def triggers(self) -> Iterator[Trigger]:
@@ -70,7 +74,8 @@ class BatchSink:
         rows = pa.concat_tables([OUTPUT_SCHEMA.empty_table(), *parts])
         repeated = self._writer.sequence >= last_id
         try:
-            self._writer.append(output_messages([rows]), sequence=last_id)
+            if self._writer.append(output_messages([rows]), sequence=last_id) is not None:
+                self._appended()
         except FencedError as error:
             raise lease_lost(self._output) from error
         told = MetricsCollector()
