@@ -15,7 +15,7 @@ from millstream.batching.service import BatchService
 from millstream.batching.service_state import decode_state, read_state
 from millstream.core.documents import FileDocument
 from millstream.core.message import Message
-from millstream.log import Log, LogSpec, LogStore, open_store
+from millstream.log import Log, LogSpec, LogStore, copy_log, open_store
 from support.batched_logs import RULES, expected, given, traffic
 
 
@@ -126,3 +126,15 @@ def test_p6_without_the_state_of_a_job_its_batches_are_not_written_again(store: 
     with pytest.raises(BatchServiceError, match=r"batched log 'in' up to message 200 .*hand-over and a new output log"):
         serve(source, output, state)
     assert not output.last_id
+
+
+def test_p6_a_copy_of_the_output_gets_no_batch_a_second_time(store: LogStore, tmp_path: Path) -> None:
+    state, source = FileDocument(tmp_path / "state"), store.log(LogSpec("in"))
+    service = BatchService(source, store.log(LogSpec("out")), RULES, state)
+    service.step()
+    service._writer.close()  # a crash: the state is of the beginning
+    with open_store("memory://") as moved:
+        output = moved.log_to_copy(store.log(LogSpec("out")))
+        copy_log(store.log(LogSpec("out")), output)
+        serve(source, output, state)
+        assert given(output) == expected(source)

@@ -99,6 +99,27 @@ def test_a_copy_of_a_log_of_batches_has_their_rules_and_origin(open_kind: Open) 
     assert copy.metadata("batching/rules") == b"newer"
 
 
+@pytest.mark.parametrize("target", KINDS)
+def test_a_copy_of_a_log_of_batches_knows_from_which_messages_they_were_made(open_kind: Open, target: str) -> None:
+    log, copy = open_kind("sqlite", "from").log(SPEC), open_kind(target, "to").log(SPEC)
+    for sequence in (7, 900):
+        with log.writer("batching") as writer:
+            writer.append([Message(b"batch")] * 130, sequence=sequence)
+        for _ in range(2):
+            copy_log(log, copy)
+            assert (copy.last_id, copy.sequence("batching")) == (log.last_id, sequence)
+    assert copy.verify().ok
+
+
+def test_a_copy_drops_nothing_of_producers_that_count_anew(open_kind: Open) -> None:
+    log, copy = open_kind("sqlite", "from").log(SPEC), open_kind("segments", "to").log(SPEC)
+    with log.writer("importer") as writer:
+        writer.append([b"1"], sequence=5)
+    copy_log(log, copy)
+    with copy.writer("importer") as writer:
+        assert writer.append([b"2"], sequence=1) is not None
+
+
 @pytest.mark.parametrize("server", ["mysql", "postgresql"])
 def test_a_log_goes_to_a_server_and_back_by_the_command_and_is_the_same(
     server_url: Callable[[str], str], server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -128,9 +149,9 @@ def test_a_copy_that_was_interrupted_is_gone_on_with(
     open_kind: Open, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_kind("sqlite", "from").log(LogSpec("weather", block_messages=8000))
-    with log.writer() as writer:
+    with log.writer("batching") as writer:
         for turn in range(3):
-            writer.append([b"%d" % turn] * 5000)
+            writer.append([b"%d" % turn] * 5000, sequence=turn + 1)
     copy = open_kind(target, "to").log(SPEC)
     append = Writer.append
     calls = []
@@ -144,8 +165,8 @@ def test_a_copy_that_was_interrupted_is_gone_on_with(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Writer, "append", interrupted)
         copy_log(log, copy)
-    assert copy.last_id == 10_000
-    assert copy_log(log, copy).first_id == 10_001
+    assert (copy.last_id, copy.sequence("batching")) == (10_000, 0), "nothing is counted that the copy lacks"
+    assert (copy_log(log, copy).first_id, copy.sequence("batching")) == (10_001, 3)
     assert messages(copy) == messages(log)
 
 
@@ -167,7 +188,7 @@ def test_a_copy_that_does_not_give_back_what_was_written_is_told(
     log, copy = fill(open_kind("memory", "").log(SPEC)), open_kind("memory", "").log(SPEC)
     append = Writer.append
 
-    def careless(self: Writer, *_: object) -> object:
+    def careless(self: Writer, *_: object, **__: object) -> object:
         return append(self, [b"another"] * 330)
 
     monkeypatch.setattr(Writer, "append", careless)

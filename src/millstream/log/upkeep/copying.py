@@ -17,6 +17,10 @@ _OVERLAP = 1000  # messages that are compared before a copy is gone on with
 _COPIED_METADATA = ("batching/origin", "batching/rules")
 """What the batches in a log came of: without it nobody can continue or verify the copy."""
 
+_BATCHING = "batching"
+"""The producer of logs of batches. Its sequence is copied: it says from which messages the batches were made, and
+whoever batches checks it. Other producers may begin to count anew, and a copy would drop what they send."""
+
 
 class LogCopyResult(msgspec.Struct, frozen=True):
     """The result of a copy: the added ids ``first_id`` to ``last_id`` (none where ``messages`` is 0)."""
@@ -30,7 +34,7 @@ class LogCopyResult(msgspec.Struct, frozen=True):
 def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyResult:
     """Add to *target* all that *source* has beyond it; what is there already must be a beginning of *source*.
 
-    A copy of a log of batches also gets their rules and their origin.
+    A copy of a log of batches also gets their rules, their origin and the sequence of their producer.
 
     Where *source* keeps bodies alone, the copy is given receive times as it is made. Where *target* does, all else is
     left out, if *bodies_only* allows that. Where *source* was trimmed, make *target* with its ``first_id``. Every batch
@@ -43,13 +47,15 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
             f"copying to {target.name!r} would lose source, key, headers and times, because the target "
             "stores only bodies: use --bodies to copy only the bodies"
         )
-    with target.writer() as writer:
-        first, last = writer.last_id + 1, source.last_id
+    sequence, last = _end_with_sequence(source)
+    with target.writer(_BATCHING if sequence else "") as writer:
+        first, counted = writer.last_id + 1, sequence > writer.sequence
         columns = ["body"] if source.bodies_only or target.bodies_only else None
         _refuse_trimmed(source, target, first)
         _refuse_other(source, target, writer.last_id, columns)
         for batch in source.read(first, last, columns, gaps="none"):
-            ids = writer.append(batch.arrow)
+            is_end = counted and batch.last_id == last
+            ids = writer.append(batch.arrow, sequence=sequence if is_end else None)
             if ids != batch.ids or not _same(target, batch):
                 raise DamagedLogError(
                     f"ids {batch.first_id} to {batch.last_id} of the copy {target.name!r} differ from "
@@ -58,6 +64,14 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
         done = LogCopyResult(source.name, first, writer.last_id, writer.last_id - first + 1)
         _copy_metadata(source, target, replace=done.messages > 0)
         return done
+
+
+def _end_with_sequence(source: Log) -> tuple[int, int]:
+    """The sequence of the producer of batches (0: none), and the last id of *source* at that sequence."""
+    while True:
+        sequence, last_id = source.sequence(_BATCHING), source.last_id
+        if source.sequence(_BATCHING) == sequence:
+            return sequence, last_id
 
 
 def copy_consumers(source: Log, target: Log) -> Mapping[str, int]:
