@@ -20,7 +20,7 @@ from millstream.pipeline.output.log_sink import LogStreamWriter, LogWriter, besi
 from millstream.pipeline.source import NAME, SPARK_SCHEMA, follow_log, read_log
 from millstream.pipeline.source import write_log as save
 from millstream.pipeline.spark_errors import spark_errors_explained
-from millstream.pipeline.staging import SPACE, StagedPart, Staging
+from millstream.pipeline.staging import SPACE, StagedPart, Staging, staging_prefix
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.damage import flip_bit
 
@@ -241,6 +241,26 @@ def test_a_commit_that_was_begun_elsewhere_is_not_begun_again_here(tmp_path: Pat
         staging = Staging(tmp_path.as_uri(), "w")
         with pytest.raises(PipelineError, match="started by another driver"):
             staging.commit(log, "w", 0, store_part(staging, [[2, 2]], 1))
+
+
+def test_a_log_has_a_prefix_for_staging_that_no_other_log_has_and_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [f"sqlite:///{tmp_path / name}.db" for name in ("first", "second")]
+    with open_store(urls[0]) as first, open_store(urls[1]) as second:
+        logs = [first.log(LogSpec("a")), first.log(LogSpec("b")), second.log(LogSpec("a"))]
+        prefixes = [staging_prefix(log, "w") for log in logs]
+        assert len(set(prefixes)) == 3
+        assert [staging_prefix(log, "w") for log in logs] == prefixes
+        replace, others = Log.replace_metadata, []
+
+        def overtaken(log: Log, key: str, value: bytes, *, version: int) -> bool:
+            monkeypatch.undo()
+            others.append(staging_prefix(log, "w"))
+            return replace(log, key, value, version=version)
+
+        monkeypatch.setattr(Log, "replace_metadata", overtaken)
+        assert [staging_prefix(second.log(LogSpec("b")), "w")] == others
 
 
 def test_large_rows_are_appended_in_pieces(tmp_path: Path, log_url: str) -> None:

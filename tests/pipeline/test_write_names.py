@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogInputError, LogSpec, StorageFullError, Writer, open_store
 from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.output import log_sink
 from millstream.pipeline.output.log_sink import LogStreamWriter, LogWriter, StagedPartMessage, beside
 from millstream.pipeline.read_options import OPTIONS
 from millstream.pipeline.staging import SPACE, Staging
@@ -33,8 +34,8 @@ def rows(*bodies: bytes | None) -> pa.RecordBatch:
 class Target:
     """A log and its staging place, written to as Spark does it: tasks, then the driver's commit or abort."""
 
-    def __init__(self, url: str) -> None:
-        self.options = {"store": url, "log": "made"}
+    def __init__(self, url: str, log: str = "made", **options: str) -> None:
+        self.options = {"store": url, "log": log} | options
 
     def job(self, parts: Sequence[pa.RecordBatch], write: str = "") -> None:
         writer = LogWriter(self.options | ({"write": write} if write else {}), BODY, overwrite=False)
@@ -53,10 +54,11 @@ class Target:
 
     def bodies(self) -> list[bytes]:
         with open_store(self.options["store"]) as store:
-            return [m.body for batch in store.log(LogSpec("made")).read() for m in batch]
+            return [m.body for batch in store.log(LogSpec(self.options["log"])).read() for m in batch]
 
     def leftovers(self) -> list[str]:
-        store = LocalStore(Path(beside(self.options["store"]).removeprefix("file://")))
+        staging = self.options.get("staging") or beside(self.options["store"])
+        store = LocalStore(Path(staging.removeprefix("file://")))
         return [entry.content_id for entry in all_entries(store, SPACE)] if store.has_space(SPACE) else []
 
 
@@ -109,6 +111,62 @@ def test_a_write_without_a_name_that_ended_halfway_is_completed_by_the_name_in_i
         target.job(parts)
     assert target.bodies() == [b"x"]
     target.job(parts, str(raised.value).split("'")[3])
+    assert target.bodies() == [b"x", b"y"]
+    assert target.leftovers() == []
+
+
+@pytest.fixture(params=["log", "store"])
+def neighbours(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Target, Target]:
+    """Two logs of one store, or of the same name in two stores, that share a provider for staging."""
+    staging = (tmp_path / "shared").as_uri()
+    urls = [f"sqlite:///{tmp_path / name}.db" for name in ("first", "second")]
+    if request.param == "log":
+        return Target(urls[0], "a", staging=staging), Target(urls[0], "b", staging=staging)
+    return Target(urls[0], staging=staging), Target(urls[1], staging=staging)
+
+
+@pytest.mark.parametrize("options", [{"write": "daily"}, {"checkpointLocation": "CHECKPOINT"}])
+def test_writes_of_one_name_into_two_logs_take_nothing_from_each_other(
+    neighbours: tuple[Target, Target], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, str]
+) -> None:
+    if "checkpointLocation" in options:
+        options = {"checkpointLocation": checkpoint(tmp_path / "checkpoint", "query")}
+    first, second = neighbours
+    append = Staging._append
+
+    def late(*args: Any) -> None:
+        monkeypatch.undo()
+        second.trigger(0, rows(b"second"), options)
+        append(*args)
+
+    monkeypatch.setattr(Staging, "_append", late)
+    first.trigger(0, rows(b"first"), options)
+    assert (first.bodies(), second.bodies()) == ([b"first"], [b"second"])
+    assert first.leftovers() == second.leftovers() == []
+
+
+def test_a_write_that_ended_halfway_is_completed_after_one_of_its_name_into_another_log(
+    neighbours: tuple[Target, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = neighbours
+    parts = [rows(b"x"), rows(b"y")]
+    with monkeypatch.context() as patch, pytest.raises(StorageFullError):
+        fail_at(patch, 1)
+        first.job(parts, "daily")
+    second.job([rows(b"z")], "daily")
+    first.job(parts, "daily")
+    assert (first.bodies(), second.bodies()) == ([b"x", b"y"], [b"z"])
+    assert first.leftovers() == []
+
+
+def test_a_write_that_an_earlier_release_began_is_completed_from_what_it_staged(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(StorageFullError):
+        patch.setattr(log_sink, "staging_prefix", lambda _, name: name)
+        fail_at(patch, 1)
+        target.job([rows(b"x"), rows(b"y")], "tuesday")
+    target.job([rows(b"y"), rows(b"x")], "tuesday")
     assert target.bodies() == [b"x", b"y"]
     assert target.leftovers() == []
 

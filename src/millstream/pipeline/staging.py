@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
@@ -39,6 +40,19 @@ _PIECES = 1 << 24
 """The pieces of commit *n* have the sequences from n · 2^24 + 1 on; the last has the last sequence of that range."""
 
 _INTENT = "intent-"
+
+_LOG_ID = "spark-staging"
+"""The key of the random id of a log among its metadata, which the names of its staged parts end with."""
+
+
+def staging_prefix(log: Log, name: str) -> str:
+    """Where writes called *name* into *log* stage: no other log of this or another store has the same prefix.
+
+    The log gets its id at the first call; of two processes that give it one, the first one does.
+    """
+    while not (state := log.versioned_metadata(_LOG_ID)).value:
+        log.replace_metadata(_LOG_ID, secrets.token_hex(8).encode(), version=state.version)
+    return f"{name}-{state.value.decode()}"
 
 
 class StagedPart(msgspec.Struct, frozen=True):
@@ -99,11 +113,15 @@ class PartWriter:
 
 
 class Staging:
-    """The parts of one write at the provider of *url*, below their own *prefix*."""
+    """The parts of one write at the provider of *url*, below their own *prefix* (:func:`staging_prefix`).
 
-    def __init__(self, url: str, prefix: str) -> None:
+    *earlier* is the prefix of a release whose prefixes did not depend on the log. Only a commit that it has begun is
+    looked for there: what else is there may be of another log.
+    """
+
+    def __init__(self, url: str, prefix: str, *, earlier: str = "") -> None:
         self._store: Store = open_provider(url, create=True)
-        self._url, self._prefix = url, prefix
+        self._url, self._prefix, self._earlier = url, prefix, earlier
 
     def store_part(
         self, partition: int, batches: Iterable[pa.RecordBatch], *, fingerprinted: bool = False
@@ -149,13 +167,15 @@ class Staging:
         """
         with log.writer(f"spark.{write}") as writer:
             first, last = number * _PIECES, (number + 1) * _PIECES - 1
-            before = writer.last_id
+            before, intent = writer.last_id, None
             if writer.sequence <= first:
-                self._record_intent(log, write, number, parts, claim)
+                intent = self._record_intent(log, write, number, parts, claim)
             elif writer.sequence > last:
                 raise PipelineInputError(_rewound(log, write, number, writer.sequence // _PIECES))
             if writer.sequence < last:
-                self._append(writer, self._intent(write, number), first)
+                intent = intent or self._intent(write, number)
+                self._append(writer, intent, first)
+                self._discard_earlier(intent, write, number)
             if claim is not None:
                 claim.check(log, write)
             if not keep:
@@ -197,9 +217,15 @@ class Staging:
         if self._store.has_space(SPACE):
             yield from all_entries(self._store, SPACE, prefix=prefix)
 
+    def _discard_earlier(self, intent: CommitIntent, write: str, number: int) -> None:
+        """Delete what an earlier release has staged of the appended *intent*."""
+        names = [part.name for part in intent.parts if not part.name.startswith(f"{self._prefix}/")]
+        if names and self._earlier:
+            self.discard([*names, _intent_name(self._earlier, write, number)])
+
     def _record_intent(
         self, log: Log, write: str, number: int, parts: Sequence[StagedPart], claim: WriteClaim | None
-    ) -> None:
+    ) -> CommitIntent:
         """Decide that *parts* are what commit *number* of *write* appends, after everything that may be refused."""
         intent = CommitIntent(tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition)))
         if (total := sum(part.pieces for part in intent.parts)) >= _PIECES:
@@ -214,9 +240,9 @@ class Staging:
         if claim is not None:
             claim.claim(log, write)
         self._store.create_space(SPACE)
-        self._store.put(
-            SPACE, self._intent_name(write, number), io.BytesIO(canonical_json(msgspec.to_builtins(intent)))
-        )
+        name = _intent_name(self._prefix, write, number)
+        self._store.put(SPACE, name, io.BytesIO(canonical_json(msgspec.to_builtins(intent))))
+        return intent
 
     def _check_stored(self, part: StagedPart) -> None:
         """Raise :class:`PipelineError` where the object of *part* is not there as its task stored it."""
@@ -231,11 +257,11 @@ class Staging:
                 "'staging' to a storage provider that all hosts can reach"
             )
 
-    def _intent_name(self, write: str, number: int) -> str:
-        return f"{self._prefix}/{_INTENT}{write}-{number}.json"
-
     def _intent(self, write: str, number: int) -> CommitIntent:
-        known = self._read_intent(self._intent_name(write, number))
+        """The record of commit *number* of *write*, of which the log has pieces already."""
+        known = self._read_intent(_intent_name(self._prefix, write, number))
+        if known is None and self._earlier:
+            known = self._read_intent(_intent_name(self._earlier, write, number))
         if known is None:
             raise PipelineError(
                 f"commit {number} of the write {write!r} was started by another driver, but its record "
@@ -285,6 +311,10 @@ def _rewound(log: Log, write: str, number: int, last: int) -> str:
         "stream has a new or an older checkpoint, and its rows would be appended in part or twice. Give a new "
         f"checkpoint a name of its own with .option('write', NAME){AFTER_STORED_ROWS}"
     )
+
+
+def _intent_name(prefix: str, write: str, number: int) -> str:
+    return f"{prefix}/{_INTENT}{write}-{number}.json"
 
 
 def _is_intent(name: str) -> bool:

@@ -29,7 +29,7 @@ from millstream.pipeline.reachable import check_files, check_reachable
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import read_log
 from millstream.pipeline.spark_errors import spark_errors_explained
-from millstream.pipeline.staging import StagedPart, Staging
+from millstream.pipeline.staging import StagedPart, Staging, staging_prefix
 from millstream.pipeline.tasks.file_parsing import ParsingRules, RefusedRow, parse_split, refused_message, staged
 from millstream.stores.tiers import open_log_store
 
@@ -128,8 +128,8 @@ class IngestLogs:
     def __init__(self, store: LogStore, log: str, staging: str) -> None:
         self._log, self._rejects = store.log(LogSpec(log)), store.log(LogSpec(f"{log}.{REJECTS}"))
         self._files = store.log(LogSpec(f"{log}.{FILES}"))
-        self._staging = staging
-        self.prefix = f"ingest-{log}"
+        self._staging, self._name = staging, f"ingest-{log}"
+        self.prefix = staging_prefix(self._files, self._name)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Self]:
@@ -156,7 +156,7 @@ class IngestLogs:
         run = self.last_run
         if not run:
             return
-        staging, records = Staging(self._staging, self.prefix), list(self._records())
+        staging, records = Staging(self._staging, self.prefix, earlier=self._name), list(self._records())
         messages = [part for record in records for part in record.messages]
         rejects = [part for record in records for part in record.rejects]
         staging.commit(self._log, "ingest", run, messages, keep=True)

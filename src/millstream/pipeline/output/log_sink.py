@@ -24,7 +24,7 @@ from millstream.log import LogSpec, user_log
 from millstream.log.backend_schemes import store_files
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.read_options import required
-from millstream.pipeline.staging import StagedPart, Staging
+from millstream.pipeline.staging import StagedPart, Staging, staging_prefix
 from millstream.pipeline.write_names import (
     JobClaim,
     JobOwner,
@@ -78,6 +78,11 @@ class StagedWrite:
                 [_column(batch.column(name), schema.field(name).type) for name in self.columns], schema=schema
             )
 
+    def prefix(self, name: str) -> str:
+        """Where writes called *name* into this log stage. The log is made where absent."""
+        with open_log_store(self.store, clock=SystemClock()) as store:
+            return staging_prefix(store.log(LogSpec(self.log)), name)
+
     def stage(
         self, prefix: str, batches: Iterator[pa.RecordBatch], *, fingerprinted: bool = False
     ) -> StagedPartMessage:
@@ -88,10 +93,17 @@ class StagedWrite:
         return StagedPartMessage(staging.store_part(partition, self.messages(batches), fingerprinted=fingerprinted))
 
     def append(
-        self, prefix: str, write: str, number: int, parts: Sequence[StagedPart], claim: WriteClaim | None = None
+        self,
+        prefix: str,
+        write: str,
+        number: int,
+        parts: Sequence[StagedPart],
+        *,
+        earlier: str,
+        claim: WriteClaim | None = None,
     ) -> None:
         """Append what tasks have staged as commit *number* of *write*."""
-        staging = Staging(self.staging, prefix)
+        staging = Staging(self.staging, prefix, earlier=earlier)
         with open_log_store(self.store, clock=SystemClock()) as store:
             staging.commit(store.log(LogSpec(self.log)), write, number, parts, claim=claim)
 
@@ -113,9 +125,10 @@ class LogWriter(DataSourceArrowWriter):
         self._request = StagedWrite(options, schema, overwrite=overwrite)
         self._named = _named(options.get("write"))
         self._write = self._named or f"{_UNNAMED}{secrets.token_hex(8)}"
+        self._prefix = self._request.prefix(self._write)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPartMessage:
-        return self._request.stage(self._write, iterator, fingerprinted=self._named is not None)
+        return self._request.stage(self._prefix, iterator, fingerprinted=self._named is not None)
 
     def commit(self, messages: list[StagedPartMessage | None]) -> None:
         parts = _parts(messages)
@@ -124,18 +137,21 @@ class LogWriter(DataSourceArrowWriter):
                 rows=sum(part.rows for part in parts),
                 fingerprint=add_fingerprints(*(part.fingerprint for part in parts)),
             )
-            self._request.append(self._write, self._write, 0, parts, JobClaim(rows))
+            self._append(parts, JobClaim(rows))
         else:
             self._commit_once(parts)
 
     def abort(self, messages: list[StagedPartMessage | None]) -> None:
-        self._request.abandon(self._write, _parts(messages))
+        self._request.abandon(self._prefix, _parts(messages))
+
+    def _append(self, parts: Sequence[StagedPart], claim: JobClaim | None = None) -> None:
+        self._request.append(self._prefix, self._write, 0, parts, earlier=self._write, claim=claim)
 
     def _commit_once(self, parts: Sequence[StagedPart]) -> None:
         """Append *parts* of a write without a name, and delete what such writes left behind long ago."""
-        staging = Staging(self._request.staging, self._write)
+        staging = Staging(self._request.staging, self._prefix)
         try:
-            self._request.append(self._write, self._write, 0, parts)
+            self._append(parts)
         except MillstreamError as error:
             if staging.is_begun():
                 raise PipelineError(
@@ -159,21 +175,20 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
                 f"a stream into log {self._request.log!r} needs .option('checkpointLocation', …), which identifies a "
                 "repeated trigger"
             )
+        # not the query's id: tasks may not be able to see the checkpoint
+        checkpoint = hashlib.sha256(str(self._checkpoint).encode()).hexdigest()[:20]
+        self._earlier = self._named or f"stream-{checkpoint}"
+        self._prefix = self._request.prefix(self._earlier)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPartMessage:
         return self._request.stage(self._prefix, iterator)
 
     def commit(self, messages: list[StagedPartMessage | None], batchId: int) -> None:  # noqa: N803
         write, claim = self._identity()
-        self._request.append(self._prefix, write, batchId, _parts(messages), claim)
+        self._request.append(self._prefix, write, batchId, _parts(messages), earlier=self._earlier, claim=claim)
 
     def abort(self, messages: list[StagedPartMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         self._request.abandon(self._prefix, _parts(messages))
-
-    @property
-    def _prefix(self) -> str:
-        """Under which name tasks stage: they may not be able to see the checkpoint."""
-        return self._named or "stream-" + hashlib.sha256(str(self._checkpoint).encode()).hexdigest()[:20]
 
     def _identity(self) -> tuple[str, StreamClaim | None]:
         """The name of the write, and whose it is: the query's that the checkpoint was made by."""
