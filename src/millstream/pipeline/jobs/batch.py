@@ -7,7 +7,7 @@ the batches that are still open (promise P5). The output is Parquet in the order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -77,21 +77,23 @@ class BatchJob(msgspec.Struct, frozen=True):
         Those that an amendment replaced or may still replace are left out, so that no message is ever in two of them,
         unless *final* is False.
         """
-        stands = self._standing(final=final)
+        standing = _StandingBatches(self, final=final)
         for part in parquet_rows(self.data, list(ENCODED), rows=1024):
-            yield from encoded_batches(part.filter(stands(part)))
+            yield from encoded_batches(part.filter(standing.mask(part)))
+        standing.check()
 
     def named(self) -> Iterator[NamedBatches]:
         """The locations of the batches of :meth:`batches`, in the same order."""
-        stands = self._standing(final=True)
+        standing = _StandingBatches(self, final=True)
         for path in locations(self.data):
             first = 0
             for part in file_rows(path, ["batch", "start", "end", "kind", "root"]):
-                mask = stands(part)
+                mask = standing.mask(part)
                 found = part.filter(mask)
                 rows = first + np.flatnonzero(mask)
                 yield NamedBatches(path, rows, found.column("batch").to_pylist(), found.column("root").to_pylist())
                 first += len(part)
+        standing.check()
 
     def rejects(self) -> Iterator[Reject]:
         """The messages that are in no batch, by the time they were received, with the reason."""
@@ -111,28 +113,44 @@ class BatchJob(msgspec.Struct, frozen=True):
             )
         return join_snapshots(found)
 
-    def _standing(self, *, final: bool) -> Callable[[pa.RecordBatch], Any]:
-        """Which rows are batches, and with *final* such as nothing replaces: a function of columns of the output.
-
-        It is for one reading of the output, from its beginning.
-        """
-        replaced = replaced_ids(self.data, self.record.counts.get("replaced", 0)) if final else None
-        last = self.final_to if final else None
-
-        def stands(part: pa.RecordBatch) -> Any:
-            mask = part.column("batch").is_valid()
-            if replaced is not None and len(gone := replaced(part)):
-                mask = pc.and_(mask, pc.invert(pc.is_in(part.column("batch"), gone)))
-            if last is not None:
-                settled = pc.or_(pc.not_equal(part.column("kind"), "batch"), pc.less_equal(part.column("end"), last))
-                mask = pc.and_(mask, pc.fill_null(settled, False))
-            return mask
-
-        return stands
-
     def _rows(self, present: str, columns: list[str]) -> Iterator[dict[str, Any]]:
         for part in parquet_rows(self.data, columns, rows=1024):
             yield from part.filter(part.column(present).is_valid()).to_pylist()
+
+
+class _StandingBatches:
+    """Which rows of the output of *job* are batches, and with *final* such as nothing replaces.
+
+    It is for one reading of the output, from its beginning.
+    """
+
+    def __init__(self, job: BatchJob, *, final: bool) -> None:
+        self._data, self._final_to = job.data, job.final_to if final else None
+        self._replaced = job.record.counts.get("replaced", 0) if final else 0
+        self._ids = replaced_ids(job.data, self._replaced)
+        self._left_out = 0
+
+    def mask(self, part: pa.RecordBatch) -> Any:
+        """Which of the rows of *part* stand."""
+        mask = part.column("batch").is_valid()
+        if self._replaced and len(gone := self._ids(part.filter(mask))):
+            replaced = pc.is_in(part.column("batch"), gone)  # null is in none
+            self._left_out += pc.sum(replaced).as_py()
+            mask = pc.and_(mask, pc.invert(replaced))
+        if self._final_to is not None:
+            settled = pc.or_(
+                pc.not_equal(part.column("kind"), "batch"), pc.less_equal(part.column("end"), self._final_to)
+            )
+            mask = pc.and_(mask, pc.fill_null(settled, False))
+        return mask
+
+    def check(self) -> None:
+        """Raise :class:`PipelineError` at the end of the output where a replaced batch was not left out."""
+        if self._left_out != self._replaced:
+            raise PipelineError(
+                f"the job in {self._data} counted {self._replaced:,} replaced batches, but {self._left_out:,} were "
+                "found in its output: please report this"
+            )
 
 
 def run_batch(

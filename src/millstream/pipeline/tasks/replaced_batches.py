@@ -28,7 +28,8 @@ _SCHEMA = pa.schema([BATCH_SCHEMA.field(name) for name in _COLUMNS])
 _NONE = pa.array([], pa.string())
 
 ReplacedIds: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
-"""Gives the ids of the replaced batches among some rows of the output, which come in their order."""
+"""Gives the ids of the replaced batches among some batches of the output, which come in their order: without the
+refused messages, whose starts do not ascend with those of the batches."""
 
 
 class ReplacedBatches(NamedTuple):
