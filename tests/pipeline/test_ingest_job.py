@@ -6,6 +6,7 @@ import contextlib
 import csv
 import gzip
 import json
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,8 @@ from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.selectors import parse_selector
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node.spark import SparkPart
-from millstream.pipeline.errors import PipelineInputError, UnusableFileError
-from millstream.pipeline.jobs.ingest import IngestResult, known_files, run_ingest
+from millstream.pipeline.errors import PipelineInputError, StagedPartGoneError, UnusableFileError
+from millstream.pipeline.jobs.ingest import FileRecord, IngestLogs, IngestResult, known_files, run_ingest
 from millstream.pipeline.planning import source_files
 from millstream.pipeline.planning.source_files import cuts_of, file_content, find_files, splits_of
 from millstream.pipeline.staging import Staging
@@ -165,6 +166,18 @@ class TestOnSpark:
         ingest(spark, log_url, tmp_path / "files")
         assert simple(read(log_url, "in")) == simple(first + second)
 
+    def test_a_run_whose_staged_rows_are_lost_is_read_again(
+        self, spark: SparkSession, tmp_path: Path, log_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written = lines(tmp_path / "files/a.jsonl", 0, 50)
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr(Staging, "commit", lambda *_, **__: 1 // 0)
+            ingest(spark, log_url, tmp_path / "files")
+        shutil.rmtree(tmp_path / "staging")
+        assert ingest(spark, log_url, tmp_path / "files").record.rows_out == 50
+        assert ingest(spark, log_url, tmp_path / "files").record.counts["passed_over"] == 1
+        assert simple(read(log_url, "in")) == simple(written)
+
     @pytest.mark.crash
     def test_a_driver_that_is_killed_while_it_appends_leaves_nothing_out_and_nothing_twice(
         self, spark: SparkSession, tmp_path: Path, log_url: str
@@ -216,6 +229,60 @@ class TestOnSpark:
         (tmp_path / "files/broken.parquet").unlink()
         assert run(command) == 0
         assert run([*command[:2], str(tmp_path / "nowhere"), *command[3:]]) == 2
+
+
+# Without Spark: what the driver writes down.
+
+
+@contextlib.contextmanager
+def ingest_logs(url: str, staging: Path) -> Iterator[IngestLogs]:
+    with open_store(url) as store, IngestLogs(store, "in", staging.as_uri()).held() as work:
+        yield work
+
+
+def staged_file(staging: Path, work: IngestLogs, name: str) -> FileRecord:
+    """A file whose one message a task has staged in the folder *staging*."""
+    part = Staging(staging.as_uri(), work.prefix).store_part(0, [file_parsing.staged([Message(name.encode())])])
+    return FileRecord(
+        path=name, sha256=f"sha-{name}", bytes=1, run=work.last_run + 1, place=1, messages=(part,), rejects=()
+    )
+
+
+def test_a_run_of_which_the_driver_does_not_see_the_staged_rows_is_not_written_down(
+    tmp_path: Path, log_url: str
+) -> None:
+    with ingest_logs(log_url, tmp_path / "driver") as work:
+        with pytest.raises(StagedPartGoneError, match=r"is gone in .*driver, and nothing was appended"):
+            work.write_down([staged_file(tmp_path / "executor", work, "a")])
+        assert work.last_run == 0
+        work.write_down([staged_file(tmp_path / "driver", work, "b")])
+        work.finish()
+    assert [message.body for message in read(log_url, "in")] == [b"b"]
+
+
+def test_a_run_whose_staged_rows_are_lost_is_given_up_where_its_files_are_given_again(
+    tmp_path: Path, log_url: str
+) -> None:
+    staging = tmp_path / "staging"
+    with ingest_logs(log_url, staging) as work:
+        work.write_down([staged_file(staging, work, "a")])
+    staging.rename(tmp_path / "elsewhere")
+    with ingest_logs(log_url, staging) as work:
+        lost = work.finish_or_lost()
+        assert lost is not None
+        with pytest.raises(
+            PipelineInputError, match=r"ingest its 1 files again, .* 1 of them are not in this one.* a$"
+        ):
+            work.give_up({"sha-b"}, lost)
+        work.give_up({"sha-a", "sha-b"}, lost)
+        assert (work.last_run, work.finish_or_lost()) == (2, None)
+        work.write_down([staged_file(staging, work, "a")])
+        work.finish()
+        assert work.finish_or_lost() is None
+    with ingest_logs(log_url, tmp_path / "elsewhere") as work:  # it is not appended any more
+        work.finish()
+    assert [message.body for message in read(log_url, "in")] == [b"a"]
+    assert [message.key for message in read(log_url, "in.files")] == ["sha-a", "lost/sha-a", "sha-a"]
 
 
 # Without Spark: what tasks do.

@@ -17,6 +17,10 @@ class UnusableFileError(PipelineInputError):
     """A file of the input cannot be taken as a whole; the others can."""
 
 
+class StagedPartGoneError(PipelineError):
+    """A staged part of a commit is not there as its task stored it, and nothing of the commit is in the log."""
+
+
 class UnlistedSpaceError(PipelineError):
     """A store did not list the whole space, so the job did nothing with it."""
 

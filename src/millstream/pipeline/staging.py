@@ -26,7 +26,7 @@ from millstream.core.errors import NotFoundError
 from millstream.core.secrets import mask_password
 from millstream.log import Log, Writer
 from millstream.log.writing.append_request import make_request, require_bodies_only, set_columns
-from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.errors import PipelineError, PipelineInputError, StagedPartGoneError
 from millstream.pipeline.write_names import AFTER_STORED_ROWS, WriteClaim, add_fingerprints, fingerprint
 from millstream.stores import Entry, Store, all_entries, copy_stream, hash_stream, open_provider
 
@@ -53,6 +53,11 @@ def staging_prefix(log: Log, name: str) -> str:
     while not (state := log.versioned_metadata(_LOG_ID)).value:
         log.replace_metadata(_LOG_ID, secrets.token_hex(8).encode(), version=state.version)
     return f"{name}-{state.value.decode()}"
+
+
+def is_started(log: Log, write: str, number: int) -> bool:
+    """Whether pieces of commit *number* of *write* are in *log*, or later ones."""
+    return log.sequence(_producer(write)) > number * _PIECES
 
 
 class StagedPart(msgspec.Struct, frozen=True):
@@ -162,10 +167,10 @@ class Staging:
 
         Returns the number of messages appended: none where the commit was finished before. Afterwards its parts are
         deleted, unless *keep* says that there is more to be committed from them. *claim* says whose name *write* is.
-        Raises :class:`PipelineError` where parts are damaged or gone, :class:`PipelineInputError` where the name
-        belongs to another write, and what the log raises.
+        Raises :class:`PipelineError` where parts are damaged, :class:`StagedPartGoneError` where they are gone,
+        :class:`PipelineInputError` where the name belongs to another write, and what the log raises.
         """
-        with log.writer(f"spark.{write}") as writer:
+        with log.writer(_producer(write)) as writer:
             first, last = number * _PIECES, (number + 1) * _PIECES - 1
             before, intent = writer.last_id, None
             if writer.sequence <= first:
@@ -181,6 +186,21 @@ class Staging:
             if not keep:
                 self.clear()
             return writer.last_id - before
+
+    def check_stored(self, parts: Iterable[StagedPart]) -> None:
+        """Raise :class:`StagedPartGoneError` where one of *parts* is not there as its task stored it."""
+        sizes = {entry.content_id: entry.size for entry in self._entries(f"{self._prefix}/")}
+        for part in parts:
+            size = sizes.get(part.name)
+            if size is None:  # of an earlier release: it has another prefix
+                with contextlib.suppress(NotFoundError):
+                    size = self._store.info(SPACE, part.name).size
+            if size is None or (part.size and size != part.size):
+                found = "is gone" if size is None else f"has {size:,} bytes, not {part.size:,}"
+                raise StagedPartGoneError(
+                    f"the staged part {part.name} {found} in {mask_password(self._url)}, and nothing was appended: set "
+                    "'staging' to a storage provider that all hosts can reach"
+                )
 
     def is_begun(self) -> bool:
         """Whether a commit has been written down and not been finished."""
@@ -235,27 +255,13 @@ class Staging:
             )
         if log.bodies_only:
             require_bodies_only(sorted({column for part in intent.parts for column in part.columns}))
-        for part in intent.parts:
-            self._check_stored(part)
+        self.check_stored(intent.parts)
         if claim is not None:
             claim.claim(log, write)
         self._store.create_space(SPACE)
         name = _intent_name(self._prefix, write, number)
         self._store.put(SPACE, name, io.BytesIO(canonical_json(msgspec.to_builtins(intent))))
         return intent
-
-    def _check_stored(self, part: StagedPart) -> None:
-        """Raise :class:`PipelineError` where the object of *part* is not there as its task stored it."""
-        try:
-            size = self._store.info(SPACE, part.name).size
-        except NotFoundError:
-            size = None
-        if size is None or (part.size and size != part.size):
-            found = "is gone" if size is None else f"has {size:,} bytes, not {part.size:,}"
-            raise PipelineError(
-                f"the staged part {part.name} {found} in {mask_password(self._url)}, and nothing was appended: set "
-                "'staging' to a storage provider that all hosts can reach"
-            )
 
     def _intent(self, write: str, number: int) -> CommitIntent:
         """The record of commit *number* of *write*, of which the log has pieces already."""
@@ -311,6 +317,10 @@ def _rewound(log: Log, write: str, number: int, last: int) -> str:
         "stream has a new or an older checkpoint, and its rows would be appended in part or twice. Give a new "
         f"checkpoint a name of its own with .option('write', NAME){AFTER_STORED_ROWS}"
     )
+
+
+def _producer(write: str) -> str:
+    return f"spark.{write}"
 
 
 def _intent_name(prefix: str, write: str, number: int) -> str:

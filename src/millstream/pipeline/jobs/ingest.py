@@ -22,21 +22,25 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.decoding import prepared
 from millstream.core.message import Message
 from millstream.log import LogInputError, LogSpec, LogStore, Writer
-from millstream.pipeline.errors import PipelineInputError, UnusableFileError
+from millstream.pipeline.errors import PipelineInputError, StagedPartGoneError, UnusableFileError
 from millstream.pipeline.output.job_folder import JobRecord, log_record
 from millstream.pipeline.planning.source_files import FileContent, SourceFile, Split, file_content, splits_of
-from millstream.pipeline.reachable import check_files, check_reachable
+from millstream.pipeline.reachable import check_files, check_provider, check_reachable
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import read_log
 from millstream.pipeline.spark_errors import spark_errors_explained
-from millstream.pipeline.staging import StagedPart, Staging, staging_prefix
+from millstream.pipeline.staging import StagedPart, Staging, is_started, staging_prefix
 from millstream.pipeline.tasks.file_parsing import ParsingRules, RefusedRow, parse_split, refused_message, staged
 from millstream.stores.tiers import open_log_store
 
 FILES, REJECTS = "files", "rejects"
 """The suffixes of the names of the logs of files and rejects: ``LOG.files``, ``LOG.rejects``."""
 
+LOST = "lost/"
+"""Before the SHA-256 of a file, the key of a record which says that an earlier one of this file does not count."""
+
 _PRODUCER = "ingest"
+_MESSAGES_WRITE, _REJECTS_WRITE = "ingest", "ingest.rejects"
 _WORK = pa.schema([pa.field("work", pa.binary())])
 _DONE = pa.schema([pa.field("done", pa.binary())])
 
@@ -57,7 +61,8 @@ class SplitResult(msgspec.Struct, frozen=True):
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A message of ``LOG.files``: a file, its parts, in which run, and as which of it (both 1, 2, 3 …).
 
-    Of one that is ``unusable`` (why) nothing was taken, and the next run tries it again; its one reject says why.
+    Of one that is ``unusable`` (why) nothing was taken, and the next run tries it again; its one reject says why. One
+    whose staged rows were lost has none: its message has the key :data:`LOST` and the SHA-256.
     """
 
     path: str
@@ -104,6 +109,7 @@ def run_ingest(
     """
     clock = clock or SystemClock()
     check_reachable(spark, store_url)
+    check_provider(spark, staging)
     check_files(spark, [file.path for file in files])
     began = clock.monotonic()
     with (
@@ -111,9 +117,12 @@ def run_ingest(
         spark_errors_explained("ingest"),
         IngestLogs(store, log, staging).held() as work,
     ):
-        work.finish()
+        lost = work.finish_or_lost()
         found = _read(spark, files)
-        known = known_files(spark, store_url, f"{log}.{FILES}", {file.sha256 for file, _ in found})
+        contents = {file.sha256 for file, _ in found}
+        if lost is not None:
+            work.give_up(contents, lost)
+        known = known_files(spark, store_url, f"{log}.{FILES}", contents)
         records = _parse(spark, _new(found, known), rules, staging, work)
         work.write_down(records)
         work.finish()
@@ -143,24 +152,72 @@ class IngestLogs:
         return self._writer.sequence
 
     def write_down(self, records: Sequence[FileRecord]) -> None:
-        """Write down a run: from here on it will be finished."""
+        """Write down a run: from here on it will be finished.
+
+        Raises :class:`StagedPartGoneError` where its parts are not there, as on hosts that do not share the folder.
+        """
         if records:
-            messages = [
-                Message(msgspec.json.encode(record), "" if record.unusable else record.sha256, record.path)
-                for record in records
-            ]
-            self._writer.append(messages, sequence=records[0].run)
+            self._open_staging().check_stored(part for one in records for part in (*one.messages, *one.rejects))
+            self._append((record, "" if record.unusable else record.sha256) for record in records)
 
     def finish(self) -> None:
-        """Append what the last run that was written down has not appended yet."""
+        """Append what the last run that was written down has not appended yet.
+
+        Raises :class:`StagedPartGoneError` where parts are gone and nothing of the run is in the logs.
+        """
         run = self.last_run
         if not run:
             return
-        staging, records = Staging(self._staging, self.prefix, earlier=self._name), list(self._records())
+        staging, records = self._open_staging(), list(self._records())
         messages = [part for record in records for part in record.messages]
         rejects = [part for record in records for part in record.rejects]
-        staging.commit(self._log, "ingest", run, messages, keep=True)
-        staging.commit(self._rejects, "ingest.rejects", run, rejects)
+        logs = (self._log, _MESSAGES_WRITE), (self._rejects, _REJECTS_WRITE)
+        if not any(is_started(log, write, run) for log, write in logs):
+            staging.check_stored([*messages, *rejects])
+        staging.commit(self._log, _MESSAGES_WRITE, run, messages, keep=True)
+        staging.commit(self._rejects, _REJECTS_WRITE, run, rejects)
+
+    def finish_or_lost(self) -> StagedPartGoneError | None:
+        """:meth:`finish`; where that is not possible since all of the run is lost, the error."""
+        try:
+            self.finish()
+        except StagedPartGoneError as error:
+            return error
+        return None
+
+    def give_up(self, contents: Set[str], error: StagedPartGoneError) -> None:
+        """Write down that the last run, of which nothing is in the logs, does not count: its files are read again.
+
+        Raises :class:`PipelineInputError` where they are not all among *contents* (SHA-256): they may be gone, and the
+        parts with *error* may be elsewhere.
+        """
+        records = [record for record in self._records() if not record.unusable]
+        others = [record for record in records if record.sha256 not in contents]
+        if others:
+            raise PipelineInputError(
+                f"{error}. It belongs to the last run of the ingest into log {self._log.name!r}: use the --staging of "
+                f"that run, or ingest its {len(records):,} files again, all in one run; {len(others):,} of them are "
+                f"not in this one, for example {others[0].path}"
+            ) from error
+        why = "its staged rows were lost before they were in the log"
+        run = self.last_run + 1
+        self._append(
+            (
+                msgspec.structs.replace(record, run=run, place=place, messages=(), rejects=(), unusable=why),
+                LOST + record.sha256,
+            )
+            for place, record in enumerate(records, 1)
+        )
+
+    def _append(self, records: Iterable[tuple[FileRecord, str]]) -> None:
+        """Append *records* of one run, each with the key of its message."""
+        rows = list(records)
+        if rows:
+            messages = [Message(msgspec.json.encode(record), key, record.path) for record, key in rows]
+            self._writer.append(messages, sequence=rows[0][0].run)
+
+    def _open_staging(self) -> Staging:
+        return Staging(self._staging, self.prefix, earlier=self._name)
 
     def _records(self) -> Iterator[FileRecord]:
         """The files of the last run: they were appended together."""
@@ -174,11 +231,14 @@ class IngestLogs:
 
 
 def known_files(spark: SparkSession, store_url: str, files_log: str, wanted: Set[str]) -> set[str]:
-    """Those of the SHA-256 *wanted* that are in the log *files_log*; tasks look, however many files were ever taken."""
-    names = spark.createDataFrame(pa.table({"key": pa.array(sorted(wanted), pa.string())}))
-    keys = read_log(spark, store_url, files_log, columns=["key"])
-    found = keys.join(F.broadcast(names), "key", "left_semi").distinct().toArrow()
-    return set(found["key"].to_pylist())
+    """Those of the SHA-256 *wanted* that are in the log *files_log* and not lost since; tasks look, however many files
+    were ever taken."""
+    names = [*wanted, *(LOST + name for name in wanted)]
+    wanted_keys = spark.createDataFrame(pa.table({"key": pa.array(sorted(names), pa.string())}))
+    keys = read_log(spark, store_url, files_log, columns=["id", "key"])
+    found = keys.join(F.broadcast(wanted_keys), "key", "left_semi").groupBy("key").agg(F.max("id").alias("id"))
+    last = {row["key"]: row["id"] for row in found.toArrow().to_pylist()}
+    return {name for name in wanted if last.get(name, 0) > last.get(LOST + name, 0)}
 
 
 def parse_part(
