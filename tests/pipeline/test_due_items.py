@@ -19,7 +19,7 @@ from millstream.mill.reports.report import ReportResult
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity
 from millstream.pipeline.jobs.report import JudgedSweep, run_report
-from millstream.pipeline.planning.due_items import HOUR, SOLE, DueRule, read_deferred
+from millstream.pipeline.planning.due_items import HOUR, SOLE, DueRule, read_deferred, urgency
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
 from suite.engines import open_engine
@@ -182,6 +182,17 @@ def test_what_was_never_due_gets_no_report_and_what_rots_meanwhile_is_found_when
     assert judged.spaces() == []
     _, judged = kept.sweep(spark, "later", DueRule(older_than=1))
     assert [(found.store, found.kind) for found in judged.findings()] == [("second", "checksum-mismatch")]
+
+
+def test_a_check_that_is_dated_later_than_now_is_of_a_clock_that_was_wrong_and_its_item_is_due(
+    spark: SparkSession,
+) -> None:
+    rows = spark.sql(
+        "select id as verified_at, 'SUCCESS' as outcome, 'a' as manifest, true as listed, false as deleted, "
+        "true as elsewhere, 1L as listed_size, 1L as recorded_size, 0L as listed_modified from range(4)"
+    )
+    found = rows.select("verified_at", urgency(DueRule(older_than=2), 2).alias("urgency")).collect()
+    assert {row["verified_at"]: row["urgency"] for row in found} == {0: 0, 1: -1, 2: -1, 3: 1 << 29}
 
 
 @pytest.mark.parametrize(("age", "budget"), [(-1, None), (0, 0)])

@@ -75,7 +75,8 @@ DEFERRED_SCHEMA = pa.schema(
 def urgency(rule: DueRule, now: int) -> Column:
     """How urgent an item is that has the columns of :func:`millstream.pipeline.jobs.integrity.join_sides`; -1: not due.
 
-    *now* is in microseconds since the epoch, UTC.
+    *now* is in microseconds since the epoch, UTC. A check that is dated later is of a clock that was wrong: its item
+    counts as never verified.
     """
     contradicted = (
         ~F.col("listed")
@@ -89,7 +90,7 @@ def urgency(rule: DueRule, now: int) -> Column:
     by_age = F.when(age >= rule.older_than, F.greatest(F.floor(age / HOUR), F.lit(0))).otherwise(-1)
     return (
         F.when(F.coalesce(contradicted, F.lit(False)) | failed, F.lit(_CONTRADICTED))
-        .when(F.col("verified_at").isNull(), F.lit(_UNVERIFIED))
+        .when(F.col("verified_at").isNull() | (F.col("verified_at") > now), F.lit(_UNVERIFIED))
         .otherwise(F.least(by_age, F.lit(_UNVERIFIED - 1)))
         .cast("long")
     )
