@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from millstream.batching import BatchConfig, Batcher, Override, Rulebook
-from millstream.batching.message_events import event_from_message
+from millstream.batching.message_events import event_from_message, make_tick
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import Log
@@ -92,6 +92,12 @@ def test_a_look_for_hot_sources_lists_no_blocks(
     wanted = plan_range(log_url, "in", None, None, SystemClock())
     monkeypatch.delattr(Log, "block_ranges")
     assert hot_sources._hot_sources(log_url, wanted, 500) == ["station-0"]
+
+
+def test_ticks_are_no_hot_source(log_url: str, write_log: WriteLog, untidy: Untidy) -> None:
+    write_log(log_url, "in", [*untidy(1, 500, sources=1), *[make_tick()] * 500])
+    wanted = plan_range(log_url, "in", None, None, SystemClock())
+    assert hot_sources._hot_sources(log_url, wanted, 400) == ["station-0"]
 
 
 def test_the_mode_faithful_is_not_parted() -> None:

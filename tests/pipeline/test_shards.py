@@ -52,6 +52,11 @@ def test_every_message_but_ticks_is_in_the_share_of_its_source(
         assert shard == shard_of(event.source, shards)
 
 
+def test_ticks_are_in_no_share_although_their_source_has_cuts() -> None:
+    ticks = [Message(b"", source=make_tick().source, event_time=n, received_at=n, id=n) for n in range(1, 10)]
+    assert list(shares_of(to_arrow(ticks), 4, cuts={make_tick().source: [3, 6]})) == []
+
+
 def reader(url: str, **options: object) -> ShardStreamReader:
     given = {"store": url, "log": "untidy", "shards": 3} | options
     return ShardStreamReader(ShardReadOptions({name: str(value) for name, value in given.items()}))

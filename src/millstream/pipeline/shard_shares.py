@@ -72,7 +72,7 @@ def _deal(messages: pa.RecordBatch, shards: int, cuts: Cuts, ticks: int) -> tupl
     small = np.int16 if shards < 1 << 15 else np.int64  # numpy sorts 16 bits by their digits, many times as fast
     place = np.array(places, small)[encoded.indices.to_numpy()]
     for source, times in cuts.items():
-        rows = np.flatnonzero(pc.equal(messages.column("source"), source))
+        rows = np.flatnonzero(pc.equal(messages.column("source"), source).to_numpy(zero_copy_only=False) & (place >= 0))
         after = np.searchsorted(times, messages.column("event_time").to_numpy()[rows], "right")
         place[rows] = (place[rows] + after) % shards
     order = np.argsort(place, kind="stable")

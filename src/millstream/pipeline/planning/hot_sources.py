@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from millstream.batching import Rulebook
+from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.window_boundaries import Integers
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec
@@ -145,7 +146,7 @@ def _spans(source: str, times: Integers, window: int, most: int) -> Iterator[pa.
 
 
 def _hot_sources(store_url: str, wanted: LogRange, least: int) -> list[str]:
-    """The sources that seem to have at least *least* records, by a look at a fixed number of messages."""
+    """The sources that seem to have at least *least* records, by a look at a fixed number of messages; no ticks."""
     with open_log_store(store_url, clock=SystemClock(), create=False) as store:
         log = store.log(LogSpec(wanted.log), create=False)
         names: list[str] = []
@@ -153,4 +154,5 @@ def _hot_sources(store_url: str, wanted: LogRange, least: int) -> list[str]:
             for batch in log.read(first_id, last_id, ["source"], gaps="none"):
                 names += batch.arrow.column("source").to_pylist()
     counts = pc.value_counts(pa.array(names, pa.string())).to_pylist()
-    return sorted(row["values"] for row in counts if row["counts"] * wanted.count >= least * len(names))
+    hot = {row["values"] for row in counts if row["counts"] * wanted.count >= least * len(names)}
+    return sorted(hot - {TICK_SOURCE})
