@@ -154,6 +154,22 @@ def test_a_trigger_that_is_repeated_and_a_checkpoint_that_is_lost_change_nothing
     check(node, tmp_path / "plain", bodies)
 
 
+def test_the_outcomes_say_where_to_continue_where_the_checkpoint_is_ahead_of_them(
+    spark: SparkSession, node: Node
+) -> None:
+    """As after a failover of the database to a replica without the last commits."""
+    append(node.settings.log_url, [b"{"] * 2)
+    take(spark, node)
+    offsets = node.folder / "checkpoint" / "offsets" / "0"
+    *head, last = offsets.read_text().splitlines()
+    assert msgspec.json.decode(last)["id"] == 2
+    offsets.write_text("\n".join([*head, '{"id": 4}']))
+    offsets.with_name(".0.crc").unlink()
+    append(node.settings.log_url, [b"{"] * 3)
+    take(spark, node)
+    assert [one["message"] for one in outcomes(node.settings.log_url)] == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.crash
 def test_p7_a_driver_that_is_killed_at_any_moment_loses_and_doubles_no_operation(
     spark: SparkSession, tmp_path: Path

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -76,7 +77,7 @@ _log = logging.getLogger(__name__)
 class OperationsPlan(msgspec.Struct, frozen=True):
     """The plan of the job: submit the operations in *log* of the store at *store_url*, a JSON object a message.
 
-    *checkpoint* is Spark's folder; a trigger takes at most *per_trigger* messages.
+    *checkpoint* is Spark's folder, which each run makes anew; a trigger takes at most *per_trigger* messages.
     """
 
     store_url: str
@@ -133,6 +134,9 @@ def run_operations(
         sink = OperationSink(acceptance, writer, clock, plan.log, skip_failed=skip_failed)
         with spark_errors_explained("operations"):
             first_id = max(writer.sequence + 1, source.first_id)
+            # Each message has an outcome, so these say where to continue. Spark's checkpoint is ahead of them where the
+            # database lost its last commits in a failover.
+            shutil.rmtree(plan.checkpoint, ignore_errors=True)
             query = _start(spark, plan, versions, sink, first_id=first_id, drain=available_now)
             await_query(query, stopped, clock)
         done = OperationsRun(writer.sequence, sink.taken, sink.refused, round(clock.monotonic() - began, 3))
