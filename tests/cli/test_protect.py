@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from rich.progress import Progress
 
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
+from millstream.core.documents import FileDocument
 from millstream.stores import LocalStore
 
 
@@ -320,3 +322,29 @@ def test_the_first_run_on_a_terminal_counts_what_is_to_be_read(desk: Desk, monke
     assert counted.wait(30)
     assert desk.protect()[0] == 0
     assert totals == [6 * len("photo 0")]
+
+
+def test_watching_goes_on_after_a_run_that_another_process_kept_off(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """As `millstream pipeline inventory --adopt` does on the same node."""
+    other = contextlib.ExitStack()
+    pauses = []
+
+    class Clock(VirtualClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            pauses.append(seconds)
+            if len(pauses) == 1:
+                other.enter_context(FileDocument(desk.data / "protect").alone())
+            else:
+                other.close()
+
+    clock = Clock()
+    monkeypatch.setattr("millstream.cli.protect.SystemClock", lambda: clock)
+    monkeypatch.setattr("millstream.cli.protect.stop_on_signals", lambda: lambda: len(pauses) == 3)
+    arguments = ["protect", str(desk.photos), "--to", str(desk.disks[0]), "--data", str(desk.data), "--json"]
+    assert run([*arguments, "--watch", "--every", "1s"]) == 0
+    out, err = capsysbinary.readouterr()
+    assert [json.loads(line)["adoption"]["added"] for line in out.splitlines()] == [6, 0]
+    assert err.endswith(b"/node: wait until it ends; the next run is in 1 s\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
+from millstream.core.documents import FileDocument
 from millstream.stores import LocalStore
 from millstream.testing.waiting import until
 
@@ -100,6 +102,23 @@ def test_a_producer_that_was_stopped_ends_in_order(data: Path, mill: Run) -> Non
         assert json.loads(child.stdout.readline())["outcome"] == "done"
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 0
+
+
+def test_a_producer_goes_on_after_a_run_that_another_process_kept_off(
+    data: Path, mill: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = data / "millstream.toml"
+    settings.write_text(settings.read_text().replace("[mill.produce]", '[mill.produce]\nduplication_every = "1ms"'))
+    state, other = FileDocument(data / "producers" / "duplication.json"), contextlib.ExitStack()
+
+    def is_stopped() -> bool:
+        other.close()
+        return state.read() is not None
+
+    monkeypatch.setattr("millstream.cli.mill.produce.stop_on_signals", lambda: is_stopped)
+    other.enter_context(state.alone())
+    code, runs = mill("produce", "duplication")
+    assert (code, [one["outcome"] for one in runs]) == (0, ["stopped"])
 
 
 def test_pools_and_producers_work_in_one_process_until_it_is_stopped(data: Path) -> None:

@@ -28,9 +28,10 @@ from millstream.cli.progress import drawn
 from millstream.cli.protect_parts import alone, checksums_option, protection_parts, read_list
 from millstream.cli.protect_report import print_plan, print_protection
 from millstream.cli.protect_setup import Setup, Stores, Wanted, find_stores, set_up, wanted
+from millstream.cli.repeated_runs import run_repeatedly
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import format_duration
-from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.interpreter import collecting_seldom
 from millstream.core.sqlite_file import require_database
@@ -120,12 +121,14 @@ def protect(
         print_plan(plan, as_json)
         return plan.exit_code
     setup = set_up(settings, config, asked, allow_empty=allow_empty)
-    stopped, clock = stop_on_signals() if watch else lambda: True, SystemClock()
-    while True:
+    clock = SystemClock()
+
+    def run() -> int:
         report = _run(setup, listed, read_all=bool(read_all), deletions=deletions, replace=replace)
         print_protection(report, as_json, clock.now())
-        if not _pause(every, clock, stopped):
-            return report.exit_code
+        return report.exit_code
+
+    return run_repeatedly(run, every, clock, stop_on_signals()) if watch else run()
 
 
 def _run(
@@ -143,17 +146,6 @@ def _run(
         adopted_before = parts.target.catalog.totals(setup.store, setup.space).bytes
         with _progress(adopted_before, lambda: count_bytes(parts.target.source, setup.space)) as progress:
             return protection.run(progress, reading=reading, checksums=listed, replace=replace)
-
-
-def _pause(microseconds: int, clock: Clock, stopped: Callable[[], bool]) -> bool:
-    """Wait until the next run; False after a request to stop."""
-    end = clock.monotonic() + microseconds / MICROSECONDS
-    while not stopped():
-        left = end - clock.monotonic()
-        if left <= 0:
-            return True
-        clock.sleep(min(left, 1.0))
-    return False
 
 
 def _plan(

@@ -17,6 +17,7 @@ from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import print_held
 from millstream.cli.open_changes import print_open_changes
 from millstream.cli.progress import progress_bar
+from millstream.cli.repeated_runs import run_repeatedly
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock
@@ -174,15 +175,10 @@ def _run_of(loop: ProducerLoop[Any], as_json: bool, tell: Callable[[], None] = l
 def _make_runs(run: OneRun, clock: Clock, every: int, *, once: bool) -> int:
     """Make one run, or one every *every* microseconds until stopped; the exit code."""
     stopping = stop_on_signals()
-    while True:
-        code = run(stopping)
-        if once:
-            return code
-        until = clock.monotonic() + every / MICROSECONDS
-        while not stopping() and clock.monotonic() < until:
-            clock.sleep(min(1.0, every / MICROSECONDS))
-        if stopping():
-            return 0
+    if once:
+        return run(stopping)
+    run_repeatedly(lambda: run(stopping), every, clock, stopping)
+    return 0
 
 
 def _filter(include: Path | None, exclude: Path | None) -> SpaceFilter:
