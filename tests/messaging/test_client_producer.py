@@ -77,7 +77,7 @@ def sent(server: ScriptedServer) -> list[list[bytes]]:
 
 def own_server() -> ScriptedServer:
     """A server that counts as a broker of Millstream without columns: several messages share a call of the protocol."""
-    return ScriptedServer(platform="millstream without columns")
+    return ScriptedServer(platform="millstream batches-0")
 
 
 def texts(count: int, topic: str = "t", **more: Any) -> list[Message]:

@@ -38,8 +38,8 @@ class ScriptedServer:
     ``script["SendMessage"]`` has what the next sends are answered with: a response, a :class:`grpc.StatusCode` to fail
     with, a function of the request that returns one of these (or does so after a while), or None for what a healthy
     server would say. ``inbox`` has the messages that the next receives bring. ``settings`` is called with the
-    settings that a client is answered with, to change them. *platform* is what these say of the server; if it begins
-    with "millstream", the server counts as a broker of Millstream.
+    settings that a client is answered with, to change them. They repeat what the client states of itself, as Apache's
+    do, or name the *platform*; a server on ``millstream batches-0`` counts as a broker of Millstream.
     """
 
     def __init__(self, *, credentials: grpc.ServerCredentials | None = None, platform: str = "") -> None:
@@ -216,8 +216,7 @@ class ScriptedServer:
     def _settled(self, settings: v2.Settings) -> v2.TelemetryCommand:
         answer = v2.TelemetryCommand(status=v2.Status(code=v2.OK), settings=settings)
         found = answer.settings
-        found.user_agent.Clear()
-        found.user_agent.platform = self._platform
+        found.user_agent.platform = self._platform or found.user_agent.platform
         policy = found.backoff_policy
         policy.max_attempts = 3
         policy.exponential_backoff.initial.FromMilliseconds(10)

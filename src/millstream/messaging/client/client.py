@@ -36,7 +36,7 @@ from millstream.messaging.client.signing import Signer
 from millstream.messaging.client.telemetry_stream import TelemetryStream
 from millstream.messaging.client.transport import Transport
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import PLATFORM_PREFIX, is_from_millstream, offers_batches
+from millstream.messaging.protocol.batch_calls import PLATFORM_PREFIX, is_millstream_broker, offers_batches
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
@@ -320,7 +320,7 @@ class Client(abc.ABC):
                 "address and the version of the broker"
             )
         _note(self.batch_servers, endpoints, holds=offers_batches(settings))
-        _note(self.millstream_servers, endpoints, holds=is_from_millstream(settings))
+        _note(self.millstream_servers, endpoints, holds=is_millstream_broker(settings))
         if self._metrics_exporter is not None:
             self._metrics_exporter.export_to(metrics_endpoints(settings))
         self.apply_settings(settings)

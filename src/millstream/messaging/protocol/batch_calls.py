@@ -28,7 +28,8 @@ BATCH_SERVICE: Final = f"millstream.broker.v{_VERSION}.Batches"
 PLATFORM_PREFIX: Final = "millstream "
 """The prefix of the platform that our clients state, and of the broker's answer to them."""
 
-BATCH_OFFER: Final = f"{PLATFORM_PREFIX}batches-{_VERSION}"
+_OFFER_PREFIX: Final = f"{PLATFORM_PREFIX}batches-"
+BATCH_OFFER: Final = f"{_OFFER_PREFIX}{_VERSION}"
 
 MAX_BATCH: Final = 1 << 20
 """The messages that one call may have. A column with more entries is not decoded: each would become an object."""
@@ -217,9 +218,15 @@ def checksum(bodies: ByteColumn) -> int:
     return found
 
 
-def is_from_millstream(settings: v2.Settings) -> bool:
-    """Whether *settings* come from a client of ours, which understands the offer, or from a broker of ours."""
+def is_millstream_client(settings: v2.Settings) -> bool:
+    """Whether *settings* come from a client that understands the offer."""
     return settings.user_agent.platform.startswith(PLATFORM_PREFIX)
+
+
+def is_millstream_broker(settings: v2.Settings) -> bool:
+    """Whether the server that answered with *settings* is ours, of any version. Apache's repeats what the client states
+    of itself."""
+    return settings.user_agent.platform.startswith(_OFFER_PREFIX)
 
 
 def offers_batches(settings: v2.Settings) -> bool:

@@ -19,7 +19,7 @@ from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.security.required_permissions import check_settings
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import BATCH_OFFER, is_from_millstream
+from millstream.messaging.protocol.batch_calls import BATCH_OFFER, is_millstream_client
 
 RECEIVE_BATCH: Final = 32
 
@@ -78,7 +78,7 @@ class TelemetryHandler:
         else:
             self._merge_consumer_settings(answer.settings, namespace)
         answer.settings.metric.on = False
-        if is_from_millstream(declared):
+        if is_millstream_client(declared):
             answer.settings.user_agent.platform = BATCH_OFFER
         return answer
 
