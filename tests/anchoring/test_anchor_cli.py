@@ -91,6 +91,53 @@ def test_cut_anchors_what_waits_and_observe_finds_nothing_new(data: Path) -> Non
     assert run_command("anchor", "observe", "--data", str(data))[1] == "0 new entries; the observer is at entry 3\n"
 
 
+def test_a_ledger_whose_log_was_restored_from_an_older_backup_is_named_and_read_again(
+    data: Path, tmp_path: Path
+) -> None:
+    at = ("--data", str(data))
+    with Node.open(Settings(data=str(data))) as node:
+        source, batches = node.logs.store.log(LogSpec("in")), node.logs.store.log(LogSpec("out", kind="batches"))
+        with source.writer() as writer:
+            writer.append([Message(b"x", "", "pump", number) for number in range(1, 4)])
+        with batches.writer() as writer:
+            for number in (1, 2, 3):
+                members = {
+                    "batch": f"b{number}",
+                    "kind": "batch",
+                    "source": "pump",
+                    "start": 0,
+                    "end": 9,
+                    "cut": "time",
+                }
+                writer.append([Message(json.dumps({**members, "events": [number]}).encode())])
+    feed = ("anchor", "feed", "in", "out", "--once", *at)
+    with contextlib.closing(sqlite3.connect(data / "log.db")) as log:
+        log.execute("VACUUM INTO ?", [str(tmp_path / "backup.db")])
+    assert run_command(*feed)[0] == 0
+    for part in data.glob("log.db*"):
+        part.unlink()
+    shutil.copy(tmp_path / "backup.db", data / "log.db")
+    for command in (feed, ("anchor", "cut", "--force", *at), ("anchor", "observe", *at)):
+        code, out, error = run_command(*command)
+        assert (code, out) == (1, "") and "the ledger ends at entry 2, but entry 4 was observed before" in error
+        assert "`millstream anchor observe --rebuild`" in error
+    assert run_command("anchor", "observe", "--rebuild", *at)[:2] == (0, "2 new entries; the observer is at entry 2\n")
+    shutil.move(
+        data / "keys" / "anchors.json", tmp_path
+    )  # a ledger with a new key, as docs/formats/ledger-tree.md says
+    with contextlib.closing(sqlite3.connect(data / "node.db")) as tables:
+        for table in ("anchor_trees", "anchor_tree_tiles"):
+            tables.execute(f"DELETE FROM {table} WHERE ledger = 'anchors'")
+        tables.commit()
+    assert run_command(*feed)[0] == 0
+    code, out, _ = run_command("prove", "in", "3", *at)
+    assert code == 0
+    (tmp_path / "proof.json").write_text(out)
+    assert run_command("verify", str(tmp_path / "proof.json"), *at)[0] == 0
+    assert run_command("anchor", "replay", *at)[0] == 0
+    assert run_command("anchor", "verify", *at)[0] == 0
+
+
 def test_replay_ends_with_1_and_the_name_of_what_is_damaged(data: Path) -> None:
     code, out, _ = run_command("anchor", "replay", "--data", str(data))
     assert (code, out) == (0, "2 anchors and 5 files replayed, 0 findings\n")

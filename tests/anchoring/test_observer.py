@@ -16,7 +16,7 @@ from millstream.anchoring.cut_manifest import (
     anchor_string,
     encode_manifest,
 )
-from millstream.anchoring.errors import LedgerError, ObservationBlockedError
+from millstream.anchoring.errors import LedgerError, LedgerReplacedError, ObservationBlockedError
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.core.canonical import canonical_json
 from millstream.core.cid import cid_of
@@ -298,6 +298,22 @@ def test_a_ledger_that_was_replaced_is_noticed(parts: Any, forge: Forge) -> None
         other.append(anchor_string(1, cid_of(name)))
     with pytest.raises(LedgerError, match="rewritten or replaced"):
         Observer(parts.index, parts.cas, other).observe()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_ledger_without_the_last_entry_that_was_observed_is_noticed(parts: Any, forge: Forge, replaced: bool) -> None:
+    for number in (1, 2, 3):
+        forge.anchor(forge.manifest([make_batch([number])]))
+    parts.observer.observe()
+    del parts.ledger._entries[1:]  # its log was restored from a backup
+    if replaced:
+        for number in (4, 5):
+            forge.anchor(forge.manifest([make_batch([number])]))
+    reason = "entry 3 of the ledger is not the one" if replaced else "the ledger ends at entry 1, but entry 3 was obs"
+    for look in (parts.observer.observe, parts.observer.check_ledger):
+        with pytest.raises(LedgerReplacedError, match=f"{reason}.*Restore.*`millstream anchor observe --rebuild`"):
+            look()
+    assert parts.index.locate("weather", 4) is None
 
 
 def test_two_observers_on_one_database_agree(parts: Any, forge: Forge) -> None:

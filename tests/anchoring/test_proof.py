@@ -20,6 +20,7 @@ from millstream.anchoring import (
     verify_proof,
 )
 from millstream.anchoring.batch_files import split_batches
+from millstream.anchoring.errors import LedgerReplacedError
 from millstream.anchoring.proof import Trust, decode_proof, encode_proof
 from millstream.batching import Reject
 from millstream.core.canonical import canonical_json, parse_canonical
@@ -305,6 +306,18 @@ def test_an_index_that_points_elsewhere_never_leads_to_a_wrong_proof(anchored: A
     assert anchored.index.locate("weather", anchored.ids[0]) != location
     with pytest.raises(AnchoringError, match="anchor replay"):
         anchored.prove(anchored.ids[0])
+
+
+@pytest.mark.parametrize("others", [0, 4])
+def test_a_message_of_an_entry_that_the_ledger_lost_has_no_proof(anchored: Any, others: int) -> None:
+    number = anchored.ids[-1]
+    anchored.prove(number)
+    del anchored.ledger._entries[1:]
+    for manifest in range(others):
+        anchored.ledger.append(f"1.{anchored.cas.put(b'%d' % manifest)}")
+    reason = "entry 5 of the ledger is not the one" if others else "the ledger has no entry 5"
+    with pytest.raises(LedgerReplacedError, match=f"{reason}.* `millstream anchor observe --rebuild`"):
+        anchored.prove(number)
 
 
 def test_verifying_needs_neither_a_database_nor_spark() -> None:

@@ -14,6 +14,7 @@ from millstream.anchoring.errors import (
     BatchFormatError,
     CasUnavailableError,
     JournalBusyError,
+    LedgerReplacedError,
     ObservationBlockedError,
     ObservationDelayedError,
 )
@@ -312,6 +313,35 @@ def test_a_file_that_was_never_written_is_written_again_before_the_batch_is_forg
     assert len(parts.writer.recover()) == 1
     assert len(parts.anchor_strings()) == 1
     assert parts.replay().findings == ()
+
+
+def test_nothing_is_anchored_by_a_ledger_that_lost_entries_until_it_is_read_again(parts: Any) -> None:
+    batches = [make_batch([number]) for number in range(1, 7)]
+    for batch in batches[:3]:
+        add(parts, [batch], make_rejects([900 + batch.ids[0]]))
+        parts.writer.cut(force=True)
+    add(parts, [batches[3]], make_rejects([904]))
+    parts.faults.fail_next()
+    with pytest.raises(CasUnavailableError):
+        parts.writer.cut(force=True)
+    add(parts, [batches[4]])
+    del parts.ledger._entries[1:]  # the log of the ledger was restored from a backup
+    for step in (parts.writer.recover, parts.writer.cut):
+        with pytest.raises(LedgerReplacedError, match="ends at entry 1, but entry 3 was observed before"):
+            step()
+    assert len(parts.anchor_strings()) == 1
+    assert parts.writer.rebuild().position == 1
+    totals = parts.journal.totals()
+    assert (totals.accepted, totals.observed, totals.waiting_rejects) == (2, 0, 1)
+    assert add(parts, batches, make_rejects(range(901, 905))).batches == 4  # the log of batches is read again
+    parts.writer.cut(force=True)
+    assert [parts.index.locate("weather", number) is None for number in range(1, 8)] == [False] * 6 + [True]
+    assert [parts.index.reject_reason("weather", number)[0] for number in range(901, 905)] == [1, 2, 2, 2]
+    assert parts.index.totals().rejects == 4
+    assert "already" in parts.journal.status("weather", batches[0].batch).reason
+    assert parts.replay().findings == ()
+    assert parts.writer.rebuild().entries == 0
+    assert parts.journal.totals().observed == 5
 
 
 def test_two_writers_on_one_journal_never_share_a_batch(make_parts: Any) -> None:

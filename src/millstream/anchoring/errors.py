@@ -13,6 +13,7 @@
     │   ├── CasOverlongError    an answer with more bytes than allowed, which was not read to its end
     │   └── CasUnavailableError the storage did not answer (transient)
     ├── LedgerError           the ledger is not an unbroken chain
+    │   ├── LedgerReplacedError the ledger is not the one that was observed, or lost entries of it
     │   ├── LedgerFormatError   what was read is not a ledger (InputError)
     │   ├── LedgerUnavailableError  the ledger could not be read (transient)
     │   └── PublishedFileError    a published file of the ledger is missing or damaged
@@ -48,6 +49,12 @@ NODE_DATABASE = "the node's database (node.db, or the server in node.database)"
 
 NODE_LOGS = "the node's logs (log.db, or the storage in log.store)"
 """Where its logs are."""
+
+RESTORE_LEDGER = (
+    f"Restore the newest state of {NODE_LOGS}. If entries of the ledger are lost, stop the node's processes, run "
+    "`millstream anchor observe --rebuild`, and start a ledger with a new key (docs/formats/ledger-tree.md)"
+)
+"""What to do if a ledger is not the one that was observed."""
 
 RESTORE_DATABASE = f"Restore {NODE_DATABASE} from a backup"
 """What to do if these tables are damaged."""
@@ -97,6 +104,10 @@ class CasUnavailableError(CasError):
 
 class LedgerError(AnchoringError):
     """The ledger is not an unbroken chain of entries."""
+
+
+class LedgerReplacedError(LedgerError):
+    """The ledger does not continue the entries that were observed: it was replaced, or lost some of them."""
 
 
 class LedgerFormatError(LedgerError, InputError):

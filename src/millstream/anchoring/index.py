@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from millstream.anchoring.content import AnchorContent
 from millstream.anchoring.database import insert_rows, metadata
 from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates
+from millstream.anchoring.errors import RESTORE_LEDGER, LedgerReplacedError
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
 from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
@@ -132,6 +133,16 @@ class IndexTotals(msgspec.Struct, frozen=True):
     rejects: int
 
 
+def require_observed(status: AnchorStatus | None, entry: LedgerEntry) -> AnchorStatus:
+    """*status*, the result for *entry*. Raises :class:`LedgerReplacedError` where it is that of another entry."""
+    if status is None or status.hash != entry.hash:
+        raise LedgerReplacedError(
+            f"entry {entry.number:,} of the ledger is not the one that was observed: the ledger was rewritten or "
+            f"replaced. {RESTORE_LEDGER}"
+        )
+    return status
+
+
 _decoder = msgspec.msgpack.Decoder(prepared(_Members))
 
 
@@ -145,6 +156,15 @@ class AnchorIndex:
         self._only_runs = False
         self._reject_ranges: dict[str, list[tuple[int, int, int]]] = {}
         self._ranges_lock = threading.Lock()
+
+    def clear(self) -> None:
+        """Forget all anchors, to observe the ledger again. Other processes must not use the index now: they keep what
+        they know of it."""
+        with writing(self._engine) as connection:
+            for table in (_anchors, _batches, _runs, _pages):
+                connection.execute(sa.delete(table))
+        with self._ranges_lock:
+            self._reject_ranges.clear()
 
     def position(self) -> tuple[int, str] | None:
         """Number and hash of the last entry that was observed; None before the first."""

@@ -200,6 +200,27 @@ class BatchJournal:
                 names |= dict.fromkeys(members.names)
         return list(names)
 
+    def forget_anchored(self) -> None:
+        """Forget all batches and rejects but those that wait, and begin all logs of batches anew.
+
+        What was prepared and not observed yet waits again, if its messages are here. Other processes must not use the
+        journal now.
+        """
+        underway = sa.select(t.cuts.c.cut).where(t.OPEN)
+        complete = sa.select(t.payloads.c.seq).where(sa.func.length(t.payloads.c.header) > 0)
+        waits = sa.and_(t.batches.c.cut.in_(underway), t.batches.c.reason.is_(None), t.batches.c.seq.in_(complete))
+        waiting = sa.select(t.batches.c.seq).where(t.WAITING)
+        with writing(self._engine) as connection:
+            connection.execute(sa.update(t.batches).where(waits).values(cut=None))
+            connection.execute(sa.update(t.rejects).where(t.rejects.c.cut.in_(underway)).values(cut=None))
+            connection.execute(sa.delete(t.payloads).where(t.payloads.c.seq.not_in(waiting)))
+            connection.execute(sa.delete(t.batches).where(~t.WAITING))
+            connection.execute(sa.delete(t.rejects).where(t.rejects.c.cut.is_not(None)))
+            connection.execute(sa.update(t.rejects).values(seq=0))  # places in the order of adding are used again
+            for table in (t.cuts, t.packed, t.members, t.runs, t.pages):
+                connection.execute(sa.delete(table))
+            connection.execute(sa.update(t.feeds).values(last_id=0))
+
     def cut_count(self) -> int:
         """How many cuts were written down: fewer than there are anchors if the database was lost or restored."""
         return int(self._rows(sa.select(sa.func.count()).select_from(t.cuts))[0][0])

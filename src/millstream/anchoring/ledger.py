@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.anchoring.cut_manifest import parse_anchor_string
-from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.errors import LedgerError, LedgerReplacedError
 from millstream.core.canonical import MAX_SAFE_INTEGER, canonical_json
 from millstream.core.clock import Clock
 from millstream.core.decoding import prepared
@@ -81,6 +81,39 @@ class Ledger(Protocol):
 def append_when_free(ledger: Ledger, anchor_string: str, clock: Clock, *, after: int = 0) -> LedgerEntry:
     """:meth:`Ledger.append`, repeated for up to 20 s while another process writes; then its error is raised."""
     return _WHILE_BUSY.call(functools.partial(ledger.append, anchor_string, after=after), clock)
+
+
+def entries_after(
+    ledger: Ledger, number: int, seal: str, last: int | None = None, *, name: str, remedy: str
+) -> Iterator[LedgerEntry]:
+    """The entries of *ledger* after entry *number*, or to number *last*, each checked to follow the one before.
+
+    Entry *number*, which was observed before (0: none was), must still be there with the hash *seal*. Otherwise the
+    ledger was restored from a backup or replaced, and its next entries would get numbers that were observed already.
+    This raises :class:`LedgerReplacedError`, which calls the ledger *name* and gives the *remedy*.
+    """
+    entries = ledger.entries(max(1, number), None if last is None else max(number, last))
+    if number:
+        known = next(entries, None)
+        if known is None:
+            head = ledger.head()
+            raise LedgerReplacedError(
+                f"{name} ends at entry {head.number if head else 0:,}, but entry {number:,} was observed before: the "
+                f"ledger was restored from an older backup, or replaced. {remedy}"
+            )
+        if known.hash != seal:
+            raise LedgerReplacedError(
+                f"entry {number:,} of {name} is not the one that was observed before: the ledger was rewritten or "
+                f"replaced. {remedy}"
+            )
+    for entry in entries:
+        if check_seal(entry).number != number + 1 or entry.previous != seal:
+            raise LedgerReplacedError(
+                f"entry {entry.number:,} of {name} does not follow entry {number:,}, the last one that was observed: "
+                f"the ledger was rewritten or replaced. {remedy}"
+            )
+        yield entry
+        number, seal = entry.number, entry.hash
 
 
 _encoder = msgspec.json.Encoder()

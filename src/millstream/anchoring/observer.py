@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from millstream.anchoring.cas import Cas, CasReader
 from millstream.anchoring.content import AnchoredBatches, read_anchor
 from millstream.anchoring.errors import (
+    RESTORE_LEDGER,
     BatchFormatError,
     CasError,
-    LedgerError,
     ObservationBlockedError,
     ObservationDelayedError,
 )
 from millstream.anchoring.index import AnchorIndex
-from millstream.anchoring.ledger import GENESIS, Ledger, LedgerEntry, check_seal
+from millstream.anchoring.ledger import GENESIS, Ledger, LedgerEntry, entries_after
 
 
 class ObserverProgress(msgspec.Struct, frozen=True):
@@ -43,25 +43,25 @@ class Observer:
     def observe(self, read: Mapping[str, AnchoredBatches] = {}) -> ObserverProgress:
         """Read all entries that are new; *read* is what is in some of their files, as in :func:`read_anchor`.
 
-        Raises :class:`ObservationBlockedError` at an entry whose files cannot be read, and :class:`LedgerError` where
-        the ledger does not continue what was observed; all entries before that one are kept.
+        Raises :class:`ObservationBlockedError` at an entry whose files cannot be read, and
+        :class:`LedgerReplacedError` where the ledger does not continue what was observed, or ends before it; all
+        entries before that one are kept.
         """
         with self._observing:
             number, last = self.index.position() or (0, GENESIS)
             count = 0
-            for entry in self._ledger.entries(number + 1):
-                self._check_follows(entry, number, last)
+            for entry in self._entries_after(number, last):
                 observe_entry(self.index, self._cas, entry, read)
-                number, last, count = entry.number, entry.hash, count + 1
+                number, count = entry.number, count + 1
             return ObserverProgress(number, count)
 
-    @staticmethod
-    def _check_follows(entry: LedgerEntry, number: int, last: str) -> None:
-        if check_seal(entry).number != number + 1 or entry.previous != last:
-            raise LedgerError(
-                f"entry {entry.number} of the ledger does not follow entry {number}, the last one that was observed: "
-                "the ledger was rewritten or replaced; `millstream anchor replay` shows the differences"
-            )
+    def check_ledger(self) -> None:
+        """Raise :class:`LedgerReplacedError` where the ledger has no longer the entry that was observed last."""
+        number, last = self.index.position() or (0, GENESIS)
+        next(self._entries_after(number, last, number), None)
+
+    def _entries_after(self, number: int, seal: str, last: int | None = None) -> Iterator[LedgerEntry]:
+        return entries_after(self._ledger, number, seal, last, name="the ledger", remedy=RESTORE_LEDGER)
 
 
 def observe_entry(

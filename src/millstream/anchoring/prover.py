@@ -12,8 +12,16 @@ from millstream.anchoring.batch_records import decode_message
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
 from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
-from millstream.anchoring.errors import AnchoringError, BatchFormatError, NotAnchoredError, NotBatchedError, ProofError
-from millstream.anchoring.index import AnchorIndex, MessageLocation
+from millstream.anchoring.errors import (
+    RESTORE_LEDGER,
+    AnchoringError,
+    BatchFormatError,
+    LedgerReplacedError,
+    NotAnchoredError,
+    NotBatchedError,
+    ProofError,
+)
+from millstream.anchoring.index import AnchorIndex, MessageLocation, require_observed
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, LedgerEntry, check_tail, encode_entry
 from millstream.anchoring.merkle import inclusion_path, leaf_hash
@@ -58,6 +66,7 @@ def prove(
     if location is None:
         raise _why_not(log, message_id, index, journal)
     part = _chain(ledger, location.number) if prove_entry is None else _signed_entry(prove_entry(location.number))
+    require_observed(index.anchor(location.number), part.entry)
     manifest_cid, _ = read_manifest(cas, part.entry.anchor_string)
     stored = _stored_batch(cas, location)
     at = _place_of(stored, message_id, location)
@@ -104,6 +113,8 @@ def _chain(ledger: Ledger, number: int) -> _LedgerPart:
                 f"a proof with all ledger entries from {number} on would have more than {MAX_PROOF_BYTES:,} bytes and "
                 "could not be verified: make it without --chain"
             )
+    if not chain:
+        raise LedgerReplacedError(f"the ledger has no entry {number:,}, though the index names it. {RESTORE_LEDGER}")
     check_tail(chain)
     return _LedgerPart(chain[0], {"ledger": chain, "version": CHAIN_VERSION})
 

@@ -24,11 +24,17 @@ from millstream.anchoring.cut_manifest import (
     encode_manifest,
 )
 from millstream.anchoring.duplicate_check import BatchMembers
-from millstream.anchoring.errors import NODE_LOGS, RESTORE_DATABASE, AnchoringError, JournalBusyError
-from millstream.anchoring.index import AnchorIndex
+from millstream.anchoring.errors import (
+    NODE_LOGS,
+    RESTORE_DATABASE,
+    AnchoringError,
+    JournalBusyError,
+    LedgerReplacedError,
+)
+from millstream.anchoring.index import AnchorIndex, require_observed
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, LedgerEntry, append_when_free
-from millstream.anchoring.observer import Observer
+from millstream.anchoring.observer import Observer, ObserverProgress
 from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.states import (
     AddResult,
@@ -108,8 +114,9 @@ class BatchWriter:
 
         A batch that no reader would take (too large, or with a message that is anchored already) is rejected with
         that reason, and the others continue. Whatever fails in between is finished by the next call. Raises
-        :class:`ObservationBlockedError` where an anchored file cannot be read back, :class:`CasError`, and a
-        ``BusyError`` while another process writes to the journal, or for some time to the ledger.
+        :class:`ObservationBlockedError` where an anchored file cannot be read back, :class:`CasError`,
+        :class:`LedgerReplacedError` where the ledger lost entries that were observed, and a ``BusyError`` while another
+        process writes to the journal, or for some time to the ledger.
         """
         with self._cutting:
             entries = self._finish_open()
@@ -154,8 +161,27 @@ class BatchWriter:
         with self._cutting:
             return self._finish_open()
 
+    def rebuild(self) -> ObserverProgress:
+        """Read all of a ledger that lost entries that were observed, and anchor what they held again later.
+
+        The index is built anew. The journal keeps the batches that wait, and forgets all others, so that logs of
+        batches are read again from their beginnings. Nothing is changed where the ledger continues what was observed.
+        Raises :class:`LedgerError` where its chain is broken.
+        """
+        with self._cutting:
+            try:
+                self._observer.check_ledger()
+            except LedgerReplacedError:
+                self._ledger.verify()
+                self.journal.forget_anchored()  # first: until the index is cleared, nothing is anchored
+                self.index.clear()
+            return self._observer.observe()
+
     def _finish_open(self) -> list[LedgerEntry]:
-        return [self._finish(cut) for cut in self.journal.open_cuts()]
+        cuts = self.journal.open_cuts()
+        if cuts:
+            self._observer.check_ledger()
+        return [self._finish(cut) for cut in cuts]
 
     def _plan(self, stream: BatchStream, force: bool) -> CutPlan | None:
         """The next cut of *stream*, None where nothing is to be cut."""
@@ -243,7 +269,7 @@ class BatchWriter:
                 entry = self._anchored_entry(cut)
             with tracing.span("read back"):
                 self._observer.observe(content)
-            self.journal.observed(cut, self._refused(cut, entry.number))
+            self.journal.observed(cut, self._refused(cut, entry))
             return entry
 
     def _write_files(self, cut: JournalCut) -> None:
@@ -281,10 +307,10 @@ class BatchWriter:
             )
         return entry
 
-    def _refused(self, cut: JournalCut, number: int) -> Mapping[str, str]:
-        """The batches of *cut* that the observer found invalid, with reasons."""
-        status = self._observer.index.anchor(number)
-        if status is not None and status.reason is not None:
-            whole = f"anchor {number} is invalid: {status.reason}"
+    def _refused(self, cut: JournalCut, entry: LedgerEntry) -> Mapping[str, str]:
+        """The batches of *cut* that the observer found invalid in *entry*, with reasons."""
+        status = require_observed(self.index.anchor(entry.number), entry)
+        if status.reason is not None:
+            whole = f"anchor {entry.number} is invalid: {status.reason}"
             return dict.fromkeys(self.journal.members(cut), whole)
-        return self._observer.index.refused(number)
+        return self.index.refused(entry.number)

@@ -16,6 +16,7 @@ from millstream.anchoring.errors import (
     CasNotFoundError,
     CasUnavailableError,
     LedgerError,
+    LedgerReplacedError,
     ObservationBlockedError,
 )
 from millstream.anchoring.ledger import LedgerEntry
@@ -777,6 +778,36 @@ def test_a_ledger_that_was_rewritten_is_noticed(sqlite_fleet: Any, submit: Submi
     sqlite_fleet.ledger.append(f"1.{sqlite_fleet.files.put(b'x')}")
     with pytest.raises(LedgerError, match="rewritten"):
         registry.observer.observe()
+
+
+def test_nothing_is_anchored_by_a_ledger_that_lost_entries_until_it_is_read_again(
+    sqlite_fleet: Any, submit: Submit
+) -> None:
+    registry, ids = sqlite_fleet.instance(), list[str]()
+    for operation in creates(3):
+        ids += submit(registry, operation)
+        registry.queue.claim(10)
+        registry.writer.cut(force=True)
+    ids += submit(registry, *creates(1, "cut"))
+    registry.queue.claim(10)
+    sqlite_fleet.cas.fail_next()
+    with pytest.raises(CasUnavailableError):
+        registry.writer.cut(force=True)
+    ids += submit(registry, *creates(1, "queued"))
+    del sqlite_fleet.ledger._entries[1:]  # the log of the ledger was restored from a backup
+    reason = "the ledger of identifiers ends at entry 1, but entry 3 was observed before.*observe --rebuild`"
+    for step in (registry.writer.recover, registry.writer.cut, registry.observer.observe):
+        with pytest.raises(LedgerReplacedError, match=reason):
+            step()
+    assert anchors(sqlite_fleet) == [1]
+    again = sqlite_fleet.instance("again")
+    assert again.observer.rebuild() == 1
+    assert sqlite_fleet.counts == {"accepted": 4, "observed": 1}
+    again.queue.claim(10)
+    again.writer.cut(force=True)
+    assert (anchors(sqlite_fleet), sqlite_fleet.counts) == ([1, 4], {"observed": 5})
+    assert [again.store.status(name).anchor for name in ids] == [1, 2, 2, 2, 2]
+    assert again.observer.rebuild() == 0
 
 
 def test_two_ledgers_in_one_database_are_told_apart_by_their_hashes(sqlite_fleet: Any) -> None:

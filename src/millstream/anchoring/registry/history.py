@@ -103,6 +103,19 @@ class OperationHistory:
         row = self._database.query(lambda c: c.execute(query.where(t.anchors.c.number == number)).first())
         return AnchorRecord(*row) if row else None
 
+    def clear(self) -> None:
+        """Forget all entries, to observe the ledger again; operations that are recorded as anchored are accepted again.
+
+        Other processes must not use the registry now: they keep what they know of it.
+        """
+
+        def transaction(connection: sa.Connection, now: int) -> None:
+            self._store.accept_anchored_again(connection, now)
+            for table in (t.history, _pending, t.anchors):
+                connection.execute(sa.delete(table))
+
+        self._database.write(transaction)
+
     def counts(self) -> Mapping[int, int]:
         """How many operations are recorded under each ledger entry; entries with none are there if they were
         observed."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from millstream.anchoring.cas import CasReader
 from millstream.anchoring.errors import (
+    RESTORE_LEDGER,
     CasDamagedError,
     CasError,
     CasNotFoundError,
     CasOverlongError,
     LedgerError,
+    LedgerReplacedError,
     ObservationBlockedError,
     ObservationDelayedError,
 )
-from millstream.anchoring.ledger import Ledger, LedgerEntry, check_seal
+from millstream.anchoring.ledger import Ledger, LedgerEntry, entries_after
 from millstream.anchoring.registry.history import NONE_ACCEPTED, AnchorRecord, OperationHistory
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.anchoring.registry.states import ParsedOperation
@@ -75,23 +77,42 @@ class OperationObserver:
         The batch *known* is not parsed again; *accepted* are its operations by suffix, as this registry stored them.
         Other instances get :data:`OTHER_SECONDS` for each of their entries.
 
-        Raises :class:`ObservationBlockedError` at an entry while storage does not answer, and :class:`LedgerError`
-        where the ledger does not continue what was observed; all entries before that one are kept.
+        Raises :class:`ObservationBlockedError` at an entry while storage does not answer, and
+        :class:`LedgerReplacedError` where the ledger does not continue what was observed, or ends before it; all
+        entries before that one are kept.
         """
         with self._observing:
             number, before = self.history.position()
             count = 0
-            for entry in self._ledger.entries(number + 1, last):
-                if check_seal(entry).number != number + 1 or entry.previous != before:
-                    raise LedgerError(
-                        f"entry {entry.number} of the ledger registry does not follow entry {number}, the last one "
-                        "that was observed: the ledger was rewritten or replaced; restore the ledger from a backup"
-                    )
+            for entry in self._entries_after(number, before, last):
                 is_known = known is not None and entry.anchor_string == known.anchor
                 if is_known or not self._is_recorded_by_other(entry):
                     observe_operations(self.history, self._cas, self._versions, entry, known=known, accepted=accepted)
-                number, before, count = entry.number, entry.hash, count + 1
+                count += 1
             return count
+
+    def check_ledger(self) -> None:
+        """Raise :class:`LedgerReplacedError` where the ledger has no longer the entry that was observed last."""
+        number, last = self.history.position()
+        next(self._entries_after(number, last, number), None)
+
+    def rebuild(self) -> int:
+        """Read all of a ledger that lost entries that were observed; how many entries there are.
+
+        Operations that it does not hold any more are accepted again, if they are recorded still. Nothing is changed
+        where the ledger continues what was observed: then only new entries are read. Raises :class:`LedgerError` where
+        its chain is broken.
+        """
+        try:
+            self.check_ledger()
+        except LedgerReplacedError:
+            self._ledger.verify()
+            self.history.clear()
+        return self.observe()
+
+    def _entries_after(self, number: int, seal: str, last: int | None = None) -> Iterator[LedgerEntry]:
+        name = "the ledger of identifiers"
+        return entries_after(self._ledger, number, seal, last, name=name, remedy=RESTORE_LEDGER)
 
     def _is_recorded_by_other(self, entry: LedgerEntry) -> bool:
         """Wait while another instance is about to record *entry*; whether it did so."""
@@ -102,7 +123,7 @@ class OperationObserver:
             if now >= end or not self._is_of_other(entry):
                 return False
             self.history.clock.sleep(_LOOK_SECONDS)
-        _required(found, entry)
+        required_record(found, entry)
         return True
 
     def read_postponed(self, *, due: bool = True) -> int:
@@ -152,10 +173,10 @@ def observe_operations(
         made = AnchorRecord(entry.number, entry.hash, count, fault)
     if recorded:
         return made
-    return _required(history.anchor(entry.number), entry)
+    return required_record(history.anchor(entry.number), entry)
 
 
-def _required(found: AnchorRecord | None, entry: LedgerEntry) -> AnchorRecord:
+def required_record(found: AnchorRecord | None, entry: LedgerEntry) -> AnchorRecord:
     """*found*, the record of *entry*. Raises :class:`LedgerError` if it is that of another entry."""
     if found is None or found.hash != entry.hash:
         raise LedgerError(

@@ -323,6 +323,14 @@ class OperationStore:
         if ids:
             update_rows(connection, _ops.c.place, _ops.c.id, ids, change=change, never=seen)
 
+    def accept_anchored_again(self, connection: sa.Connection, now: int) -> None:
+        """All operations that were cut, anchored or observed are accepted again, and no cut is open: the ledger lost
+        entries. Part of the change that forgets what was observed."""
+        taken = (OperationState.CUT, OperationState.ANCHORED, OperationState.OBSERVED)
+        fresh = {**_begun_anew(now), "cut": None, "anchor": None, "place": None}
+        connection.execute(sa.update(_ops).where(_ops.c.state.in_([state.value for state in taken])).values(fresh))
+        connection.execute(sa.update(t.cuts).where(t.cuts.c.open).values(open=False))
+
     # Death and expiry
 
     def repost(self, instance: str, limit: int) -> int:

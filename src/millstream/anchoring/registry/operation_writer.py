@@ -18,7 +18,7 @@ import msgspec
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import AnchoringError, ObservationBlockedError
 from millstream.anchoring.ledger import Ledger, LedgerEntry, append_when_free
-from millstream.anchoring.registry.operation_observer import OperationObserver
+from millstream.anchoring.registry.operation_observer import OperationObserver, required_record
 from millstream.anchoring.registry.operation_queue import OperationQueue, RemovedOperations
 from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
 from millstream.anchoring.registry.size_estimator import EstimatedSizes, estimate, write_largest_batch
@@ -132,7 +132,10 @@ class OperationWriter:
             return self._finish_open()
 
     def _finish_open(self) -> list[LedgerEntry]:
-        return [self._finish(cut, self._rewritten(cut)) for cut in self._store.open_cuts(self._queue.instance)]
+        cuts = self._store.open_cuts(self._queue.instance)
+        if cuts:
+            self._observer.check_ledger()
+        return [self._finish(cut, self._rewritten(cut)) for cut in cuts]
 
     def _due(self, force: bool) -> Sequence[QueuedOperation]:
         """The operations of the next batch, all accepted under one version; none where it is not due."""
@@ -250,8 +253,8 @@ class OperationWriter:
                 with contextlib.suppress(MillstreamError):
                     self._store.show_anchored(cut, entry.number)
             raise
-        seen = self._observer.history.anchor(entry.number)
-        self._store.close_cut(cut, entry.number, seen.fault if seen else None)
+        seen = required_record(self._observer.history.anchor(entry.number), entry)
+        self._store.close_cut(cut, entry.number, seen.fault)
         return entry
 
     def _read_again(self, entry: LedgerEntry) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from millstream.anchoring.errors import NODE_LOGS, LedgerError, LedgerKeyError
+from millstream.anchoring.errors import RESTORE_LEDGER, LedgerKeyError, LedgerReplacedError
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.core.errors import BusyError
@@ -83,7 +83,5 @@ def prove_entry(
         head = newest_checkpoint(tree, signer, covers=number)
     entry = ledger.entry(number)
     if entry is None or head.size < number:
-        raise LedgerError(
-            f"the ledger has no entry {number:,}, though the index names it: restore {NODE_LOGS} from a backup"
-        )
+        raise LedgerReplacedError(f"the ledger has no entry {number:,}, though the index names it. {RESTORE_LEDGER}")
     return EntryProof(entry, tree.inclusion_path(number - 1, head.size), head.data)

@@ -25,6 +25,7 @@ from millstream.node import Node
 from millstream.settings import FollowSettings, RegistrySettings, Settings
 
 if TYPE_CHECKING:
+    from millstream.anchoring.observer import ObserverProgress
     from millstream.anchoring.registry import AnchorRecord, FollowerProgress, FollowState, LedgerFollower
     from millstream.anchoring.remote_cas import CasFailure
 
@@ -65,6 +66,11 @@ _log = logging.getLogger(__name__)
     help="With --follow: interval between reads of the ledger, such as 10s (default: the setting "
     "registry.follow.interval).",
 )
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Read all of a ledger that lost entries that this node had read. Stop the node's other processes first.",
+)
 @json_option
 @data_options
 def observe(
@@ -76,6 +82,7 @@ def observe(
     method: str | None,
     follow: bool,
     interval: int | None,
+    rebuild: bool,
     as_json: bool,
 ) -> None:
     """Read and verify new ledger entries, and index their content.
@@ -89,23 +96,36 @@ def observe(
     Nothing is written to the ledger's or the files' origin. Each entry is recorded completely or not at all: an
     interrupted run resumes with the same command. An entry whose files are missing everywhere is skipped and retried by
     the next run (exit code 1 until then).
+
+    If the log of a ledger was restored from an older backup, this command and all that anchor end with an error. If the
+    lost entries cannot be restored, --rebuild deletes what the node had read of that ledger, and reads the ledger
+    again. The content of lost entries then waits to be anchored: `millstream anchor feed` reads all batches of a log
+    again, and operations are accepted again if they ended within registry.op_queue_operation_lifespan.
     """
+    if rebuild and ledger is not None:
+        raise click.UsageError("--rebuild is for the node's own ledgers: omit --ledger")
     changed = _followed(settings.registry, ledger, cas, profile, method, interval)
     if changed.follow.ledger:
         with Node.open(msgspec.structs.replace(settings, registry=changed), create=True) as node:
             if ledger is None:  # named by the settings, so this node has other work too
-                node.anchoring.observer.observe()
+                _observe_batches(node, rebuild=rebuild)
             _follow(node, changed.follow, as_json=as_json, forever=follow)
         return
     if cas or profile or method or follow or interval:
         raise click.UsageError("--cas, --profile, --method, --follow and --interval require --ledger: add --ledger")
     with Node.open(settings) as node:
-        seen = node.anchoring.observer.observe()
-        node.registry.instance.observer.observe()
+        seen = _observe_batches(node, rebuild=rebuild)
+        if node.registry.follow_state() is None:  # else the registry has the entries of another ledger
+            observer = node.registry.instance.observer
+            observer.rebuild() if rebuild else observer.observe()
     if as_json:
         print_json(seen)
     else:
         print(f"{counted(seen.entries, 'new entry')}; the observer is at entry {seen.position}")
+
+
+def _observe_batches(node: Node, *, rebuild: bool) -> ObserverProgress:
+    return node.anchoring.batch_writer.rebuild() if rebuild else node.anchoring.observer.observe()
 
 
 def follow_until(
