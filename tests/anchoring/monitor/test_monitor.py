@@ -13,6 +13,8 @@ from millstream.anchoring.errors import MonitorBusyError, MonitorStateError
 from millstream.anchoring.ledger import decode_entry
 from millstream.anchoring.monitor import LedgerMonitor, MonitorReport, MonitorRules, MonitorStateFile, open_published
 from millstream.anchoring.monitor import entry_audit as module
+from millstream.anchoring.monitor.findings import finding
+from millstream.anchoring.monitor.state import MonitorState
 from millstream.anchoring.transparency.policy import TrustPolicy, trusting
 from millstream.anchoring.transparency.signed_note import SigningKey, encode_note, parse_note
 from millstream.core.clock import MICROSECONDS
@@ -319,10 +321,25 @@ def test_a_checkpoint_that_nobody_trusted_signed_is_not_followed(watch: Watch) -
 def test_many_findings_are_counted_and_a_hundred_kept(watch: Watch) -> None:
     watch.ledger.lines = [b"%d" % number for number in range(300)]
     watch.ledger.publish()
-    assert len(watch.look().findings) == 100
+    report = watch.look()
+    assert (len(report.findings), report.more_findings) == (100, 200)
     state = watch.state.read()
     assert state is not None
     assert state.more_findings == 200
+    fork = finding("fork", "two trees", 1, notes=("one", "other"))
+    assert state.with_findings([fork]).findings[-1] == fork
+
+
+def test_entries_that_are_withheld_for_many_looks_are_still_found_to_be_backdated() -> None:
+    state = MonitorState(origin="o", head="h", head_at=1, cosigned_at=1)
+    for step in range(1_000):
+        state = state.with_published(10 + step, 100 + step)
+    assert len(state.published) <= 65
+    assert state.unpublished_until(11) == 100
+    assert state.unpublished_until(12) == 101
+    bounds = [state.unpublished_until(11 + step) for step in range(1_000)]
+    assert all(bound is not None and bound <= 100 + step for step, bound in enumerate(bounds))
+    assert bounds[-1] == 1_099
 
 
 class Quorum:
@@ -417,6 +434,6 @@ def test_long_entries_are_read_in_smaller_parts(watch: Watch, monkeypatch: pytes
 def test_what_an_entry_says_does_not_flood_the_report(watch: Watch) -> None:
     watch.ledger.lines = [b'{"' + b"\x1b[31m" * 5_000 + b'":1}', b'{"%s":1}' % (b"y" * 60_000)]
     watch.ledger.publish()
-    for finding in watch.look().findings:
-        assert len(finding.message) <= 1_010
-        assert "\x1b" not in finding.message
+    for each in watch.look().findings:
+        assert len(each.message) <= 1_010
+        assert "\x1b" not in each.message

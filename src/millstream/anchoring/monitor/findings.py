@@ -32,7 +32,7 @@ LASTING: frozenset[FindingKind] = frozenset({"fork", "entry", "time", "anchor"})
 """Kinds of findings that later publications cannot refute: they are kept until they are acknowledged."""
 
 MAX_KEPT = 100
-"""The most findings that are kept."""
+"""The most findings of one kind that are kept: many odd entries must not hide a fork."""
 
 
 _MAX_MESSAGE = 1000
@@ -65,7 +65,8 @@ class MonitorReport(msgspec.Struct, frozen=True, kw_only=True):
     ``size`` is that of the newest checkpoint whose tree continues all earlier ones, ``cosigned`` that of the newest one
     with the quorum (None where the policy asks for none). ``audited`` entries were read and compared with the signed
     tree, and ``replayed`` of them with their files (None where that was not asked for). ``new`` is by how many entries
-    the ledger has grown since the look before.
+    the ledger has grown since the look before. ``more_findings`` is the number of lasting findings beside ``findings``,
+    which are not kept.
     """
 
     origin: str
@@ -77,3 +78,4 @@ class MonitorReport(msgspec.Struct, frozen=True, kw_only=True):
     audited: int | None
     replayed: int | None
     findings: tuple[MonitorFinding, ...]
+    more_findings: int = 0

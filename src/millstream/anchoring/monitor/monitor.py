@@ -361,4 +361,5 @@ class _Look:
             audited=state.audited.size if state and self._rules.entries != "none" else None,
             replayed=state.replayed.size if state and replayed else None,
             findings=(*(state.findings if state else ()), *self._passing),
+            more_findings=state.more_findings if state else 0,
         )

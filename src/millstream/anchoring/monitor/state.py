@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -73,22 +74,28 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     more_findings: int = 0
 
     def with_findings(self, new: Sequence[MonitorFinding]) -> MonitorState:
-        """This state with *new* findings; of more than :data:`MAX_KEPT` only the number is kept."""
+        """This state with *new* findings; of more than :data:`MAX_KEPT` of a kind only the number is kept."""
         known = {(each.kind, each.number) for each in self.findings}
         fresh = [each for each in new if (each.kind, each.number) not in known]
-        room = max(0, MAX_KEPT - len(self.findings))
-        return msgspec.structs.replace(
-            self,
-            findings=(*self.findings, *fresh[:room]),
-            more_findings=self.more_findings + len(fresh[room:]),
-        )
+        kept, counts = list(self.findings), Counter(each.kind for each in self.findings)
+        for each in fresh:
+            if counts[each.kind] < MAX_KEPT:
+                counts[each.kind] += 1
+                kept.append(each)
+        left = len(self.findings) + len(fresh) - len(kept)
+        return msgspec.structs.replace(self, findings=tuple(kept), more_findings=self.more_findings + left)
 
     def with_published(self, size: int, at: int) -> MonitorState:
-        """This state after the ledger had published *size* entries at *at*; what only audited entries need is left."""
+        """This state after the ledger had published *size* entries at *at*; what only audited entries need is left.
+
+        Of very many sizes those in between become fewer: the first ones are what backdated entries are found by.
+        """
         kept = [each for each in self.published if each.size != size]
         needed = [each for each in kept if each.size > self.audited.size]
         newest = [each for each in kept if each.size <= self.audited.size][-1:]
-        rows = [*newest, *needed][-_MAX_FLOORS:]
+        rows = [*newest, *needed]
+        if len(rows) > _MAX_FLOORS:
+            rows = [*rows[:2], *rows[2:-1:2], rows[-1]]
         return msgspec.structs.replace(self, published=(*rows, PublishedSize(size, at)))
 
     def unpublished_until(self, number: int) -> int | None:

@@ -269,6 +269,8 @@ def _print_report(report: MonitorReport, *, as_json: bool) -> None:
         parts.append(f"files of {report.replayed:,} verified")
     echo_line("; ".join(parts))
     _print_findings(report.findings, as_json=False)
+    if report.more_findings:
+        echo_line(f"{counted(report.more_findings, 'further finding')}, not kept: --acknowledge forgets the others")
 
 
 def _print_findings(findings: Sequence[MonitorFinding], *, as_json: bool) -> None:
