@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,6 +88,36 @@ def test_witnesses_that_are_never_there_together_complete_a_checkpoint(node: Cos
     node.start("A")
     code, status = node.cosign()
     assert (code, status["complete_size"], status["signed"]) == (0, 2, ["A", "B"])
+
+
+def _say_larger(node: CosignedNode, witness: str) -> None:
+    """Let the node have heard from *witness* that it cosigned a tree of the greatest size there is."""
+    with contextlib.closing(sqlite3.connect(node.data / "node.db")) as database, database:
+        change = "UPDATE anchor_witnesses SET known_size = ? WHERE witness = ?"
+        assert database.execute(change, (2**63 - 1, witness)).rowcount == 1
+
+
+def test_a_witness_that_once_told_of_a_larger_tree_is_asked_again(node: CosignedNode) -> None:
+    node.anchor()
+    node.cosign()
+    _say_larger(node, "A")
+    node.anchor()
+    code, status = node.cosign()
+    assert (code, status["complete_size"], status["signed"]) == (0, 2, ["A", "B", "C"])
+
+
+def test_one_witness_beyond_a_checkpoint_does_not_keep_the_quorum_away(node: CosignedNode) -> None:
+    node.anchor()
+    node.cosign()
+    node.stop("A", "C")
+    node.anchor()
+    assert node.cosign("--wait", "0s")[1]["signed"] == ["B"]
+    _say_larger(node, "A")
+    node.stop("B")
+    node.anchor()
+    node.start("C")
+    status = node.cosign("--wait", "0s")[1]
+    assert (status["complete_size"], status["signed"]) == (2, ["B", "C"])
 
 
 def test_a_node_that_was_restored_from_a_backup_is_found_by_its_witnesses(node: CosignedNode, tmp_path: Path) -> None:

@@ -57,10 +57,8 @@ class WitnessClient:
         """
         note = parse_note(checkpoint)
         size = parse_checkpoint(note).size
+        old = min(self.known_size, size)  # one that once told of a larger tree is asked whether that still holds
         for _ in range(_MAX_ROUNDS):
-            old = self.known_size
-            if old > size:
-                break
             request = AddCheckpoint(old, tuple(path(old, size)) if 0 < old < size else (), checkpoint)
             status, media, body = self._ask(encode_request(request))
             if status == 200:
@@ -70,12 +68,15 @@ class WitnessClient:
             if status != 409 or media != SIZE_MEDIA:
                 raise self._refusal(status, body)
             self.known_size = self._parse_size(body)
+            if self.known_size > size:
+                break
             if self.known_size == old:
                 raise HttpError(
                     redacted_url(self._url),
                     f"the witness refuses {old:,} as the size of the tree that it cosigned last, but reports the "
                     "same size: tell the operator of the witness",
                 )
+            old = self.known_size
         raise WitnessRefusalError(
             f"the witness {self._key.name} has cosigned a tree of {self.known_size:,} entries, but the checkpoint has "
             f"only {size:,}: the node was restored from an older backup, or another node signs with the same key; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -166,15 +166,18 @@ class CosignatureCollector:
                 if all(each in before.signatures for each in now.signatures):
                     return row
                 return self._table.add(now, self._policy, self._clock.now())  # the ledger signed it with another key
-            is_done = row.completed_at is not None or not cosigning_witnesses(before, self._policy)
-            if not is_done and not self._is_beyond(row.size):
+            signed = cosigning_witnesses(before, self._policy)
+            is_done = row.completed_at is not None or not signed
+            if not is_done and self._may_complete(row.size, signed):
                 return row
         fresh = CosignedCheckpoint(newest.data, newest.size, self._clock.now())
         return fresh if self._table.start(row, fresh) else None
 
-    def _is_beyond(self, size: int) -> bool:
-        """Whether a witness has cosigned a larger tree than *size*, so that it will never sign this one."""
-        return any(client.known_size > size for client in self._clients.values())
+    def _may_complete(self, size: int, signed: Collection[str]) -> bool:
+        """Whether the quorum for the tree of *size* can be had from those that have *signed* it, and the witnesses that
+        have not cosigned a larger tree."""
+        left = {name for name, client in self._clients.items() if client.known_size <= size}
+        return self._policy.missing(left.union(signed)) == 0
 
     def _ask(self, name: str, checkpoint: bytes) -> None:
         client, now = self._clients[name], self._clock.now()
