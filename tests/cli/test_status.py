@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millstream.cli.main import run
@@ -16,6 +19,8 @@ from millstream.mill.policies.policy import Pair, Policy, encode_policy
 from millstream.mill.tasks import Duplicate, QueueName, encode_task
 from millstream.node import Node
 from millstream.settings import load_settings
+from millstream.status.serving_node import announced
+from millstream.status.verdict.models import Verdict
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
 from millstream.testing.disk.small import on_a_small_disk
@@ -98,6 +103,35 @@ def test_a_full_disk_is_named_if_the_node_cannot_be_opened(
     code, found, printed = status()
     assert [issue["kind"] for issue in found["issues"]] == ["disk"]
     assert "what to do: free disk space, if the full disk is the cause; otherwise start what it names" in printed
+
+
+def test_spaces_that_this_process_cannot_read_are_unknown_if_the_serving_process_knows_no_problem(
+    folder: Path, status: Status
+) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(msgspec.json.encode(Verdict.of(1, [], [])))
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    try:
+        with announced(folder, "127.0.0.1", server.server_port):
+            code, found, printed = status()
+            assert (code, found["ok"], found["watching"]) == (0, True, True)
+            (folder / "node.db").write_bytes(b"no database")
+            code, found, printed = status()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert (code, found["ok"], found["watching"]) == (1, False, True)
+    assert [one["subject"] for one in found["unknown"]] == ["protected spaces"]
+    assert "UNKNOWN  the protected spaces cannot be shown: " in printed
 
 
 def test_status_names_the_full_disk_of_the_node(tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
             members, is_monitored = member_lines(node)
         except _NOT_READABLE as error:  # the verdict is shown in any case: it says what is wrong
             why = f"the protected spaces cannot be shown: {error}"
+            if verdict.ok:  # the serving process can read what this one cannot
+                verdict = Verdict.of(verdict.at, [], [_not_readable(why)])
     if as_json:
         lines = [{**msgspec.to_builtins(space), "well": space.is_well} for space in spaces] or [{}]
         whole = {
@@ -103,8 +105,8 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
             echo_line(text)
         for text in verdict_lines(verdict, is_monitored=serving is not None or is_monitored):
             echo_line(text)
-    if not spaces:
-        click.echo(why, err=True)
+    if not spaces and all(one.what != why for one in verdict.unknown):
+        echo_line(why, err=True)
     return 0 if verdict.ok else 1
 
 
@@ -162,6 +164,11 @@ def _nothing_yet(node: Node) -> Unknown:
         what=f"nothing is recorded in {node.folder} yet: a new node, or the wrong folder",
         todo="start `millstream serve`, or protect a folder (`millstream protect --help`); or correct --data",
     )
+
+
+def _not_readable(what: str) -> Unknown:
+    todo = "run the command with the account, the settings and the release of the process that serves the node"
+    return Unknown(subject="protected spaces", area="copies", since=None, what=what, todo=todo)
 
 
 def _disk_issues(node: Node) -> list[Issue]:
