@@ -142,3 +142,12 @@ def test_drafts_that_killed_writers_left_are_removed_after_a_day(tmp_path: Path)
     assert old.exists(), "a put lists no folder"
     cas.clear_drafts()
     assert set(tmp_path.iterdir()) == {new, other, tmp_path / cid_of(b"y")}
+
+
+def test_a_folder_that_cannot_be_searched_is_unavailable_and_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    cas = LocalCas(tmp_path / "file" / "cas")
+    with pytest.raises(CasUnavailableError, match="Not a directory"):
+        cas.has(cid_of(b"grain"))
+    with pytest.raises(CasUnavailableError, match="cannot list"):
+        cas.cids()

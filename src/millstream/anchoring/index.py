@@ -200,10 +200,11 @@ class AnchorIndex:
 
     def locate(self, log: str, message_id: int) -> MessageLocation | None:
         """The valid batch that holds the message; None where no anchor has it."""
-        for number, stored, ordinals in self._arrays(log, message_id, message_id):
+        for number, stored in self._arrays(log, message_id, message_id):
             at = int(np.searchsorted(stored, message_id))
             if at < len(stored) and stored[at] == message_id:
-                return self._location(number, int(np.frombuffer(ordinals, "<u4")[at]))
+                row = self._row(sa.select(_anchors.c.ordinals).where(_anchors.c.number == number))
+                return self._location(number, int(np.frombuffer(row.ordinals, "<u4")[at]))
         return None
 
     def find_batch(self, log: str, batch: str) -> Sequence[MessageLocation]:
@@ -335,19 +336,22 @@ class AnchorIndex:
             places = (entry.number << _ORDINAL_BITS) + np.arange(len(names))
             self._names.add(connection, str(values.get("log")), names, places)
 
-    def _arrays(self, log: str, low: int, high: int) -> Iterator[tuple[int, np.ndarray[Any, Any], bytes]]:
+    def _arrays(self, log: str, low: int, high: int) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+        """The anchors that may hold ids *low* to *high*, and their ids; one anchor is in memory at a time: those of
+        an imported log may all span all ids."""
         columns = _anchors.c
-        query = sa.select(columns.number, columns.ids, columns.ordinals).where(
-            columns.log == log, columns.first_id <= high, columns.last_id >= low
-        )
-        for number, ids, ordinals in self._rows(query.order_by(columns.number)):
-            yield number, np.frombuffer(ids, "<u8"), ordinals
+        chosen = sa.and_(columns.log == log, columns.first_id <= high, columns.last_id >= low)
+        numbers = [row.number for row in self._rows(sa.select(columns.number).where(chosen).order_by(columns.number))]
+        for number in numbers:
+            row = self._row(sa.select(columns.ids).where(columns.number == number))
+            if row is not None:
+                yield number, np.frombuffer(row.ids, "<u8")
 
     def _holders(self, log: str, ids: np.ndarray[Any, Any]) -> dict[int, int]:
         """The anchors that hold some of *ids* (sorted) already, by id."""
         found: dict[int, int] = {}
         if len(ids):
-            for number, stored, _ in self._arrays(log, int(ids[0]), int(ids[-1])):
+            for number, stored in self._arrays(log, int(ids[0]), int(ids[-1])):
                 hits = np.intersect1d(_within(stored, ids), _within(ids, stored), assume_unique=True)
                 found.update(dict.fromkeys(hits.tolist(), number))
         return found

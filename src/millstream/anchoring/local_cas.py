@@ -59,17 +59,20 @@ class LocalCas:
 
     def has(self, cid: str) -> bool:
         form_of(cid)
-        try:
-            return stat.S_ISREG((self.root / cid).lstat().st_mode)
-        except FileNotFoundError:
-            return False
+        with _translated(f"cannot read {self.root / cid}"):
+            try:
+                return stat.S_ISREG((self.root / cid).lstat().st_mode)
+            except FileNotFoundError:
+                return False
 
     def cids(self) -> Iterator[str]:
-        try:
-            with os.scandir(self.root) as entries:
-                names = [entry.name for entry in entries if is_cid(entry.name)]
-        except FileNotFoundError:
-            names = []
+        names = list[str]()
+        with (
+            _translated(f"cannot list {self.root}"),
+            contextlib.suppress(FileNotFoundError),
+            os.scandir(self.root) as entries,
+        ):
+            names = [entry.name for entry in entries if is_cid(entry.name)]
         return iter(sorted(names))
 
     def clear_drafts(self, stopped: Callable[[], bool] = bool) -> None:
