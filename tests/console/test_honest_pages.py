@@ -23,6 +23,7 @@ from millstream.log import LogSpec, Message
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.node import Node
+from millstream.queue import queue_log
 from millstream.settings import load_settings
 from millstream.status import snapshot
 from millstream.status.models import Sample
@@ -294,3 +295,61 @@ def test_p9_counts_that_cannot_be_read_are_unknown_and_not_zero(tmp_path: Path, 
             page = node.page("/batches")
             assert "Unknown: the numbers cannot be read." in page and "not batched" not in page
             assert "unknown: it cannot be read" in node.page("/logs/weather/1")
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Path:
+    """A node with two logs and a queue with a task."""
+    folder = tmp_path / "node"
+    with Node.open(load_settings({"data": str(folder)})[0], create=True) as node:
+        for name in ("weather", "flights"):
+            with node.logs.store.log(LogSpec(name)).writer("test") as writer:
+                writer.append([Message(b"x")])
+        node.queues.open("audit").put([b"task"])
+    return folder
+
+
+def hide_blocks(folder: Path, log: str) -> None:
+    """Make the log *log* of the node in *folder* unreadable."""
+    with contextlib.closing(sqlite3.connect(folder / "log.db")) as database, database:
+        (number,) = database.execute("SELECT number FROM logs WHERE name = ?", (log,)).fetchone()
+        database.execute(f"ALTER TABLE blocks_{number} RENAME TO hidden_{number}")
+
+
+def test_p9_a_log_that_cannot_be_read_is_named_and_not_just_left_out(logged: Path) -> None:
+    hide_blocks(logged, "weather")
+    with asked_in_process(logged) as node:
+        for view in ("/logs", "/consumers", "/consumers?log=weather", "/workers"):
+            found = node.api(view)
+            assert (found["total"], list(found["unreadable"])) == (None, ["log weather"]), view
+            status, text = node.ask("GET", f"/api/v1{view}{'&' if '?' in view else '?'}format=csv")
+            assert (status, "log weather cannot be read" in text) == (503, True), view
+        assert "flights" in [row["log"] for row in node.api("/logs")["items"]]
+        assert node.api("/consumers?log=flights")["unreadable"] == {}
+        for page in ("/logs", "/workers"):
+            assert "Unknown: log weather cannot be read" in node.page(page), page
+        for page, said in (("/logs?kind=ledger", "No such log"), ("/workers", "No active"), ("/", "No consumers yet")):
+            assert said not in node.page(page), page
+
+
+def test_p9_no_log_is_listed_only_if_there_is_none(logged: Path) -> None:
+    with asked_in_process(logged) as node:
+        assert [node.api(view)["unreadable"] for view in ("/logs", "/consumers", "/workers")] == [{}, {}, {}]
+        assert "No consumers yet" in node.page("/")
+        with contextlib.closing(sqlite3.connect(logged / "log.db")) as database, database:
+            database.execute("ALTER TABLE logs RENAME TO hidden")
+        for view in ("/logs", "/consumers", "/workers"):
+            assert node.ask("GET", f"/api/v1{view}")[0] == 503, view
+
+
+def test_p9_a_queue_that_cannot_be_read_is_named_and_not_just_left_out(logged: Path) -> None:
+    with asked_in_process(logged) as node:
+        assert node.api("/queues")["unreadable"] == {}
+    hide_blocks(logged, queue_log("audit").name)
+    with asked_in_process(logged) as node:
+        for view in ("/queues", "/alarms", "/dead-letters", "/workers/pools"):
+            found = node.api(view)
+            assert (found["total"], list(found["unreadable"])) == (None, ["queue audit"]), view
+        for page in ("/queues", "/dead-letters", "/workers", "/"):
+            assert "Unknown: queue audit cannot be read" in node.page(page), page
+        assert "No task is dead" not in node.page("/dead-letters") and "No active alarms." not in node.page("/queues")

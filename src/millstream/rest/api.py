@@ -30,13 +30,14 @@ from millstream.rest.authentication import require_role
 from millstream.rest.bodies import JSON, RETRY_AFTER, answer, error_response, read_body
 from millstream.rest.csv_tables import to_csv
 from millstream.rest.description import describe
-from millstream.rest.endpoint import PREFIX, ApiRequest, Endpoint, FileDownload, NoBody
+from millstream.rest.endpoint import PREFIX, ApiRequest, Endpoint, FileDownload, NoBody, PartialListing
 from millstream.rest.queries import QueryError, convert, unique_parameters
 from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
 from millstream.rest.views.system import look_at_health
 from millstream.settings.console import Role
 from millstream.status.metrics import status_metrics
+from millstream.status.snapshot import UnreadablePartError
 
 MOST_BODY = 20 << 20
 
@@ -129,6 +130,9 @@ class _Handler:
             name = f'attachment; filename="{_safe(found.name)}"'
             return Response(found.data, media_type=found.media, headers={"content-disposition": name})
         if form == "csv":
+            if isinstance(found, PartialListing) and found.unreadable:  # a table of text cannot say what is missing
+                part, reason = next(iter(found.unreadable.items()))
+                raise UnreadablePartError(f"{part} cannot be read: {reason}; for the other rows, ask for format=json")
             name = f'attachment; filename="{self._endpoint.name}.csv"'
             data = to_csv(found, self._endpoint.answer.__args__[0])
             return Response(data, media_type="text/csv; charset=utf-8", headers={"content-disposition": name})

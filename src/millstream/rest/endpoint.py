@@ -61,6 +61,21 @@ class Listing(msgspec.Struct, Generic[Item], frozen=True):
     as_of: int | None = None
 
 
+class PartialListing(Listing[Item], Generic[Item], frozen=True):
+    """A listing from several parts of the node. ``unreadable`` names the parts that cannot be read, with the reasons:
+    their rows are missing, and ``total`` is None.
+    """
+
+    unreadable: Mapping[str, str] = {}
+
+
+def partial_listing(
+    rows: Sequence[Item], unreadable: Mapping[str, str], as_of: int | None = None
+) -> PartialListing[Item]:
+    """All *rows* of the parts that can be read."""
+    return PartialListing(rows, total=None if unreadable else len(rows), as_of=as_of, unreadable=unreadable)
+
+
 class FileDownload(msgspec.Struct, frozen=True):
     """Bytes to be saved under ``name``."""
 
@@ -138,7 +153,7 @@ class Endpoint:
     @property
     def is_table(self) -> bool:
         """Whether it answers with a :class:`Listing`, which is available as CSV too."""
-        return getattr(self.answer, "__origin__", None) is Listing
+        return getattr(self.answer, "__origin__", None) in (Listing, PartialListing)
 
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])

@@ -197,6 +197,11 @@ class StatusPoller:
         desired = recommended(depths, self._scaling)
         return [QueueStatus.of(name, depth, desired.get(name)) for name, depth in depths.items()]
 
+    @property
+    def unreadable_queues(self) -> Mapping[str, str]:
+        """The queues that :meth:`queues` lacks, as ``queue NAME``, with the reasons why they cannot be read."""
+        return {f"queue {name}": why for name, why in self._unreadable.items()}
+
     def queue_history(self, name: str, *, coarse: bool = False, since: int = 0) -> Sequence[QueueSample]:
         """The samples of one queue after *since* (microseconds): of the last half hour, or one a minute of a day."""
         with self._changed:

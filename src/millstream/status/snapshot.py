@@ -54,6 +54,12 @@ LOGS, MANIFEST, FINDINGS = "logs", "manifest", "findings"
 BATCHING = "batching"
 """The producer of a batch service on its output log."""
 
+
+def log_part(name: str) -> str:
+    """The log *name* as a part of a snapshot."""
+    return f"log {name}"
+
+
 _OWN_CONSUMERS = frozenset({"snapshot"})
 
 
@@ -138,6 +144,11 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
                 raise UnreadablePartError(f"{part} cannot be read: {self.troubles[part]}")
 
     @cached_property
+    def unreadable_logs(self) -> Mapping[str, str]:
+        """The logs that could not be read, as :func:`log_part` names them, with the reasons."""
+        return {part: why for part, why in self.troubles.items() if part.startswith(log_part(""))}
+
+    @cached_property
     def space_names(self) -> Sequence[str]:
         """The names of all spaces of all stores, in order."""
         return sorted({row.space for row in self.spaces})
@@ -194,7 +205,7 @@ class _SnapshotParts:
         """The rows of all logs, and the lags of their consumers, the largest first."""
         no_logs: Sequence[str] = ()
         names = self.read(LOGS, self._view.node.logs.store.logs, no_logs)
-        found = [self.read(f"log {name}", partial(log_row, self._view, name), None) for name in names]
+        found = [self.read(log_part(name), partial(log_row, self._view, name), None) for name in names]
         lags = [lag for _, of_log in filter(None, found) for lag in of_log]
         return [row for row, _ in filter(None, found)], sorted(lags, key=lambda lag: -lag.lag)
 

@@ -13,6 +13,7 @@ from millstream.console.rendering import idle_since
 from millstream.core.clock import MICROSECONDS
 from millstream.rest.views import system
 from millstream.status.models import Sample
+from millstream.status.snapshot import LOGS
 
 _SHOWN_LAGS = 8
 
@@ -31,10 +32,13 @@ def overview(call: PageRequest) -> Mapping[str, Any]:
     """The state of each step at a glance."""
     coarse = call.query.get("past") == "day"
     samples = call.app.poller.history(coarse=coarse)
+    shown, snapshot = call.app.poller.overview(), call.app.poller.snapshot
     return {
         "coarse": coarse,
-        "o": call.app.poller.overview(),
-        "lags": [lag for lag in call.app.poller.snapshot.lags if lag.lag][:_SHOWN_LAGS],
+        "o": shown,
+        "lags": [lag for lag in snapshot.lags if lag.lag][:_SHOWN_LAGS],
+        "lags_known": snapshot.knows(LOGS, *snapshot.unreadable_logs),
+        "unreadable_queues": call.app.poller.unreadable_queues,
         "rates": rates(samples),
         "open_tasks": [sample.open_tasks for sample in samples],
         "idle_since": {
@@ -47,8 +51,8 @@ def overview(call: PageRequest) -> Mapping[str, Any]:
 def show_workers(call: PageRequest) -> Mapping[str, Any]:
     """The workers, and the recommended number."""
     return {
-        "workers": system.workers(call.app, call.ask()).items,
-        "pools": system.pools(call.app, call.ask()).items,
+        "workers": system.workers(call.app, call.ask()),
+        "pools": system.pools(call.app, call.ask()),
     }
 
 

@@ -41,6 +41,7 @@ def list_queues(call: PageRequest) -> Mapping[str, Any]:
         "coarse": coarse,
         "queues": sorted(found.items, key=lambda one: (-one.dead, -(one.ready + one.leased + one.delayed))),
         "alarms": queues.alarms(call.app, call.ask()).items,
+        "unreadable": found.unreadable,
         "limits": call.app.node.settings.mill.alarms,
         "open_tasks": [sample.open_tasks for sample in samples],
         "idle_since": idle_since(samples, [one.open_tasks + one.dead_tasks for one in samples]),

@@ -28,7 +28,7 @@ from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listin
 from millstream.rest.operator_audit_log import OperatorAuditEvent
 from millstream.rest.views.logs import MessageId
 from millstream.status.models import BatchedLog, StateCount
-from millstream.status.snapshot import ANCHORS, ENDS, JOURNAL, LOGS, MESSAGES, REJECTS
+from millstream.status.snapshot import ANCHORS, ENDS, JOURNAL, LOGS, MESSAGES, REJECTS, log_part
 
 endpoints = EndpointRegistry()
 
@@ -272,7 +272,7 @@ def batch_messages(app: AppContext, request: ApiRequest[BatchMessagesQuery, Any]
 def message_outcome(app: AppContext, log: str, message_id: int) -> MessageOutcome:
     """The state of a message. Raises :class:`UnreadablePartError` if it is not known whether *log* is batched."""
     snapshot = app.poller.snapshot
-    snapshot.require(LOGS, f"log {log}", MESSAGES)
+    snapshot.require(LOGS, log_part(log), MESSAGES)
     if not any(row.log == log and row.batched for row in snapshot.batched):
         return MessageOutcome(batched=False)
     journal, index = app.node.anchoring.journal, app.node.anchoring.observer.index

@@ -14,9 +14,18 @@ from millstream.core.message import check_source
 from millstream.log import DATA_KINDS, Gap, Kind, Log, LogSpec, Message, SystemLogError, WriterBusyError
 from millstream.messaging.broker.admin import TOPICS
 from millstream.rest.app_context import AppContext
-from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
+from millstream.rest.endpoint import (
+    ApiRequest,
+    EndpointRegistry,
+    Limit,
+    Listing,
+    Name,
+    Number,
+    PartialListing,
+    partial_listing,
+)
 from millstream.status.models import Lag, LogRow
-from millstream.status.snapshot import log_row
+from millstream.status.snapshot import LOGS, log_part, log_row
 
 endpoints = EndpointRegistry()
 
@@ -124,19 +133,22 @@ class Published(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/logs", LogsQuery)
-def logs(app: AppContext, request: ApiRequest[LogsQuery, Any]) -> Listing[LogRow]:
+def logs(app: AppContext, request: ApiRequest[LogsQuery, Any]) -> PartialListing[LogRow]:
     """List the logs of this node."""
     snapshot = app.poller.snapshot
+    snapshot.require(LOGS)
     found = [row for row in snapshot.logs if request.query.kind in (None, row.kind)]
-    return Listing(found, total=len(found), as_of=snapshot.at)
+    return partial_listing(found, snapshot.unreadable_logs, snapshot.at)
 
 
 @endpoints.get("/consumers", ConsumersQuery)
-def consumers(app: AppContext, request: ApiRequest[ConsumersQuery, Any]) -> Listing[Lag]:
+def consumers(app: AppContext, request: ApiRequest[ConsumersQuery, Any]) -> PartialListing[Lag]:
     """List the consumers of all logs, or of one, the largest lag first."""
-    snapshot = app.poller.snapshot
-    found = [lag for lag in snapshot.lags if request.query.log in (None, lag.log)]
-    return Listing(found, total=len(found), as_of=snapshot.at)
+    snapshot, log = app.poller.snapshot, request.query.log
+    snapshot.require(LOGS)
+    found = [lag for lag in snapshot.lags if log in (None, lag.log)]
+    unreadable = {part: why for part, why in snapshot.unreadable_logs.items() if log is None or part == log_part(log)}
+    return partial_listing(found, unreadable, snapshot.at)
 
 
 @endpoints.get("/logs/{log}", LogQuery)

@@ -15,7 +15,16 @@ from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import DeadLetterGroup, DeadTask
 from millstream.rest.app_context import AppContext
-from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
+from millstream.rest.endpoint import (
+    ApiRequest,
+    EndpointRegistry,
+    Limit,
+    Listing,
+    Name,
+    Number,
+    PartialListing,
+    partial_listing,
+)
 from millstream.status.models import QueueAlarm, QueueSample, QueueStatus
 
 endpoints = EndpointRegistry()
@@ -182,10 +191,9 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/queues")
-def queues(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueStatus]:
+def queues(app: AppContext, _ask: ApiRequest[Any, Any]) -> PartialListing[QueueStatus]:
     """List the work queues: tasks that are ready, leased, delayed and dead."""
-    found = app.poller.queues()
-    return Listing(found, total=len(found))
+    return partial_listing(app.poller.queues(), app.poller.unreadable_queues)
 
 
 @endpoints.get("/queues/{queue}", QueueQuery)
@@ -209,14 +217,13 @@ def queue_history(app: AppContext, request: ApiRequest[QueueHistoryQuery, Any]) 
 
 
 @endpoints.get("/alarms")
-def alarms(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueAlarm]:
+def alarms(app: AppContext, _ask: ApiRequest[Any, Any]) -> PartialListing[QueueAlarm]:
     """List the current alarms about queues."""
-    found = app.poller.alarms()
-    return Listing(found, total=len(found))
+    return partial_listing(app.poller.alarms(), app.poller.unreadable_queues)
 
 
 @endpoints.get("/dead-letters", DeadLettersQuery)
-def dead_letters(app: AppContext, request: ApiRequest[DeadLettersQuery, Any]) -> Listing[DeadGroup]:
+def dead_letters(app: AppContext, request: ApiRequest[DeadLettersQuery, Any]) -> PartialListing[DeadGroup]:
     """List the causes of the dead tasks of all queues, the largest group first; of each queue the largest groups."""
     found = [
         _group(figures.queue, one)
@@ -230,7 +237,7 @@ def dead_letters(app: AppContext, request: ApiRequest[DeadLettersQuery, Any]) ->
         "latest": lambda group: -group.last_died_at,
     }
     found.sort(key=orders[request.query.sort])
-    return Listing(found, total=len(found))
+    return partial_listing(found, app.poller.unreadable_queues)
 
 
 @endpoints.get("/queues/{queue}/causes", CausesQuery)

@@ -16,10 +16,19 @@ from millstream.core.secrets import safe_url
 from millstream.messaging.broker.admin import GROUPS
 from millstream.queue import queue_name
 from millstream.rest.app_context import AppContext
-from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
+from millstream.rest.endpoint import (
+    ApiRequest,
+    EndpointRegistry,
+    Limit,
+    Listing,
+    Number,
+    PartialListing,
+    partial_listing,
+)
 from millstream.rest.operator_audit_log import OperatorAuditEvent
 from millstream.settings import readable, redacted
 from millstream.status.disk_usage import Disk, Usage
+from millstream.status.snapshot import LOGS
 
 endpoints = EndpointRegistry()
 
@@ -91,29 +100,31 @@ class OperatorAuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 @endpoints.get("/workers")
-def workers(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[WorkerRow]:
+def workers(app: AppContext, _ask: ApiRequest[Any, Any]) -> PartialListing[WorkerRow]:
     """List the writers of logs and queues, and the consumer groups."""
+    snapshot = app.poller.snapshot
+    snapshot.require(LOGS)
     rows = [
         WorkerRow(row.writer, "queue" if row.kind == "queue" else "writer", queue_name(row.log), row.kind)
-        for row in app.poller.snapshot.logs
+        for row in snapshot.logs
         if row.writer
     ]
     if app.broker is not None:
         for group in app.broker.ask(GROUPS, ""):
             detail = f"{group.consumers:,} connected, {group.in_flight:,} in flight, lag {group.lag:,}"
             rows.append(WorkerRow(group.group, "group", group.topic, detail))
-    return Listing(rows, total=len(rows))
+    return partial_listing(rows, snapshot.unreadable_logs)
 
 
 @endpoints.get("/workers/pools")
-def pools(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PoolRow]:
+def pools(app: AppContext, _ask: ApiRequest[Any, Any]) -> PartialListing[PoolRow]:
     """List the recommended workers of each queue."""
     rows = [
         PoolRow(row.queue, row.desired_workers, row.leased, row.ready + row.delayed)
         for row in app.poller.queues()
         if row.desired_workers is not None
     ]
-    return Listing(rows, total=len(rows))
+    return partial_listing(rows, app.poller.unreadable_queues)
 
 
 @endpoints.get("/stores")
