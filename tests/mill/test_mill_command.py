@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -492,6 +493,20 @@ def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:
     code, found = mill("statistics")
     assert (code, found[-1]) == (1, {"store": "two", "items": 4, "bytes": 24, "most_bytes": 23, "over": True})
     assert mill("statistics", "one")[0] == 0
+
+
+def test_a_space_that_could_not_be_counted_is_named(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ["--data", str(data)]
+    assert run(["mill", "duplicate", *folder]) == run(["mill", "statistics", "--count", *folder]) == 0
+    with contextlib.closing(sqlite3.connect(data / "node.db")) as database:
+        refuses = "BEFORE INSERT ON mill_statistics WHEN NEW.store = 'two' BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        database.execute(f"CREATE TRIGGER refuses {refuses}")
+        database.commit()
+    capsys.readouterr()
+    assert run(["mill", "statistics", "--count", *folder]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == "two/s: could not be counted now: see `millstream queue dead storage-statistics`\n"
+    assert [line.partition(":")[0] for line in printed.out.splitlines()] == ["one/s", "three/s", "two/s"]
 
 
 def test_what_was_deleted_through_the_node_is_deleted_at_its_copies_before_the_audit_is_read(

@@ -189,21 +189,28 @@ def _print_entries(what: str, entries: Sequence[LedgerEntry]) -> None:
 def statistics(settings: Settings, store: str | None, count: bool, as_json: bool) -> int:
     """Print the items and bytes of each space at its last count.
 
-    Stores with a capacity in the settings (`most_bytes`) get a total. Exit code 1 if a store exceeds its capacity.
+    Stores with a capacity in the settings (`most_bytes`) get a total. Exit code 1 if a store exceeds its capacity, or
+    if a space could not be counted with --count.
     """
+    places, since = list[tuple[str, str]](), 0
     with Node.open(settings, reads=not count) as node:
         if count:
+            since = node.clock.now()
             places = [place for place in node.stores.manifest.spaces() if store in (None, place[0])]
             node.queues.open(QueueName.STORAGE_STATISTICS).put(
                 [encode_task(StorageStatistics(*place)) for place in places]
             )
             node.mill.workers(QueueName.STORAGE_STATISTICS).run_until_drained()
         sizes = node.stores.statistics.latest(store)
+    old = sorted(set(places).difference((size.store, size.space) for size in sizes if size.at >= since))
+    for place in old:
+        text = "could not be counted now: see `millstream queue dead storage-statistics`"
+        echo_line(f"{place[0]}/{place[1]}: {text}", err=True)
     for size in sizes:
         if as_json:
             print_json(size)
         else:
-            click.echo(f"{size.store}/{size.space}: {counted(size.items, 'item')}, {size_text(size.bytes)}")
+            echo_line(f"{size.store}/{size.space}: {counted(size.items, 'item')}, {size_text(size.bytes)}")
     limits = {name: one.most_bytes for name, one in settings.stores.items() if store in (None, name)}
     stores = store_sizes(sizes, limits)
     for whole in stores:
@@ -213,7 +220,7 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
             state = "OVER its limit" if whole.over else "OK"
             most = f"{share_text(whole.share)} of {size_text(whole.most_bytes)}"
             click.echo(f"{whole.store}: {counted(whole.items, 'item')}, {size_text(whole.bytes)}, {most}: {state}")
-    return 1 if any(whole.over for whole in stores) else 0
+    return 1 if old or any(whole.over for whole in stores) else 0
 
 
 def print_report(found: IntegrityReport, as_json: bool, now: int | None = None) -> None:
