@@ -226,6 +226,19 @@ def test_a_damaged_item_is_named_and_not_exported(command: Command, store: Local
     code, report = command("export", store.url, S, "--bagit", str(tmp_path / "bag"))
     assert (code, list(report["failed"]), report["items"]) == (1, ["a.txt"], COUNT - 1)
     assert bagit.Bag(str(tmp_path / "bag")).is_valid()
+    code, report = command("import", (tmp_path / "to").as_uri(), S, "--create", "--bagit", str(tmp_path / "bag"))
+    assert (code, report["imported"]) == (0, COUNT - 1)
+
+
+def test_a_link_whose_target_is_not_utf_8_is_named_and_not_exported(command: Command, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "odd").symlink_to(os.fsdecode(b"caf\xe9"))
+    (source / "file").write_bytes(b"x")
+    code, report = command("export", f"folder://{source}?space={S}", S, "--bagit", str(tmp_path / "bag"))
+    assert (code, report["items"]) == (1, 1)
+    assert report["failed"] == {"odd": "its target b'caf\\xe9' is not UTF-8, as a bag requires"}
+    assert bagit.Bag(str(tmp_path / "bag")).is_valid()
 
 
 _KILLED = """

@@ -151,20 +151,21 @@ def import_bag(
         store.create_space(space)
     target, report = StoreTarget(store, space), ImportReport()
 
-    def take(item: _Import) -> TargetState:
+    def take(item: _Import) -> tuple[TargetState, int]:
+        """The state of the item before, and the bytes that were written."""
         sha256, size = item.digest()
         info = ItemInfo(prefix + item.name, size, (), item.described.mimetype, item.described.properties)
         state = target.state(info, sha256)
         if state == TargetState.ABSENT or (state == TargetState.DIFFERENT and overwrite):
             with item.open() as source:
                 target.write(info, source, sha256, replace=overwrite)
-            report.bytes += size
-            return TargetState.ABSENT
-        return state
+            return TargetState.ABSENT, size
+        return state, 0
 
     with ThreadPoolExecutor(THREADS, thread_name_prefix="import") as pool:
         for some in groups(_imports(opened), _GROUP):
-            for item, state in zip(some, pool.map(take, some), strict=True):
+            for item, (state, size) in zip(some, pool.map(take, some), strict=True):
+                report.bytes += size
                 report.imported += state == TargetState.ABSENT
                 report.present += state == TargetState.SAME
                 if state == TargetState.DIFFERENT:
@@ -254,14 +255,15 @@ def _write_bag(providers: ConfiguredStores, space: str, items: Iterable[_Export]
 
     def files() -> Iterator[RestorableItem]:
         for item in items:
-            reason = check_name(item.info.content_id) if item.kind == EntryKind.FILE else None
+            content_id, is_file = item.info.content_id, item.kind == EntryKind.FILE
+            text, reason = (None, check_name(content_id)) if is_file else _read_text(providers, item)
             if reason:
-                report.failed[item.info.content_id] = reason
+                report.failed[content_id] = reason
                 continue
-            described.append(_describe(providers, item))
-            if item.kind == EntryKind.FILE:
-                sums[item.info.content_id] = item.sha256
-                yield RestorableItem(content_id=item.info.content_id, sha256=item.sha256, copies=(item.place,))
+            described.append(BagItem(content_id, item.info.mimetype, dict(item.info.properties), text))
+            if is_file:
+                sums[content_id] = item.sha256
+                yield RestorableItem(content_id=content_id, sha256=item.sha256, copies=(item.place,))
             else:
                 report.items += 1
 
@@ -272,19 +274,21 @@ def _write_bag(providers: ConfiguredStores, space: str, items: Iterable[_Export]
         else:
             report.failed[done.content_id] = "; ".join(copy.reason for copy in done.bad) or done.reason
             del sums[done.content_id]
-    lines = [msgspec.json.encode(one) + b"\n" for one in described if one.is_needed]
-    if lines:
-        write_durably(folder / ITEMS, b"".join(lines))
+    needed = [one for one in described if one.is_needed and one.content_id not in report.failed]
+    if needed:
+        write_durably(folder / ITEMS, b"".join(msgspec.json.encode(one) + b"\n" for one in needed))
     finish_bag(folder, sums, space=space, processes=os.cpu_count() or 1)
     return report
 
 
-def _describe(providers: ConfiguredStores, item: _Export) -> BagItem:
-    text = None
-    if item.kind != EntryKind.FILE:
-        with providers[item.place.store].open(item.place.space, item.place.content_id) as file:
-            text = file.read().decode("utf-8", "surrogateescape")
-    return BagItem(item.info.content_id, item.info.mimetype, dict(item.info.properties), text)
+def _read_text(providers: ConfiguredStores, item: _Export) -> tuple[str | None, str | None]:
+    """The content of an *item* that is no file, such as a link's target, or else why a bag cannot contain it."""
+    with providers[item.place.store].open(item.place.space, item.place.content_id) as file:
+        data = file.read()
+    try:
+        return data.decode("utf-8"), None
+    except UnicodeDecodeError:
+        return None, f"its target {data!r} is not UTF-8, as a bag requires"
 
 
 class _PayloadTarget(FolderTarget):
