@@ -15,6 +15,7 @@ import pytest
 from millstream.anchoring.registry import DidRegistry
 from millstream.core.amounts import parse_duration
 from millstream.core.canonical import canonical_json
+from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, Message, open_store
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineInputError
@@ -168,6 +169,30 @@ def test_the_outcomes_say_where_to_continue_where_the_checkpoint_is_ahead_of_the
     append(node.settings.log_url, [b"{"] * 3)
     take(spark, node)
     assert [one["message"] for one in outcomes(node.settings.log_url)] == [1, 2, 3, 4, 5]
+
+
+class WaitingClock(SystemClock):
+    """The system's clock, which notes that somebody waited for seconds, and does not."""
+
+    waited = False
+
+    def sleep(self, seconds: float) -> None:
+        self.waited = self.waited or seconds > 1
+        super().sleep(min(seconds, 0.1))
+
+
+def test_a_job_that_waits_for_room_in_the_registry_ends_when_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path / "node"), registry=RegistrySettings(max_open=1))
+    with Node.open(settings, create=True) as node:
+        append(node.settings.log_url, [canonical_json(DidOwner("early").create.request)])
+        assert take(spark, node).position == 1
+        append(node.settings.log_url, [canonical_json(DidOwner("late").create.request)])
+    with Node.open(settings) as node:  # counts the open operations anew
+        registry, clock = node.registry.instance, WaitingClock()
+        done = run_operations(
+            spark, plan_of(node), registry.acceptance, registry.versions, stopped=lambda: clock.waited, clock=clock
+        )
+        assert (clock.waited, done.position) == (True, 1)
 
 
 @pytest.mark.crash

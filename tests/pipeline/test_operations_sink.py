@@ -24,7 +24,7 @@ from millstream.node import Node
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs import operations
 from millstream.pipeline.jobs.operations import PRODUCER, OperationSink, check_part
-from millstream.settings import Settings
+from millstream.settings import RegistrySettings, Settings
 from millstream.testing.dids import DidOwner
 
 OUTCOMES = LogSpec("asked.outcomes")
@@ -100,8 +100,8 @@ def die_at(patch: pytest.MonkeyPatch, commit: int, *, after: bool) -> None:
         patch.setattr(owner, name, dying(getattr(owner, name)))
 
 
-def open_node(folder: Path, clock: VirtualClock) -> Node:
-    return Node.open(Settings(data=str(folder)), clock, create=True)
+def open_node(folder: Path, clock: VirtualClock, **registry: Any) -> Node:
+    return Node.open(Settings(data=str(folder), registry=RegistrySettings(**registry)), clock, create=True)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -138,11 +138,11 @@ def test_p7_operations_are_anchored_once_wherever_the_driver_dies_between_commit
         assert (len(set(taken)), said[-1]["code"]) == (3 * people, "not_json")
 
 
-def take(node: Node, bodies: Sequence[bytes], *, skip_failed: bool = False, per_trigger: int = 100) -> list[Any]:
+def take(node: Node, bodies: Sequence[bytes], *, per_trigger: int = 100, **options: Any) -> list[Any]:
     """Take *bodies*; what the log of outcomes has then."""
     registry = node.registry.instance
     with node.logs.store.log(OUTCOMES).writer(PRODUCER) as writer:
-        sink = OperationSink(registry.acceptance, writer, node.clock, "asked", skip_failed=skip_failed)
+        sink = OperationSink(registry.acceptance, writer, node.clock, "asked", **options)
         for start in range(0, len(bodies), per_trigger):
             some = bodies[start : start + per_trigger]
             ids = pa.array(range(start + 1, start + len(some) + 1))
@@ -173,6 +173,21 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, reque
         monkeypatch.setattr(operations, "check_request", failing_check)
     else:
         monkeypatch.setattr(OperationStore, "accept", failing_accept)
+
+
+def test_a_job_that_waits_for_room_in_the_registry_can_be_stopped_and_the_next_one_takes_the_rest(
+    tmp_path: Path,
+) -> None:
+    made = [canonical_json(DidOwner(f"person {number}").create.request) for number in range(3)]
+    asked_to_stop, clock = iter([False, False, True]), VirtualClock()
+    with open_node(tmp_path, clock, max_open=1) as node:
+        assert [one["message"] for one in take(node, made[:1])] == [1]
+        clock.advance(100)  # until the open operations are counted again
+        with pytest.raises(PipelineError, match=r"stopped while it waited: 1 operations .* the limit is 1"):
+            take(node, made, stopped=lambda: next(asked_to_stop))
+        assert [one["message"] for one in outcomes(node)] == [1]
+    with open_node(tmp_path, VirtualClock()) as node:
+        assert [one["message"] for one in take(node, made)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("where", ["check", "store"])

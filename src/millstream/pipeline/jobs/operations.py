@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -131,14 +132,18 @@ def run_operations(
                 f"but {plan.log!r} now ends at {source.last_id}: {WHY_SHORTER}. Choose a new log of outcomes"
             )
         began = clock.monotonic()
-        sink = OperationSink(acceptance, writer, clock, plan.log, skip_failed=skip_failed)
+        sink = OperationSink(acceptance, writer, clock, plan.log, skip_failed=skip_failed, stopped=stopped)
         with spark_errors_explained("operations"):
             first_id = max(writer.sequence + 1, source.first_id)
             # Each message has an outcome, so these say where to continue. Spark's checkpoint is ahead of them where the
             # database lost its last commits in a failover.
             shutil.rmtree(plan.checkpoint, ignore_errors=True)
             query = _start(spark, plan, versions, sink, first_id=first_id, drain=available_now)
-            await_query(query, stopped, clock)
+            try:
+                await_query(query, stopped, clock)
+            except PySparkException:
+                if not sink.was_stopped:
+                    raise
         done = OperationsRun(writer.sequence, sink.taken, sink.refused, round(clock.monotonic() - began, 3))
     counts = {"taken": done.taken, "refused": done.refused, "position": done.position}
     rows = done.taken + done.refused
@@ -181,14 +186,23 @@ class OperationSink:
 
     An operation that fails unexpectedly is a :class:`PipelineError` that names its message, or with *skip_failed* one
     of those that were refused, :data:`MOST_SKIPPED` at most. If the database fails, or as many as :data:`MOST_FAULTS`
-    fail and none between them is accepted, the cause is not one operation, and it is an error in either case.
+    fail and none between them is accepted, the cause is not one operation, and it is an error in either case. While too
+    many operations are open it waits, until *stopped*: then it is an error, and ``was_stopped`` is true.
     """
 
     def __init__(
-        self, acceptance: OperationIntake, writer: Writer, clock: Clock, log: str, *, skip_failed: bool = False
+        self,
+        acceptance: OperationIntake,
+        writer: Writer,
+        clock: Clock,
+        log: str,
+        *,
+        skip_failed: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._acceptance, self._writer, self._clock = acceptance, writer, clock
-        self._log, self._skip_failed = log, skip_failed
+        self._log, self._skip_failed, self._stopped = log, skip_failed, stopped
+        self.was_stopped = False
         self.taken = self.refused = self.bytes = 0
         self._failed_since_accepted = self._skipped = 0
 
@@ -264,6 +278,9 @@ class OperationSink:
             try:
                 return self._acceptance.submit_checked(submissions)
             except TooManyOpenError as error:  # what is under way comes to an end, and then there is room
+                if self._stopped():
+                    self.was_stopped = True  # these operations have no outcome yet: the next run takes them
+                    raise PipelineError(f"the job was stopped while it waited: {error}") from error
                 self._clock.sleep(error.retry_after)
         return []
 
