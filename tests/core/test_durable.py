@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.core.durable import replacing, rewrite_durably, write_durably
+from millstream.core.durable import output_file, replacing, rewrite_durably, write_durably
 
 
 def test_the_new_bytes_take_the_place_of_the_old(tmp_path: Path) -> None:
@@ -44,4 +44,26 @@ def test_a_file_that_does_not_exist_is_written_where_its_link_points(tmp_path: P
     (tmp_path / "link").symlink_to(tmp_path / "real")
     rewrite_durably(tmp_path / "link", b"new")
     assert (tmp_path / "real").read_bytes() == b"new"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_pipe_that_is_named_as_output_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with output_file(pipe) as file:
+            file.write(b"content")
+        assert os.read(reader, 100) == b"content"
+        assert pipe.is_fifo()
+    finally:
+        os.close(reader)
+
+
+def test_a_link_that_is_named_as_output_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for content in (b"old", b"new"):
+        with output_file(tmp_path / "link") as file:
+            file.write(content)
+        assert (tmp_path / "real").read_bytes() == content
     assert (tmp_path / "link").is_symlink()

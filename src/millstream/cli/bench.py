@@ -15,7 +15,7 @@ from millstream.bench.runner import ComparisonResult, Size, run_benchmark
 from millstream.cli.common import is_terminal
 from millstream.cli.examples import example
 from millstream.core.clock import SystemClock
-from millstream.core.durable import write_durably
+from millstream.core.durable import output_file
 
 
 @example("millstream bench log --quick")
@@ -123,10 +123,12 @@ def bench(
         parts={part: value for part, value in parts.items() if value is not None},
     )
     if json_file is not None:
-        write_durably(json_file, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+        with output_file(json_file) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     if markdown is not None:
         before = markdown.read_text("utf-8") if markdown.exists() else ""
-        write_durably(markdown, put_section(before, report).encode())
+        with output_file(markdown) as file:
+            file.write(put_section(before, report).encode())
 
 
 def _table(result: ComparisonResult, width: int) -> Table:

@@ -23,7 +23,7 @@ from millstream.cli.store_bags import export, import_bag
 from millstream.cli.store_opening import open_named_store
 from millstream.core.amounts import counted, size_text
 from millstream.core.clock import MICROSECONDS
-from millstream.core.durable import replacing
+from millstream.core.durable import output_file
 from millstream.core.errors import InputError
 from millstream.settings import Settings
 from millstream.stores import (
@@ -366,5 +366,5 @@ def _sink(file: Path) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
     else:
-        with replacing(file) as sink:
+        with output_file(file) as sink:
             yield sink

@@ -18,7 +18,7 @@ from millstream.cli.examples import example
 from millstream.cli.store_opening import open_named_store
 from millstream.core.amounts import counted, size_text
 from millstream.core.clock import SystemClock
-from millstream.core.durable import replacing, write_durably
+from millstream.core.durable import output_file, write_durably
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.merge_join import groups
@@ -235,7 +235,7 @@ def _write_sums(items: Iterable[_Export], path: Path) -> ExportReport:
         sys.stdout.buffer.writelines(lines())
         sys.stdout.buffer.flush()
     else:
-        with replacing(path) as file:
+        with output_file(path) as file:
             file.writelines(lines())
     return report
 

@@ -65,6 +65,18 @@ def replacing(path: Path, *, sync: bool = True, mode: int = 0o666) -> Iterator[B
         sync_folder(path.parent)
 
 
+@contextlib.contextmanager
+def output_file(path: Path) -> Iterator[BinaryIO]:
+    """:func:`replacing` for a file that a user names: a symbolic link is followed, and a device or a pipe, such as
+    /dev/null, is written to and not replaced."""
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+    else:
+        with replacing(path.resolve()) as file:
+            yield file
+
+
 def write_durably(path: Path, data: bytes) -> None:
     """Put *data* at *path*, whole and synced, or not at all."""
     with replacing(path) as file:

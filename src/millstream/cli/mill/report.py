@@ -15,7 +15,7 @@ from millstream.cli.examples import example
 from millstream.cli.mill.space_options import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.core.amounts import counted, share_text, size_text
-from millstream.core.durable import replacing, write_durably
+from millstream.core.durable import output_file
 from millstream.core.errors import NotFoundError
 from millstream.core.shown_commands import check_command
 from millstream.core.timestamps import format_timestamp
@@ -77,7 +77,8 @@ def report(
         latest = [last.get(place) for place in places]
         now = node.clock.now()
         if html is not None:
-            write_durably(html, "".join(overview(places, latest, now)).encode())
+            with output_file(html) as page:
+                page.write("".join(overview(places, latest, now)).encode())
         if tsv is not None:
             _write_lines(node, store, space, tsv)
         if verify:
@@ -111,7 +112,7 @@ def _write_lines(node: Node, store: str | None, space: str | None, path: Path) -
         raise ReportError(
             f"the last report on {space} in {store} has no table: run `{check_command(store, space)}` first"
         )
-    with replacing(path) as file:
+    with output_file(path) as file:
         file.writelines(lines)
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from millstream.core.durable import write_durably
+from millstream.core.durable import output_file
 from millstream.core.metric_collection.collector import BOUNDS, Histogram, MetricsSnapshot
 
 PREFIX = "millstream_"
@@ -64,7 +64,8 @@ def prometheus_text(families: Iterable[MetricFamily]) -> str:
 
 def write_prometheus(path: Path, snapshot: MetricsSnapshot) -> None:
     """Replace the file at *path* by the metrics of a collector; a reader sees the old ones or the new ones."""
-    write_durably(path, prometheus_text(families_of(snapshot)).encode())
+    with output_file(path) as file:
+        file.write(prometheus_text(families_of(snapshot)).encode())
 
 
 def _lines(family: MetricFamily) -> Iterator[str]:
