@@ -16,6 +16,7 @@ from millstream.log import LogSpec, open_store
 from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.handlers import pull
 from millstream.messaging.broker.limits import Limits
+from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import AckBatchRequest, text_column
@@ -159,6 +160,51 @@ def test_p4_a_push_consumer_is_given_runs_and_an_attempt_can_be_repeated() -> No
         stale = await desk.ack("g", "ordered", lost[0])
         assert stale.status.code == v2.INVALID_RECEIPT_HANDLE
         assert (await desk.ack("g", "ordered", *again)).status.code == v2.OK
+
+    with_harness(step)
+
+
+def declare(desk: BrokerHarness, *topics: str) -> bool:
+    """The client of :data:`CALL` sends settings as a push consumer of *topics*; whether it is told to keep order."""
+    settings = v2.Settings(client_type=v2.PUSH_CONSUMER)
+    settings.subscription.group.name = "g"
+    for topic in topics:
+        settings.subscription.subscriptions.add().topic.name = topic
+    answer = desk.service.telemetry.merge_settings(desk.heard_of(), settings)
+    return answer.settings.subscription.fifo
+
+
+def test_p4_a_push_consumer_that_began_without_order_is_given_one_message_of_a_group_at_a_time() -> None:
+    """Java's and Node's choose at their start whether they handle messages in order, and never again."""
+
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("ordered", b"1", b"2", b"3", b"4", b"5", message_group="g1")
+
+        async def get_and_ack() -> list[bytes]:
+            got = await desk.receive("g", "ordered", auto_renew=True)
+            await desk.ack("g", "ordered", *got)
+            return bodies(got)
+
+        assert not declare(desk, "plain")
+        assert declare(desk, "plain", "ordered")  # it subscribes to another topic
+        assert await get_and_ack() == [b"1"]
+        desk.core.remove_client(CALL.client_id)
+        assert declare(desk, "plain", "ordered")  # a broker that was started again does not know how it began
+        assert await get_and_ack() == [b"2"]
+        desk.core.remove_client(CALL.client_id)
+        assert declare(desk, "ordered")
+        assert await get_and_ack() == [b"3", b"4", b"5"]
+
+    with_harness(step)
+
+
+def test_p4_a_push_consumer_whose_topic_is_created_again_with_order_is_given_one_message_at_a_time() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        assert not declare(desk, "one")
+        await desk.core.drop_topic("one")
+        await desk.core.create_topic(TopicSpec("one", "FIFO", 1))
+        await desk.send("one", b"1", b"2", message_group="g1")
+        assert bodies(await desk.receive("g", "one", auto_renew=True)) == [b"1"]
 
     with_harness(step)
 

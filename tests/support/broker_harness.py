@@ -70,7 +70,7 @@ class BrokerHarness:
 
     async def receive(self, group: str, topic: str, count: int = 32, **more: Any) -> list[v2.Message]:
         """Receive; *more* are ``auto_renew``, ``invisible`` and ``poll`` (seconds; None: not said), ``attempt_id``,
-        ``filter`` and ``call``.
+        ``filter`` and ``call``. With ``auto_renew`` a client without settings counts as one that began in order.
 
         The stream has to be one of the protocol: a status, then messages.
         """
@@ -83,7 +83,11 @@ class BrokerHarness:
             request.attempt_id = more["attempt_id"]
         if "filter" in more:
             request.filter_expression.type, request.filter_expression.expression = more["filter"]
-        frames = [frame async for frame in self.service.receive_message(request, more.get("call", CALL))]
+        call = more.get("call", CALL)
+        if request.auto_renew:
+            session = self.core.sessions.touch(call.client_id, self.clock.now())
+            session.began_in_order = session.began_in_order is not False
+        frames = [frame async for frame in self.service.receive_message(request, call)]
         assert frames[0].HasField("status")
         assert frames[0].status.code in (v2.OK, v2.MESSAGE_NOT_FOUND)
         return [frame.message for frame in frames if frame.HasField("message")]

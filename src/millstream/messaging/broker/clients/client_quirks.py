@@ -14,7 +14,8 @@ _NODE_MILLISECONDS: Final = (1, 0, 8)
 
 
 def keeps_order(language: str) -> bool:
-    """Whether push consumers that call themselves *language* handle a run of a message group in order though one fails.
+    """Whether push consumers that call themselves *language* handle a run of a message group in order though one fails,
+    if they have handled messages in order since they started.
 
     Those of Java 5.0.8 and 5.2.0, Python 5.1.1 and 5.1.2 and Node 1.0.8 (whose header says HTTP) do. Go 5.1.3 continues
     with the next message while one waits for its retry; the others are untested.

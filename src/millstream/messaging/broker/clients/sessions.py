@@ -53,6 +53,9 @@ class ClientSession:
     """The topics whose routes the client has asked for."""
     settings: tuple[v2.Settings, str] | None = None
     """The settings that the client declared, and its namespace."""
+    began_in_order: bool | None = None
+    """Whether the first settings that the client was answered with said that it handles messages in order; None: it has
+    sent none. Java's and Node's push consumers keep to these, whatever later ones say."""
     streams: list[Commands] = dataclasses.field(default_factory=list)
     connections: dict[str, ClientConnection] = dataclasses.field(default_factory=dict)
     _route_asked: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)

@@ -283,11 +283,21 @@ class BrokerService:
             client=call.client_id,
             connection=call.connection,
             renew=request.auto_renew,
-            consecutive=request.auto_renew and keeps_order(call.language),
+            consecutive=request.auto_renew and keeps_order(call.language) and self._began_in_order(call.client_id),
             poll=long_poll(limits, asked, call.left()),
             attempt_id=request.attempt_id,
             message_filter=read_filter(request.filter_expression),
         )
+
+    def _began_in_order(self, client_id: str) -> bool:
+        """Whether the client has handled messages in order from its start, as far as is known: it was told so, and all
+        topics that it declares have order. Topics without order may have been all that it had when it started, before
+        the broker knew it: a client that the broker forgot, or another member had, does not start again.
+        """
+        session, specs = self._core.sessions.get(client_id), self._core.journal.state.topics
+        if session is None or not session.began_in_order:
+            return False
+        return all(specs[topic].type == "FIFO" for topic in session.topics if topic in specs)
 
     def _polling_time(self, request: v2.ReceiveMessageRequest, call: CallContext) -> float:
         """For how many seconds a receive is to wait: as it says, else as its client's settings do (Go's)."""

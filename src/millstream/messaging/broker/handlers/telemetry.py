@@ -77,6 +77,8 @@ class TelemetryHandler:
             _merge_producer_settings(answer.settings)
         else:
             self._merge_consumer_settings(answer.settings, namespace)
+            if session.began_in_order is None:
+                session.began_in_order = answer.settings.subscription.fifo
         answer.settings.metric.on = False
         if is_millstream_client(declared):
             answer.settings.user_agent.platform = BATCH_OFFER
