@@ -105,3 +105,24 @@ def test_what_is_not_known_is_said(did: Shell) -> None:
     assert "ops:2: the operation is not JSON" in did("resolve", name, "--operations", did.file("ops", "\n{"), code=2)
     ended = did.file("end.json", did("deactivate", name, "--key", recovery))
     assert "only a create request defines a DID" in did("name", ended, code=2)
+
+
+def test_a_did_is_not_resolved_without_the_node_that_was_named(did: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(did.folder)
+    created = did("create", "--update-key", did.key("update"), "--recovery-key", did.key("recovery"))
+    long_form = json.loads(did("name", did.file("create.json", created)))["long_form"]
+    did("resolve", long_form)
+    assert f"there is no node in {did.path('typo')}; check --data" in did(
+        "resolve", long_form, "--data", "typo", code=3
+    )
+    monkeypatch.setenv("MILLSTREAM_NODE__DATABASE", "postgresql://localhost/node")
+    assert f"there is no node in {did.path('millstream-data')}" in did("resolve", long_form, code=3)
+
+
+def test_operations_are_not_cut_off(did: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = did("create", "--update-key", did.key("update"), "--recovery-key", did.key("recovery"))
+    name = json.loads(did("name", did.file("create.json", created)))["did"]
+    monkeypatch.setattr("millstream.cli.did.MAX_OPERATIONS_BYTES", len(created))
+    did("resolve", name, "--operations", did.file("operations", created))
+    complaint = did("resolve", name, "--operations", did.file("operations", f"{created}{created}"), code=2)
+    assert f"operations is larger than {len(created):,} bytes" in complaint

@@ -14,9 +14,10 @@ import click
 import msgspec
 
 from millstream.cli.command_group import SummaryGroup
-from millstream.cli.common import Command, data_options, print_json
+from millstream.cli.common import Command, data_options, print_json, setting_origins
 from millstream.cli.examples import example
 from millstream.core.decoding import prepared
+from millstream.core.durable import sync_folder
 from millstream.core.errors import InputError, NotFoundError
 from millstream.core.plain_reasons import field_reason
 from millstream.settings import Settings
@@ -92,6 +93,7 @@ def key(file: Path, curve: str) -> None:
         out.write(msgspec.json.encode(made.jwk) + b"\n")
         out.flush()
         os.fsync(out.fileno())
+    sync_folder(file.parent)  # the key is needed later: its name must outlive a power failure, too
     print_json(made.public)
 
 
@@ -211,11 +213,12 @@ def resolve(settings: Settings, name: str, operations: BinaryIO | None, profile_
     A long form resolves before anything is anchored; a short form does if the setting
     registry.unpublished_operation_lifespan counts accepted operations. Operations on other DIDs, and operations that
     are invalid in the state of the DID, are skipped. --profile has no effect if the node resolves the DID: its settings
-    name the profile. Exit code 3 if the DID is unknown.
+    name the profile. Without a node in the default folder, only a long form or --operations is resolved. Exit code 3 if
+    the DID is unknown, or if there is no node in the folder that you name.
     """
     if operations is not None:
         answer = resolve_from(operations, name, profile_of(profile_name))
-    elif settings.folder.exists():
+    elif settings.folder.exists() or setting_origins().keys() & {"data", "node.database"}:
         from millstream.node import Node
 
         with Node.open(settings, reads=True) as node:
@@ -285,7 +288,13 @@ def read_operations(source: BinaryIO | None, suffix: str, profile: Profile) -> l
 
     if source is None:
         return []
-    lines = enumerate(source.read(MAX_OPERATIONS_BYTES).removeprefix(BOM_UTF8).splitlines(), start=1)
+    data = source.read(MAX_OPERATIONS_BYTES + 1)
+    if len(data) > MAX_OPERATIONS_BYTES:  # what is cut off may deactivate the DID
+        raise DidInputError(
+            f"{source.name} is larger than {MAX_OPERATIONS_BYTES:,} bytes: give a file with only the operations on the "
+            "DID: its create request, and the lines that contain its suffix"
+        )
+    lines = enumerate(data.removeprefix(BOM_UTF8).splitlines(), start=1)
     parsed = [(number, parse(line, profile, f"{source.name}:{number}")) for number, line in lines if line.strip()]
     return [AnchoredOperation(number, 0, operation) for number, operation in parsed if operation.suffix == suffix]
 
