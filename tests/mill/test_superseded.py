@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 from pathlib import Path
@@ -215,6 +216,21 @@ def test_each_command_with_jobs_that_succeeds_removes_old_jobs(
                 raise PipelineError("a task failed")
         assert old.path.exists(), "its results may still be read"
     assert (old.path.exists(), new.path.exists()) == (is_failed, True)
+
+
+def test_an_old_job_that_cannot_be_locked_is_kept_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = JobFolder(tmp_path, "inventory", {"run": "old"})
+    with folder.held():
+        folder.begin()
+
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert remove_old_jobs(tmp_path, before=2**62) == 0
+    assert f"{folder.path} is kept: its results cannot be deleted ([Errno 37] No locks available" in caplog.text
 
 
 def test_an_old_job_that_cannot_be_removed_is_kept_with_a_warning(

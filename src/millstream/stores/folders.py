@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from millstream.core.durable import sync_folder
+from millstream.core.lock_files import open_to_lock
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_RDONLY
 
@@ -118,14 +119,15 @@ def remove_empty_folders(root: str, names: Sequence[str], keep: int) -> None:
             os.close(parent)
 
 
-def open_plain(path: Path) -> io.FileIO:
+def open_plain(path: Path, *, to_lock: bool = False) -> io.FileIO:
     """The plain file *path* for reading. What else may stand there is neither followed nor waited for.
 
-    Raises ``FileNotFoundError`` where there is none, or something else.
+    With *to_lock* it is opened so that it can be locked exclusively (:func:`open_to_lock`). Raises
+    ``FileNotFoundError`` where there is none, or something else.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        handle = os.open(path, flags)
+        handle = open_to_lock(path, flags=flags) if to_lock else os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
             raise

@@ -199,18 +199,23 @@ def remove_old_jobs(jobs: Path, *, before: int) -> int:
     """
     removed = 0
     for folder in sorted(jobs.glob("*-*")):
-        with contextlib.suppress(FileNotFoundError, BlockingIOError), (folder / "lock").open("rb") as lock:
-            if (folder / "inputs.json").stat().st_mtime_ns // 1000 >= before:
-                continue
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            try:
-                discard_tables(folder)
-                shutil.rmtree(folder)
-            except (PipelineError, StoreError, OSError) as error:
-                _logger.warning("%s is kept: its results cannot be deleted (%s)", folder, error)
-                continue
-            removed += 1
+        try:
+            removed += _remove_old_job(folder, before)
+        except (FileNotFoundError, BlockingIOError):
+            continue
+        except (PipelineError, StoreError, OSError) as error:
+            _logger.warning("%s is kept: its results cannot be deleted (%s)", folder, error)
     return removed
+
+
+def _remove_old_job(folder: Path, before: int) -> bool:
+    with (folder / "lock").open("r+b") as lock:  # for writing: NFS gives no exclusive lock to who only reads
+        if (folder / "inputs.json").stat().st_mtime_ns // 1000 >= before:
+            return False
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        discard_tables(folder)
+        shutil.rmtree(folder)
+        return True
 
 
 def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterator[pa.RecordBatch]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from millstream.core.lock_files import open_to_lock
 from millstream.core.renaming import rename_new
 from millstream.stores.folder.path_names import decode_path
 from millstream.stores.folder.properties import MTIME, parse_time, read_kind
@@ -191,7 +192,7 @@ def _new_draft(folder: int, draft: str, make: Callable[[int, str], int | None]) 
 def _remove_unlocked(folder: int, draft: str) -> None:
     """Remove *draft* when no process has it locked; waits for a process that restores the same item."""
     try:
-        handle = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        handle = open_to_lock(draft, flags=os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except FileNotFoundError:
         return
     except OSError as error:

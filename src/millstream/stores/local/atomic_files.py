@@ -277,10 +277,10 @@ def _hold(path: Path) -> int:
 def clear_dead(base: Path) -> None:
     """Remove the drafts in the folder *base* whose writers have ended."""
     for lock in base.glob("*.lock"):
-        with contextlib.suppress(FileNotFoundError), open_plain(lock) as file:
+        with contextlib.suppress(FileNotFoundError), open_plain(lock, to_lock=True) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except OSError:  # its writer is alive, or it is of another user on NFS
                 continue
             _remove(lock.with_suffix(""))
 

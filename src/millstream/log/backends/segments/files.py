@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from millstream.core.clock import Clock
+from millstream.core.lock_files import open_to_lock
 from millstream.core.lock_holders import describe_lock_holders
 from millstream.log.errors import StorageBusyError, StorageError, StorageFullError, StorageReadOnlyError
 
@@ -40,7 +41,7 @@ class FileLock:
     def held(self) -> Iterator[None]:
         """Hold the lock. Raises :class:`StorageBusyError` when another process has kept it for a minute."""
         with self._threads:
-            handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            handle = open_to_lock(self._path)
             try:
                 self._take(handle)
                 yield
