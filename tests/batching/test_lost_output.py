@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from millstream.batching import BatchConfig, ConfigError, Override, Rulebook
 from millstream.batching.batch_log_origin import BatchLogOrigin, write_origin
 from millstream.batching.errors import BatchServiceError
-from millstream.batching.rule_changes import batched_rules
+from millstream.batching.rule_changes import batched_rules, read_rules
 from millstream.batching.service import BatchService
 from millstream.batching.service_state import decode_state, read_state
 from millstream.core.documents import FileDocument
@@ -138,3 +139,45 @@ def test_p6_a_copy_of_the_output_gets_no_batch_a_second_time(store: LogStore, tm
         copy_log(store.log(LogSpec("out")), output)
         serve(source, output, state)
         assert given(output) == expected(source)
+
+
+OTHERS = {
+    "window": BatchConfig(400, 20),
+    "limit": BatchConfig(50, 20, max_count=3),
+    "override": Rulebook(RULES, (Override(BatchConfig(400, 20), key="a"), Override(BatchConfig(400, 20), key="b"))),
+}
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_p6_without_its_state_a_log_is_not_read_again_by_other_rules(
+    tmp_path: Path, other: BatchConfig | Rulebook, is_recorded: bool
+) -> None:
+    state = FileDocument(tmp_path / "state")
+    with open_store("memory://") as store:
+        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+        with source.writer() as writer:
+            writer.append([Message(b"%d" % n, "ab"[n % 2] + str(n // 2), "p", 10 * n, 10 * n + 1) for n in range(60)])
+            if isinstance(other, Rulebook):
+                writer.append([Message(b"1", "a", "p", 10**4, 10**4), Message(b"2", "c", "p", 10**5, 10**5)])
+        serve(source, output, state)
+        before = given(output)
+        state.path.unlink()
+        if not is_recorded:
+            output.put_metadata("batching/rules", b"")  # an earlier release recorded only changed rules
+        with pytest.raises((ConfigError, BatchServiceError), match=r"the settings have the batching rules .*'out' "):
+            BatchService(source, output, other, state)
+        assert not state.path.exists()
+        serve(source, output, state)
+        assert given(output) == before
+
+
+def test_an_output_without_batches_takes_other_rules(tmp_path: Path) -> None:
+    state = FileDocument(tmp_path / "state")
+    with open_store("memory://") as store:
+        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+        for rules in (BatchConfig(400, 20), RULES):
+            BatchService(source, output, rules, state).close()
+            recorded = read_rules(output)
+            assert recorded is not None
+            assert recorded.default == rules

@@ -230,7 +230,7 @@ def test_a_state_of_other_rules_is_named_before_the_stream_begins(
     write_log(log_url, "untidy", [Message(b"", "k", "s", 100, 100)])
     plan = plan_of(tmp_path, log_url)
     serve(log_url, plan.state, plan.output)
-    with pytest.raises(SnapshotError, match=r"the state /.*/batches\.state: .*window=50 .*window=60 "):
+    with pytest.raises(ConfigError, match=r"window=60 .*latest rules of log 'batches' are .*window=50 "):
         run_stream(spark, msgspec.structs.replace(plan, rules=Rulebook(BatchConfig(60, 20))), available_now=True)
 
 

@@ -1,10 +1,18 @@
-"""Compares a log of batches with a log: were the batches made from the messages of this log?"""
+"""Compares a log of batches with a log: were the batches made from the messages of this log, and by these rules?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.batching.batch_log_message import BatchLogMessage, decode_batch_log_message
+from millstream.batching.identity import batch_id
+from millstream.batching.message_columns import COLUMNS, event_columns
+from millstream.batching.rulebook import Rulebook
 from millstream.log import Gap, Log
 from millstream.log.errors import WHY_SHORTER
 
@@ -25,11 +33,33 @@ def is_made_from(output: Log, source: Log) -> bool:
     return all(_has(source, number, batch.source, time) for number, time in ends)
 
 
+def is_made_by(rules: Rulebook, output: Log, source: Log) -> bool:
+    """Whether the newest batch of *output* has the id that *rules*, which were never changed, give for its messages.
+
+    True also where this is unknown: there is no batch, or messages of it were trimmed, are missing or damaged.
+    """
+    batch = _newest_batch(output)
+    members = None if batch is None else _members(source, batch.events)
+    if batch is None or members is None:
+        return True
+    rows = [tuple(members[number][name] for name in _ROW) for number in batch.events]
+    config = rules.chooser()(batch.source, rows[0][1])
+    return batch_id(config, batch.source, rows, batch.kind) == batch.batch
+
+
 def foreign_batches(output: str, source: str) -> str:
     """The error where the batches of *output* were not made from *source*: see :func:`is_made_from`."""
     return (
         f"log {output!r} has batches of a log other than {source!r}, or of an earlier log with this name: batch that "
         "log, or choose a new output log"
+    )
+
+
+def other_rules(output: str, rules: Rulebook) -> str:
+    """The error where the batches of *output* were made by rules other than *rules*: see :func:`is_made_by`."""
+    return (
+        f"the settings have the batching rules {rules.rules_text}, but log {output!r} has batches of other rules: "
+        "restore the former rules in the settings, and the document batching/limits.json if it is missing"
     )
 
 
@@ -48,6 +78,24 @@ def state_beyond_source(state: object, position: int, source: Log) -> str:
         f"ends at {source.last_id}: {WHY_SHORTER}. Restore the state from the same backup, or delete it to replay the "
         "log"
     )
+
+
+_ROW = ("event_time", "key", "digest", "received_at", "id", "size")
+
+
+def _members(source: Log, numbers: Sequence[int]) -> dict[int, dict[str, Any]] | None:
+    """The messages *numbers* of *source* as events, by their ids; None where one is not there any more."""
+    first_id, last_id = min(numbers), max(numbers)
+    if first_id < source.first_id or last_id > source.last_id:
+        return None
+    wanted, members = pa.array(numbers, pa.int64()), dict[int, dict[str, Any]]()
+    for part in source.read(first_id, last_id, COLUMNS, gaps="all"):
+        if isinstance(part, Gap):
+            return None
+        messages = part.arrow.select(COLUMNS)
+        events = event_columns(messages.filter(pc.is_in(messages.column("id"), wanted)))
+        members.update((event["id"], event) for event in events.to_pylist())
+    return members
 
 
 def _newest_batch(output: Log) -> BatchLogMessage | None:

@@ -24,7 +24,7 @@ from millstream.core.timestamps import format_timestamp
 from millstream.log import Log
 
 RULES_METADATA = "batching/rules"
-"""The state of a log of batches with its :class:`Rulebook`, once it was changed (``docs/formats/log-states.md``)."""
+"""The state of a log of batches with its :class:`Rulebook` (``docs/formats/log-states.md``)."""
 
 CHANGE_ACTION = "change batching rules"
 """The action of the operator audit log: its target is the log of batches, its facts are the time ``since`` in ISO 8601
@@ -69,7 +69,8 @@ class BatchedRules(msgspec.Struct, frozen=True):
 
 
 def read_rules(output: Log) -> Rulebook | None:
-    """The recorded rules of the log of batches *output*; None where they were never changed.
+    """The recorded rules of the log of batches *output*; None where nobody has batched into it since an earlier release
+    that recorded only changed rules.
 
     Raises :class:`SnapshotError` where the record is not valid.
     """
@@ -105,13 +106,19 @@ class RulesRecord:
         """Whether nobody has taken the lease since."""
         return self.output.versioned_metadata(RULES_METADATA).version == self._version
 
-    def in_force(self, given: Rulebook) -> Rulebook:
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rules are recorded, as an earlier release left it."""
+        return self._rules is None
+
+    def in_force(self, given: Rulebook, *, is_blank: bool = False) -> Rulebook:
         """The rules by which the log is to be continued, of which *given* must be the latest.
 
-        These are *given* where none are recorded. Raises :class:`ConfigError` where *given* are others.
+        These are *given* where none are recorded, and with *is_blank*, where nothing was batched by the recorded ones.
+        Raises :class:`ConfigError` where *given* are others.
         """
         recorded = self._rules
-        if recorded is None or given == recorded:
+        if recorded is None or given == recorded or (is_blank and not recorded.later):
             return given
         if given != recorded.current:
             raise ConfigError(
@@ -120,6 +127,11 @@ class RulesRecord:
                 f"begin at a later time with `millstream batch rules {self.output.name} --change`"
             )
         return recorded
+
+    def keep(self, rules: Rulebook) -> None:
+        """:meth:`write` *rules* unless they are recorded."""
+        if rules != self._rules:
+            self.write(rules)
 
     def write(self, rules: Rulebook) -> None:
         """Record *rules*, durably. Raises :class:`BatchServiceError` where another one has taken the lease."""
@@ -212,7 +224,7 @@ def _answer(output: Log, before: Rulebook | None, wanted: RulesRequest, clock: C
     """The recorded rules once they are no longer those of *before*: they follow soon after the request was taken."""
     for _ in range(_ANSWER_LOOKS):
         recorded = read_rules(output)
-        if recorded is not None and recorded != before:
+        if recorded is not None and recorded.later and recorded != before:
             return _wanted_change(output, recorded, wanted)
         answer = _decoded_request(output.metadata(_REQUEST_METADATA))
         if answer is not None and msgspec.structs.replace(answer, refused="") == wanted and answer.refused:

@@ -24,8 +24,15 @@ from millstream.batching.errors import BatchServiceError
 from millstream.batching.message_columns import COLUMNS, event_columns, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.metrics import record_closed, record_delays, record_open
-from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source, state_beyond_source
-from millstream.batching.output_end import end_of, goes_as_far, refuse_handed_over
+from millstream.batching.newest_batch import (
+    foreign_batches,
+    is_made_by,
+    is_made_from,
+    other_rules,
+    shortened_source,
+    state_beyond_source,
+)
+from millstream.batching.output_end import NOTHING, end_of, goes_as_far, refuse_handed_over
 from millstream.batching.rule_changes import RulesRecord, take_request
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, is_blank, known_end, naming_state, read_state, write_state
@@ -56,7 +63,7 @@ class BatchService:
     *state* holds its snapshots (made when it is absent); *ticks* appends ticks to *source*
     (:mod:`~millstream.batching.ticks`): without it quiet sources close when the next message of any source comes. What
     comes of *commit_every* messages is one commit; after *save_every* the state is saved, so that no more need be
-    replayed. Where the rules of *output* were changed, *rules* must be the latest of them: see
+    replayed. Where *output* has batches, *rules* must be the latest by which they were made: see
     :mod:`~millstream.batching.rule_changes`. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is
     of other logs or rules, :class:`~millstream.batching.errors.ConfigError` where *rules* are not the latest,
     :class:`~millstream.batching.errors.BatchServiceError` where *output* or *state* came of more than *source* holds,
@@ -214,12 +221,15 @@ class BatchService:
         with naming_state(self._state):
             used = None if kept is None or is_blank(kept, end) else kept.snapshot
         self._record = RulesRecord(output)
-        rules = self._record.in_force(rules)
+        rules = self._record.in_force(rules, is_blank=used is None and end == NOTHING)
         with naming_state(self._state):
             self._batcher = AdaptiveBatcher(rules, used)
         if kept:
             self._position = self._saved = kept.position
         self._check_source(kept)
+        if used is None and self._record.is_empty and end.sequence and not is_made_by(rules, output, source):
+            raise BatchServiceError(other_rules(output.name, rules))
+        self._record.keep(rules)
         if used is None or (kept is not None and kept.end is None):
             self.save()  # the rules and, as the source may have been trimmed, the beginning: the output depends on both
 

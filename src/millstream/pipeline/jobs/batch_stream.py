@@ -22,8 +22,15 @@ from pyspark.sql.streaming import StreamingQuery
 from millstream.batching import Batcher, Rulebook
 from millstream.batching.errors import SnapshotError
 from millstream.batching.metrics import delay_quantiles
-from millstream.batching.newest_batch import foreign_batches, is_made_from, shortened_source, state_beyond_source
-from millstream.batching.output_end import OutputEnd, end_of, goes_as_far, refuse_handed_over
+from millstream.batching.newest_batch import (
+    foreign_batches,
+    is_made_by,
+    is_made_from,
+    other_rules,
+    shortened_source,
+    state_beyond_source,
+)
+from millstream.batching.output_end import NOTHING, OutputEnd, end_of, goes_as_far, refuse_handed_over
 from millstream.batching.rule_changes import RulesRecord, batched_rules, is_requested, take_request
 from millstream.batching.service_state import ServiceState, is_blank, known_end, naming_state, read_state, write_state
 from millstream.batching.snapshot import decode_snapshot_for
@@ -124,8 +131,8 @@ def run_stream(
     file was written: at the beginning, at a change of the rules, and at the end. *ticks* appends ticks to the log where
     a batch is due and no message comes (:mod:`millstream.batching.ticks`). *figures* collects delays, refusals, batches
     and what is open; Spark's progress of the query has the observation ``batching``. At the end the figures are logged
-    as one line. Where the rules of the output were changed, those of *plan* must be the latest of them; a change that
-    is requested while the stream runs is made between two triggers. Raises
+    as one line. Where the output has batches, the rules of *plan* must be the latest by which they were made; a
+    change that is requested while the stream runs is made between two triggers. Raises
     :class:`PipelineInputError` where the output came of more than the log holds,
     :class:`~millstream.batching.ConfigError` for other rules, :class:`~millstream.log.WriterBusyError` where another
     host is at the output, and :class:`PipelineError` where another host has taken it over since, and for what Spark
@@ -137,8 +144,10 @@ def run_stream(
         source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output, kind="batches"))
         writer = held.enter_context(output.writer("batching"))
         record = RulesRecord(output)
-        plan = msgspec.structs.replace(plan, rules=record.in_force(plan.rules))
+        plan = msgspec.structs.replace(plan, rules=record.in_force(plan.rules, is_blank=_is_blank(plan, writer)))
         _check_source(plan, source, output, writer)
+        if record.is_empty and writer.sequence and not is_made_by(plan.rules, output, source):
+            raise PipelineInputError(other_rules(plan.output, plan.rules))
         began = clock.monotonic()
         sink = BatchSink(plan.output, writer, clock, figures, lambda: _record_end(plan, writer))
         watch = _StreamMonitor(sink, source, ticks, on_trigger=on_trigger, clock=clock)
@@ -146,6 +155,7 @@ def run_stream(
         with spark_errors_explained("batch --stream"):
             while True:
                 first_id = _first_id(plan, source, end_of(writer))
+                record.keep(plan.rules)
                 on_saved()
                 watch.before = max(first_id - 1, read_progress(plan.checkpoint).done)
                 query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
@@ -198,6 +208,14 @@ def _discard_newer_progress(plan: StreamPlan, source: Log, output: Log, end: Out
         shutil.rmtree(plan.checkpoint, ignore_errors=True)
     if not (document.path.exists() or plan.checkpoint.exists()):
         refuse_handed_over(end, source, output, document)
+
+
+def _is_blank(plan: StreamPlan, writer: Writer) -> bool:
+    """Whether nothing was batched into the output, which *writer* writes, by the rules of an earlier start."""
+    with contextlib.suppress(SnapshotError):
+        state = read_state(FileDocument(plan.state), plan.log, plan.output)
+        return end_of(writer) == NOTHING if state is None else is_blank(state, end_of(writer))
+    return False
 
 
 def _known_end(plan: StreamPlan) -> OutputEnd | None:
