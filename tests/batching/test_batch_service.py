@@ -312,6 +312,15 @@ def test_a_log_that_goes_back_in_time_is_refused_by_name(store, tmp_path):
     service.close()
 
 
+def test_p6_a_receive_time_that_no_calendar_has_is_named_by_its_number(store, tmp_path):
+    with store.log(LogSpec("in")).writer() as writer:
+        writer.append([Message(b"1", "a", "pump", 110, 2**62), Message(b"2", "a", "pump", 110, 119)])
+    service = serve(store, tmp_path)
+    with pytest.raises(BatchServiceError, match=rf"message 2 .*119Z, earlier than {2**62}, that of the previous"):
+        service.step()
+    service.close()
+
+
 @pytest.mark.parametrize("spoil", ["other logs", "damage"])
 def test_a_state_file_that_is_of_no_use_is_refused(store, tmp_path, spoil):
     serve(store, tmp_path).close()

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millstream.batching import BatchConfig, ConfigError, Override, Rulebook, SnapshotError
+from millstream.batching import BatchConfig, ConfigError, Override, Rulebook
 from millstream.batching.rule_changes import change_rules, read_rules, request_change
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker

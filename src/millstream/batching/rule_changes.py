@@ -20,7 +20,7 @@ from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
 from millstream.core.documents import Document
-from millstream.core.timestamps import format_timestamp
+from millstream.core.timestamps import time_text
 from millstream.log import Log
 
 RULES_METADATA = "batching/rules"
@@ -240,7 +240,7 @@ def _wanted_change(output: Log, recorded: Rulebook, wanted: RulesRequest) -> Rul
     last = recorded.later[-1]
     if last.rules != wanted.rules or wanted.since not in (None, last.since):
         raise ConfigError(
-            f"another command has changed the rules of log {output.name!r} meanwhile, at {_time_text(last.since)}: "
+            f"another command has changed the rules of log {output.name!r} meanwhile, at {time_text(last.since)}: "
             f"compare them with `millstream batch rules {output.name}`"
         )
     return recorded
@@ -312,25 +312,17 @@ def _check(output: Log, found: BatchedRules, wanted: RulesRequest, now: int) -> 
         raise ConfigError(f"log {output.name!r} has the rules in the settings already: change the settings first")
     if wanted.since is None:
         return
-    refused = f"the rules of log {output.name!r} cannot change at {_time_text(wanted.since)}, because"
+    refused = f"the rules of log {output.name!r} cannot change at {time_text(wanted.since)}, because"
     if wanted.since < found.earliest:
         raise ConfigError(
-            f"{refused} earlier rules may have been applied there already: choose {_time_text(found.earliest)} or a "
+            f"{refused} earlier rules may have been applied there already: choose {time_text(found.earliest)} or a "
             "later time"
         )
     if wanted.since > (latest := found.latest(now)):
         raise ConfigError(
             f"{refused} this time is too far ahead, and a change cannot be withdrawn: choose a time up to "
-            f"{_time_text(latest)}"
+            f"{time_text(latest)}"
         )
-
-
-def _time_text(time: int) -> str:
-    """*time* as a date, or as a number where no calendar has it."""
-    try:
-        return format_timestamp(time)
-    except OverflowError:
-        return str(time)
 
 
 def _received_at(source: Log, number: int) -> int:

@@ -41,7 +41,7 @@ from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.documents import Document
 from millstream.core.metric_collection.hook import Metrics, NoMetrics
-from millstream.core.timestamps import format_timestamp
+from millstream.core.timestamps import time_text
 from millstream.log import Log, StorageError
 
 _PAUSE = 0.05
@@ -301,6 +301,6 @@ class BatchService:
             place = int(back[0])
             raise BatchServiceError(
                 f"message {messages.column('id')[place].as_py()} of log {self._source.name!r} has the receive time "
-                f"{format_timestamp(int(received[place]))}, earlier than {format_timestamp(int(before[place]))}, that "
+                f"{time_text(int(received[place]))}, earlier than {time_text(int(before[place]))}, that "
                 f"of the previous message: batch an imported log with `millstream pipeline batch {self._source.name}`"
             )

@@ -12,7 +12,7 @@ from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Timestamp
-from millstream.core.timestamps import format_timestamp
+from millstream.core.timestamps import time_text
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -44,7 +44,7 @@ def rules_command(settings: Settings, *, output: str, change: bool, since: int |
         if change:
             prepare_audit_log(node)
             changed = node.batching.change_rules(output, since)
-            begun = format_timestamp(changed.later[-1].since)
+            begun = time_text(changed.later[-1].since)
             record_change(node, CHANGE_ACTION, output, since=begun, rules=changed.current.rules_text)
         found = node.batching.rules_status(output)
         source, given = node.batching.source_of(output), node.batching.rules
@@ -56,7 +56,7 @@ def rules_command(settings: Settings, *, output: str, change: bool, since: int |
 
 def _plain(source: str, output: str, found: BatchedRules | None, given: Rulebook) -> dict[str, Any]:
     rules = given if found is None else found.rules
-    begun = [None, *(format_timestamp(change.since) for change in rules.later)]
+    begun = [None, *(time_text(change.since) for change in rules.later)]
     return {
         "log": source,
         "output": output,
@@ -65,8 +65,8 @@ def _plain(source: str, output: str, found: BatchedRules | None, given: Rulebook
             for number, (since, period) in enumerate(zip(begun, rules.periods, strict=True), start=1)
         ],
         "as_in_settings": given == rules.current,
-        "batched_to": None if found is None else format_timestamp(found.clock),
-        "earliest_change": None if found is None else format_timestamp(found.earliest),
+        "batched_to": None if found is None else time_text(found.clock),
+        "earliest_change": None if found is None else time_text(found.earliest),
     }
 
 
@@ -75,13 +75,11 @@ def _show(source: str, output: str, found: BatchedRules | None, given: Rulebook)
         echo_line(f"{output}: no batches of {source} yet; the rules in the settings apply: {given.rules_text}")
         return
     rules = found.rules
-    echo_line(f"{output}: batches of {source}, received up to {format_timestamp(found.clock)}")
-    begun = ["the first message", *(format_timestamp(change.since) for change in rules.later)]
+    echo_line(f"{output}: batches of {source}, received up to {time_text(found.clock)}")
+    begun = ["the first message", *(time_text(change.since) for change in rules.later)]
     for number, (since, period) in enumerate(zip(begun, rules.periods, strict=True), start=1):
         echo_line(f"  rules {number}, from {since}: {period.rules_text}")
     if given == rules.current:
         return
     echo_line(f"  rules in the settings, not in use: {given.rules_text}")
-    echo_line(
-        f"  they can begin at {format_timestamp(found.earliest)} or later: millstream batch rules {output} --change"
-    )
+    echo_line(f"  they can begin at {time_text(found.earliest)} or later: millstream batch rules {output} --change")

@@ -28,6 +28,14 @@ def format_timestamp(microseconds: int) -> str:
     return to_datetime(microseconds).isoformat().replace("+00:00", "Z")
 
 
+def time_text(microseconds: int) -> str:
+    """:func:`format_timestamp` of *microseconds*, or the number where no calendar has the time."""
+    try:
+        return format_timestamp(microseconds)
+    except OverflowError:
+        return str(microseconds)
+
+
 def parse_timestamp(text: str) -> int:
     """Microseconds since the epoch of *text*, ISO 8601 with a zone, such as ``2013-01-31T12:00:00.25Z``.
 
