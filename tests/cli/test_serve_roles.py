@@ -220,6 +220,25 @@ def test_a_log_that_is_to_be_batched_and_is_not_there_is_made_and_may_become_a_t
     assert failures == []
 
 
+def test_a_log_with_a_message_out_of_order_suspends_its_own_batching_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    batching = {"bad": "bad.batches", "good": "good.batches"}
+    settings = Settings(data=str(tmp_path), serve=ServeSettings(batching=batching))
+    failures: list[str] = []
+    hour = 3600 * MICROSECONDS
+    with Node.open(settings, create=True) as node:
+        for name, times in (("bad", (9 * hour, hour)), ("good", (hour, 9 * hour))):
+            with node.logs.store.log(LogSpec(name)).writer() as writer:
+                writer.append([Message(b"", "a", "pump", time, time) for time in times])
+        good = node.logs.store.log(LogSpec("good.batches", kind="batches"))
+        with ServeRoles(node, lambda: failures.append("failed")):
+            until(lambda: "batching bad is suspended" in caplog.text, "the first log suspended")
+            until(lambda: good.last_id == 1, "the second log batched")
+    assert "message 2 of log 'bad' has the receive time" in caplog.text
+    assert failures == []
+
+
 def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (folder / "millstream.toml").open("a", encoding="utf-8") as file:
         file.write('[serve.ingest.a]\nurl = "mqtt://h"\ntopics = ["a"]\n[serve.relay.a]\nurl = "sqlite:///a"\n')

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeAlias
 
 from millstream.anchoring.feed import AnchorSchedule
+from millstream.batching.errors import BatchServiceError
 from millstream.cli.anchor.observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watching
@@ -17,7 +18,7 @@ from millstream.cli.producer_threads import running_producers
 from millstream.core.amounts import counted
 from millstream.core.errors import MillstreamError
 from millstream.core.metric_collection.hook import LabelledMetrics
-from millstream.log import LogSpec
+from millstream.log import DamagedLogError, LogSpec
 from millstream.mill.workers.pools import queues_of
 from millstream.node.ledger_trees import LEDGERS
 from millstream.node.members.assignment import BROKER_ROLE
@@ -42,6 +43,9 @@ _STAMP_SECONDS = 5.0
 
 _DRAFTS_SECONDS = 86_400.0
 """How often drafts of killed processes are looked for: all names in the folder of anchored files are read."""
+
+_BATCHING_RETRY_SECONDS = 60.0
+"""How long batching a log that cannot be batched pauses before it is tried again."""
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +196,15 @@ class NodeRoles:
             _log.info("batching %s into %s, and anchoring", log, output)
 
             def batch_all() -> None:
-                service.run(run.stopping.is_set, between=anchoring.when_due)
+                reported = ""
+                while not run.stopping.is_set():
+                    try:
+                        service.run(run.stopping.is_set, between=anchoring.when_due)
+                    except (BatchServiceError, DamagedLogError) as error:  # of this log: the rest of the node works on
+                        if str(error) != reported:
+                            _log.error("batching %s is suspended, and tried again every minute: %s", log, error)
+                        reported = str(error)
+                        run.stopping.wait(_BATCHING_RETRY_SECONDS)
                 anchoring.finish()
                 done = anchoring.feed.total
                 _log.info("batching %s has ended: %s batches handed over, %s anchors", log, done.batches, done.anchors)

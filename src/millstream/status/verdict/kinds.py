@@ -129,7 +129,8 @@ KINDS: Mapping[str, IssueKind] = {
         BAD,
         "These messages are in no batch and were not rejected, although their window is over. They cannot be proven.",
         "is the batch service running? See `serve.batching`, or `millstream batch serve --log {subject} --output "
-        "{where}`; if the log is not to be batched any more, delete `batching/{where}.state`",
+        "{where}`; its log lines say why it is suspended. If the log is not to be batched any more, delete "
+        "`batching/{where}.state`",
     ),
     "rejected-batches": IssueKind(
         "batches", WARN, "These batches are not anchored; nothing is anchored twice.", "see the reasons on the page"
