@@ -7,11 +7,14 @@ import io
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from in_process import AskedInProcess, asked_in_process
 
+from millstream.batching.service_state import decode_state, write_state
 from millstream.cli.change_log import os_user
 from millstream.core.clock import MICROSECONDS, SystemClock
+from millstream.core.documents import FileDocument
 from millstream.core.message import Message
 from millstream.core.timestamps import format_timestamp
 from millstream.log import LogSpec, open_store
@@ -131,8 +134,9 @@ def _moved(asked: AskedInProcess, since: int) -> bytes:
 
 def test_a_log_without_batches_and_one_whose_state_is_damaged_are_listed_too(data: Path) -> None:
     configure(data, "9s", '[serve.batching]\nother = "other.batches"\n')
-    state = data / "batching" / "out.state"
-    state.write_bytes(state.read_bytes()[:-20] + bytes(20))
+    state = FileDocument(data / "batching" / "out.state")
+    kept = decode_state(state.read() or b"")
+    write_state(state, msgspec.structs.replace(kept, snapshot=kept.snapshot[:-20] + bytes(20)))
     with asked_in_process(data) as asked:
         damaged, waiting = rows(asked)
         shown = table(asked)
