@@ -18,6 +18,13 @@ def test_the_new_bytes_take_the_place_of_the_old(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
+@pytest.mark.parametrize("letter", ["a", "ü", "語", "𝔐"])
+def test_a_file_may_have_the_longest_name_that_its_folder_takes(tmp_path: Path, letter: str) -> None:
+    path = tmp_path / (letter * (255 // len(letter.encode())))
+    write_durably(path, b"whole")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"whole"]
+
+
 def test_a_failed_write_leaves_the_old_bytes_and_no_draft(tmp_path: Path) -> None:
     write_durably(tmp_path / "f", b"old")
     with pytest.raises(RuntimeError), replacing(tmp_path / "f") as file:

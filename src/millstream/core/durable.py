@@ -14,13 +14,19 @@ from typing import BinaryIO
 
 _DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp", re.DOTALL)
 
+_DRAFT_BYTES = 237
+"""The longest part of a file's name in the name of its draft: file systems allow 255 bytes in all."""
+
 _ABANDONED = 86_400
 """Seconds without a write after which a draft belongs to no process that runs."""
 
 
 def draft_name(name: str) -> str:
     """A new name for a draft of the file *name*, in the same folder."""
-    return f".{name[:100]}.{secrets.token_hex(6)}.tmp"
+    begin = name[:100]
+    while len(os.fsencode(begin)) > _DRAFT_BYTES:
+        begin = begin[:-1]
+    return f".{begin}.{secrets.token_hex(6)}.tmp"
 
 
 def remove_abandoned_drafts(
