@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from millstream.core.database_server import open_server
 from millstream.core.documents import (
+    DatabaseDocument,
     DatabaseDocuments,
     DocumentBusyError,
     Documents,
@@ -24,6 +25,7 @@ from millstream.core.documents import (
     _lock_of,
     copy_documents,
 )
+from millstream.testing.waiting import until
 from support.lost_replies import lost_reply_to_commit
 from support.server_databases import new_database
 
@@ -140,10 +142,62 @@ def test_a_document_is_kept_for_longer_than_the_server_keeps_idle_connections(re
         sa.event.listen(one, "connect", lambda connection, _: connection.cursor().execute("SET wait_timeout = 1"))
         document = DatabaseDocuments(one).document("producers/bits.json")
         with document.alone(), other.connect() as connection:
-            lock, _ = _lock_of(connection, "producers/bits.json")
+            lock = _lock_of(connection, "producers/bits.json").take
             assert connection.scalar(sa.text(str(lock).replace(", 0)", ", 3)"))) == 0, "it waits for three seconds"
         for engine in (one, other):
             engine.dispose()
+
+
+@pytest.mark.served
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("notices", ["the next write", "a look"])
+def test_a_lock_whose_connection_broke_is_taken_again_or_reported(
+    server: str, notices: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if notices == "a look":
+        monkeypatch.setattr("millstream.core.documents._LOOK_SECONDS", 0.02)
+    with new_database(str(request.getfixturevalue(server)), "documents") as url, contextlib.ExitStack() as stack:
+        engines = [open_server(url) for _ in range(2)]
+        for engine in engines:
+            stack.callback(engine.dispose)
+        one, other = (DatabaseDocuments(engine).document("producers/bits.json") for engine in engines)
+
+        def is_free() -> bool:
+            try:
+                with other.alone():
+                    return True
+            except DocumentBusyError:
+                return False
+
+        with one.alone():
+            _break_lock(one)
+            if notices == "the next write":
+                one.write(b"1")
+            else:
+                until(lambda: not is_free(), "the lock taken again")
+            assert not is_free()
+            one.write(b"2")
+            _break_lock(one)
+        with one.alone():
+            _break_lock(one)
+            with (
+                other.alone(),
+                pytest.raises(DocumentBusyError, match=r"another process is using producers/bits\.json"),
+            ):
+                one.write(b"3")
+            with pytest.raises(DocumentBusyError):
+                one.write(b"4")
+        assert other.read() == b"2"
+
+
+def _break_lock(document: DatabaseDocument) -> None:
+    """Let the server close the connection of the lock that *document* has, as a restart does."""
+    assert document._lock is not None
+    with document._lock._using, document._engine.connect() as connection:
+        is_postgresql = connection.dialect.name == "postgresql"
+        query = "SELECT pg_backend_pid()" if is_postgresql else "SELECT CONNECTION_ID()"
+        number = document._lock._connection.exec_driver_sql(query).scalar_one()
+        connection.exec_driver_sql(f"SELECT pg_terminate_backend({number})" if is_postgresql else f"KILL {number}")
 
 
 _FORKED = """

@@ -5,26 +5,39 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import secrets
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
 
 from millstream.core.column_types import LONG_BYTES, NAME
 from millstream.core.durable import write_durably
-from millstream.core.errors import BusyError
+from millstream.core.errors import BusyError, MillstreamError
 from millstream.core.sql import make_tables_once, writing
 from millstream.core.sql_rows import insert_new
 
 metadata = sa.MetaData()
 
+_log = logging.getLogger(__name__)
+
 KEY_BYTES = 32
 """The length of a secret key that processes share."""
 
 _WAIT_OR_STOP = "wait until that process ends, or stop it"
+_IS_HELD = (
+    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted "
+    "AND objsubid = 1 AND ((CAST(classid AS bigint) << 32) | CAST(objid AS bigint)) = :key)"
+)
+"""The query whether a connection to PostgreSQL has the advisory lock *key*."""
+
+_LOOK_SECONDS = 10.0
+"""How often the connection of a lock is looked at."""
+
 _LONGEST_WAIT = 31_536_000  # seconds: the most that MariaDB and MySQL take
 
 _documents = sa.Table(
@@ -134,6 +147,7 @@ class DatabaseDocument:
     def __init__(self, engine: sa.Engine, name: str) -> None:
         self._engine, self._name, self._version = engine, name, 0
         self._sent: bytes | None = None  # by a write of which it is not known whether it was committed
+        self._lock: _KeptLock | None = None
 
     def __str__(self) -> str:
         return f"{self._name} in the node's database"
@@ -147,6 +161,8 @@ class DatabaseDocument:
 
     def write(self, data: bytes) -> None:
         mine = _documents.c.name == self._name
+        if self._lock is not None:
+            self._lock.keep()
         with writing(self._engine) as connection:
             found = connection.scalar(sa.select(_documents.c.version).where(mine).with_for_update()) or 0
             if found == self._version + 1 and self._is_sent(connection):
@@ -175,18 +191,82 @@ class DatabaseDocument:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """The lock is the connection's: the server releases it when this process ends or cannot be reached."""
-        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.detach()  # nobody else gets it: it may be idle for days
-            if connection.dialect.name != "postgresql":
-                connection.exec_driver_sql(f"SET SESSION wait_timeout = {_LONGEST_WAIT}")
-            lock, release = _lock_of(connection, self._name)
-            if not connection.scalar(lock):
-                raise DocumentBusyError(f"another process is using {self}: {_WAIT_OR_STOP}")
+        """The lock is a connection's: the server releases it when this process ends or cannot be reached.
+
+        After the connection broke, the lock is taken again, within :data:`_LOOK_SECONDS` and before each :meth:`write`.
+        If another process has it then, :meth:`write` raises :class:`DocumentBusyError`.
+        """
+        with contextlib.closing(_KeptLock(self._engine, self._name, str(self))) as lock:
+            self._lock = lock
             try:
                 yield
             finally:
-                connection.execute(release)
+                self._lock = None
+
+
+class _KeptLock:
+    """The lock of the document *name*, which *label* shows, on the server of *engine*, until :meth:`close`.
+
+    Raises :class:`DocumentBusyError` where another process has it.
+    """
+
+    def __init__(self, engine: sa.Engine, name: str, label: str) -> None:
+        self._engine, self._name, self._label = engine, name, label
+        self._using, self._closed = threading.Lock(), threading.Event()
+        self._connection = self._taken()
+        self._is_lost = False
+        threading.Thread(target=self._keep_again_and_again, name=f"lock of {name}", daemon=True).start()
+
+    def keep(self) -> None:
+        """Take the lock again if its connection broke. Raises :class:`DocumentBusyError` once another process had it,
+        and what SQLAlchemy raises while the server does not answer."""
+        with self._using:
+            if self._is_lost:
+                raise self._busy()
+            if self._closed.is_set() or self._is_held():
+                return
+            try:
+                connection = self._taken()
+            except DocumentBusyError as error:
+                self._is_lost = True
+                _log.warning("lost the lock after its connection broke: %s", error)
+                raise
+            self._connection.close()
+            self._connection = connection
+
+    def close(self) -> None:
+        """Release the lock. What the block before has done is done, also if the server does not answer."""
+        self._closed.set()
+        with self._using, contextlib.suppress(sa.exc.SQLAlchemyError), contextlib.closing(self._connection):
+            self._connection.execute(_lock_of(self._connection, self._name).release)
+
+    def _keep_again_and_again(self) -> None:
+        while not (self._closed.wait(_LOOK_SECONDS) or self._is_lost):
+            with contextlib.suppress(sa.exc.SQLAlchemyError, MillstreamError):
+                self.keep()
+
+    def _taken(self) -> sa.Connection:
+        """A connection that has taken the lock."""
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            connection.detach()  # nobody else gets it: it may be idle for days
+            if connection.dialect.name != "postgresql":
+                connection.exec_driver_sql(f"SET SESSION wait_timeout = {_LONGEST_WAIT}")
+            if not connection.scalar(_lock_of(connection, self._name).take):
+                raise self._busy()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _is_held(self) -> bool:
+        try:
+            return bool(self._connection.scalar(_lock_of(self._connection, self._name).is_held))
+        except sa.exc.SQLAlchemyError:  # also of a connection that broke before
+            return False
+
+    def _busy(self) -> DocumentBusyError:
+        return DocumentBusyError(f"another process is using {self._label}: {_WAIT_OR_STOP}")
 
 
 class DatabaseDocuments:
@@ -225,12 +305,28 @@ def copy_documents(source: Documents, target: Documents, folder: str) -> int:
     return len(names)
 
 
-def _lock_of(connection: sa.Connection, name: str) -> tuple[sa.TextClause, sa.TextClause]:
-    """The statement that takes the lock of a connection called *name* without waiting, and the one that releases it."""
+class _LockStatements(NamedTuple):
+    """The statements that take the lock of a connection without waiting, release it, and tell whether it has it."""
+
+    take: sa.TextClause
+    release: sa.TextClause
+    is_held: sa.TextClause
+
+
+def _lock_of(connection: sa.Connection, name: str) -> _LockStatements:
+    """The statements for the lock called *name*."""
     digest = hashlib.sha256(name.encode()).digest()
     if connection.dialect.name == "postgresql":
         key = int.from_bytes(digest[:8], "big", signed=True)
-        return sa.text(f"SELECT pg_try_advisory_lock({key})"), sa.text(f"SELECT pg_advisory_unlock({key})")
+        return _LockStatements(
+            sa.text(f"SELECT pg_try_advisory_lock({key})"),
+            sa.text(f"SELECT pg_advisory_unlock({key})"),
+            sa.text(_IS_HELD).bindparams(key=key),
+        )
     # locks of MariaDB and MySQL are the server's, whatever the database
     words = f"CONCAT('millstream ', LEFT(SHA2(CONCAT(DATABASE(), '{digest.hex()}'), 256), 40))"
-    return sa.text(f"SELECT GET_LOCK({words}, 0)"), sa.text(f"SELECT RELEASE_LOCK({words})")
+    return _LockStatements(
+        sa.text(f"SELECT GET_LOCK({words}, 0)"),
+        sa.text(f"SELECT RELEASE_LOCK({words})"),
+        sa.text(f"SELECT IS_USED_LOCK({words}) = CONNECTION_ID()"),
+    )
