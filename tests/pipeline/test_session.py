@@ -177,6 +177,28 @@ def leftovers(work: Path) -> list[str]:
     return sorted(path.name for path in work.iterdir())
 
 
+def test_the_scratch_folder_of_a_process_that_is_not_visible_here_is_kept_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 2**22 + 1)  # no process of this machine has this number
+        hidden = scratch_folder(tmp_path)
+        theirs = hidden.__enter__()
+    with scratch_folder(tmp_path) as ours:
+        assert leftovers(tmp_path) == sorted([theirs.name, ours.name])
+    hidden.__exit__(None, None, None)
+    assert leftovers(tmp_path) == []
+
+
+def test_the_scratch_folder_of_a_process_that_was_killed_is_removed(tmp_path: Path) -> None:
+    for name in (f"spark-{os.getpid()}-killed", f"spark-{2**22 + 1}-of-an-earlier-release"):
+        (tmp_path / name / "local").mkdir(parents=True)
+    (tmp_path / f"spark-{os.getpid()}-killed" / "lock").touch()  # another process has its number now
+    (tmp_path / f"spark-{os.getpid()}-of-an-earlier-release").mkdir()
+    with scratch_folder(tmp_path) as ours:
+        assert leftovers(tmp_path) == sorted([ours.name, f"spark-{os.getpid()}-of-an-earlier-release"])
+
+
 @pytest.mark.parametrize(
     ("master", "cores"), [("local", 1), ("local[3]", 3), ("local[2,3]", 2), ("spark://a:7077", None)]
 )

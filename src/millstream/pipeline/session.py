@@ -6,6 +6,7 @@ PySpark is imported while Java starts: that takes a second, and Java takes sever
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.durable import file_lock
+from millstream.core.lock_files import open_to_lock
 from millstream.pipeline.class_archive import archive_path, using, writing
 from millstream.pipeline.errors import PipelineInputError, SessionBusyError, SessionStartError
 from millstream.pipeline.gateway import start_gateway
@@ -264,23 +267,47 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
     return confs | dict(options.confs)
 
 
-_PREFIX = "spark-"
+_PREFIX, _LOCK = "spark-", "lock"
 
 
 @contextlib.contextmanager
 def scratch_folder(work: Path) -> Iterator[Path]:
-    """A new folder in *work*, gone when the block is left; those of processes that are no more are removed too."""
+    """A new folder in *work*, gone when the block is left; those of processes that are no more are removed too.
+
+    Its process holds a lock in it, so that no process that cannot see this one, as in a container, removes the folder.
+    """
     work.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(work)
-    scratch = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=work))
+    draft = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}new-", dir=work))
+    scratch = draft.with_name(f"{_PREFIX}{os.getpid()}-{draft.name.rpartition('-')[2]}")
     try:
-        yield scratch
+        with file_lock(draft / _LOCK):
+            draft.rename(scratch)  # locked before others look for it
+            yield scratch
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        for folder in (draft, scratch):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_abandoned(work: Path) -> None:
     for folder in work.glob(f"{_PREFIX}[0-9]*-*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not Path("/proc", owner).exists():
+        if not _is_in_use(folder):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Whether the process of the scratch *folder* may still run; those of earlier releases have no lock in it."""
+    owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    try:
+        handle = open_to_lock(folder / _LOCK)
+    except FileNotFoundError:
+        return not owner.isdigit() or Path("/proc", owner).exists()
+    except OSError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
