@@ -21,6 +21,7 @@ from millstream.batching.json_lines import read_events, write_line
 from millstream.cli.batch_rules import cap_options, given_rules, late_options, rule_options
 from millstream.cli.command_group import load_command
 from millstream.cli.examples import example
+from millstream.cli.output import ends_with_reader
 
 _CHUNK = 8192
 
@@ -79,6 +80,7 @@ TOOLS = {
     is_flag=True,
     help="Lines are sorted by received_at: print each batch as soon as it is final, in little memory.",
 )
+@ends_with_reader
 def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: Any) -> None:
     """Batch the events of FILE (or standard input) by the time they happened.
 

@@ -12,6 +12,7 @@ from click.shell_completion import shell_complete
 from millstream import __version__
 from millstream.cli.command_group import CommandGroup
 from millstream.cli.logging_setup import INTERRUPTED, describe_error, print_error, stop_logging
+from millstream.cli.output import ReaderEndedError, prepare_streams
 from millstream.core.errors import MillstreamError
 from millstream.core.extras import missing_package
 from millstream.core.tracing import exporting
@@ -89,6 +90,7 @@ def millstream(debug: bool) -> None:
 
 def main() -> None:
     """Run the command line and end the process; errors are printed without a traceback."""
+    prepare_streams()
     logging.getLogger().addHandler(logging.NullHandler())  # libraries' complaints are ours to put into words
     if instruction := os.environ.get(COMPLETE):
         sys.exit(shell_complete(millstream, {}, "millstream", COMPLETE, instruction))
@@ -110,8 +112,7 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         print_error("interrupted; run the same command again to resume")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough, as in `millstream log read … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ReaderEndedError:  # it has seen enough, as in `millstream log read … | head`
         return 0
     except Exception as error:
         if "--debug" in arguments:

@@ -15,6 +15,7 @@ from millstream.cli.common import body_members, json_option, print_json
 from millstream.cli.connection import connection_options
 from millstream.cli.examples import example
 from millstream.cli.logging_setup import INTERRUPTED, print_error
+from millstream.cli.output import ends_with_reader
 from millstream.cli.parameter_types import Seconds
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def send(
 @json_option
 @endpoint_option
 @connection_options
+@ends_with_reader  # messages that nobody reads are not acknowledged
 def receive(
     topic: str,
     group: str,

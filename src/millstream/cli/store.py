@@ -18,13 +18,14 @@ import msgspec
 from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
+from millstream.cli.output import ReaderEndedError, ends_with_reader
 from millstream.cli.progress import drawn
 from millstream.cli.store_bags import export, import_bag
 from millstream.cli.store_opening import open_named_store
 from millstream.core.amounts import counted, size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.durable import output_file
-from millstream.core.errors import InputError
+from millstream.core.errors import InputError, MillstreamError
 from millstream.settings import Settings
 from millstream.stores import (
     DEFAULT_MIMETYPE,
@@ -38,6 +39,10 @@ from millstream.stores import (
 
 THREADS = 8
 """Number of files that are put at the same time: enough for writes to share commits of the disk."""
+
+
+class IncompleteOutputError(MillstreamError):
+    """The reader of standard output ended first: the content was not read to its end, and not verified."""
 
 
 @click.group(cls=SummaryGroup)
@@ -58,6 +63,7 @@ def store() -> None:
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of items to list (default: all).")
 @json_option
 @data_options
+@ends_with_reader
 def list_items(
     settings: Settings, store_name: str, space: str | None, prefix: str, limit: int | None, as_json: bool
 ) -> None:
@@ -140,6 +146,7 @@ def put(
 @click.argument("content_id")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), default=Path("-"))
 @data_options
+@ends_with_reader
 def get(settings: Settings, store_name: str, space: str, content_id: str, file: Path) -> None:
     """Write the bytes of an item to FILE (or standard output), and verify them against the provider's checksum.
 
@@ -363,8 +370,11 @@ def _line(entry: Entry) -> str:
 def _sink(file: Path) -> Iterator[BinaryIO]:
     """The output: standard output, or a file that appears only when it is complete."""
     if str(file) == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        try:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        except ReaderEndedError as error:
+            raise IncompleteOutputError from error
     else:
         with output_file(file) as sink:
             yield sink

@@ -15,6 +15,7 @@ import click
 from millstream.cli.common import store_options
 from millstream.cli.examples import example
 from millstream.cli.logging_setup import INTERRUPTED, print_error
+from millstream.cli.output import ReaderEndedError, ends_with_reader
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, check_source, decode_line
 from millstream.log import IdRange, LogSpec, Message, Writer
@@ -37,6 +38,7 @@ class ConfirmationLostError(MillstreamError):
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 @click.option("--jsonl", is_flag=True, help="Lines are JSON objects with the fields of a message.")
 @store_options
+@ends_with_reader
 def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) -> int:
     """Append the lines of FILES (or of standard input) to the log NAME, one message per line.
 
@@ -124,8 +126,7 @@ def _confirm(ids: IdRange) -> None:
     try:
         click.echo(f"{ids.first} {ids.last}")
         sys.stdout.flush()
-    except BrokenPipeError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ReaderEndedError as error:
         raise ConfirmationLostError(
             f"the pipe that receives the confirmations was closed: all messages up to id {ids.last} are "
             "stored, none after it; append the rest again"

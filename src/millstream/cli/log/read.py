@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Iterator
 
 import click
 
@@ -13,6 +10,7 @@ from millstream.cli.common import store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
 from millstream.cli.log.filters import filter_options, print_matches
+from millstream.cli.output import ends_with_reader
 from millstream.core.message import encode_line
 from millstream.log import Batch, Gap, MessageFilter
 from millstream.settings import Settings
@@ -26,6 +24,7 @@ from millstream.settings import Settings
 @click.option("--jsonl", is_flag=True, help="Print whole messages as JSON lines instead of bodies.")
 @filter_options
 @store_options
+@ends_with_reader
 def read(
     settings: Settings,
     name: str,
@@ -39,7 +38,7 @@ def read(
     With filters it prints the messages that match all of them, and reports on standard error which ids it searched.
     Ids that were trimmed are reported there too. Exit code 1 if messages are damaged.
     """
-    with _ending_quietly(), existing_log(settings, name, read_only=True) as found:
+    with existing_log(settings, name, read_only=True) as found:
         if wanted is not None:
             return print_matches(found, wanted, first_id, count, jsonl=jsonl)
         first_id = first_id or found.first_id
@@ -59,10 +58,11 @@ def read(
 @click.option("-f", "--follow", is_flag=True, help="Continue with new messages until interrupted.")
 @click.option("--jsonl", is_flag=True, help="Print whole messages as JSON lines instead of bodies.")
 @store_options
+@ends_with_reader
 def tail(settings: Settings, name: str, count: int, follow: bool, jsonl: bool) -> None:
     """Print the bodies of the last messages of the log NAME, one per line."""
     columns = None if jsonl else ["body"]
-    with _ending_quietly(), existing_log(settings, name, read_only=True) as found:
+    with existing_log(settings, name, read_only=True) as found:
         first_id = max(found.last_id - count + 1, found.first_id)
         for batch in found.follow(first_id, columns) if follow else found.read(first_id, columns=columns):
             _print_batch(batch, jsonl)
@@ -75,12 +75,3 @@ def _print_batch(batch: Batch, jsonl: bool) -> None:
         return
     lines = map(encode_line, batch) if jsonl else batch.arrow.column("body").to_pylist()
     sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
-
-
-@contextlib.contextmanager
-def _ending_quietly() -> Iterator[None]:
-    """The reader of the output may stop reading: that is not a failure."""
-    try:
-        yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
