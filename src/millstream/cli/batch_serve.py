@@ -13,8 +13,9 @@ from millstream.batching.metrics import delay_quantiles
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.anchor.feed import print_handed
-from millstream.cli.common import json_option, log_options, metrics_option, print_json, store_options
+from millstream.cli.common import json_option, log_options, metrics_option, own_settings, print_json, store_options
 from millstream.cli.examples import example
+from millstream.cli.log_owners import claim_logs
 from millstream.cli.parameter_types import Duration, Seconds
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import counted
@@ -143,6 +144,7 @@ def serve_command(
     stop = stop_on_signals()
     with Node.open(settings) as node:
         source, figures = node.logs.store.log(LogSpec(log), create=False), MetricsCollector()
+        claim_logs(node, own_settings(), log, output)
         ticker = idle_log_ticker(source, node.clock) if ticks else None
         service = node.batching.service(log, output, ticks=ticker, metrics=figures)
         status = ServiceStatusPrinter(

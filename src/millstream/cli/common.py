@@ -18,8 +18,8 @@ from millstream.settings import LogFormat, LogLevel, Settings, load_settings, se
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_ORIGINS, _FILE = f"{__name__}.origins", f"{__name__}.file"
-"""The keys of the settings' origins and of their file in the context of a command."""
+_ORIGINS, _FILE, _OWN = (f"{__name__}.{name}" for name in ("origins", "file", "own"))
+"""The keys of the settings' origins, of their file and of the settings without options in the context of a command."""
 
 
 data_option = click.option(
@@ -44,6 +44,7 @@ def data_options(command: Command) -> Command:
         settings, origins = load_settings({"data": data}, config=config)
         meta = click.get_current_context().meta
         meta[_ORIGINS], meta[_FILE] = origins, settings_file(settings.folder, config=config)
+        meta[_OWN] = settings
         return command(settings, *args, **kwargs)
 
     return with_settings  # type: ignore[return-value]
@@ -53,6 +54,12 @@ def setting_origins() -> dict[str, str]:
     """The origins of the settings of the current command, which has :func:`data_options`; see :func:`load_settings`."""
     origins: dict[str, str] = click.get_current_context().meta[_ORIGINS]
     return origins
+
+
+def own_settings() -> Settings:
+    """The settings of the current command, which has :func:`data_options`, without ``--store``."""
+    settings: Settings = click.get_current_context().meta[_OWN]
+    return settings
 
 
 def used_settings_file() -> Path:

@@ -11,9 +11,10 @@ from typing import Any, get_args
 import click
 
 from millstream.cli.command_group import SummaryGroup
-from millstream.cli.common import json_option, log_options, store_options
+from millstream.cli.common import json_option, log_options, own_settings, store_options
 from millstream.cli.examples import example
 from millstream.cli.ingest_status import IngestStatusPrinter
+from millstream.cli.log_owners import claim_logs
 from millstream.cli.log_sources import MqttIngestRunner
 from millstream.cli.parameter_types import Duration, Seconds, SizeType
 from millstream.cli.stop_signals import stop_on_signals
@@ -110,7 +111,11 @@ def mqtt(
     """
     role = IngestRole(url, **wanted)
     taking, figures, stop = MqttIngestRunner(log, role), MetricsCollector(), stop_on_signals()
-    with Node.open(settings, create=True) as node, taking.opened(node, figures, _log.info) as (records, run):
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(Node.open(settings, create=True))
+        node.logs.store.log(LogSpec(log))
+        claim_logs(node, own_settings(), log, *filter(None, [batches]))
+        records, run = stack.enter_context(taking.opened(node, figures, _log.info))
         status = IngestStatusPrinter(node.logs.store.log(LogSpec(log)), figures, node.clock, every, as_json=as_json)
         with _batching(node, log, batches, records, figures) as failed:
             run(lambda: _look(status) or stop() or failed())

@@ -7,13 +7,13 @@ import contextlib
 import functools
 import logging
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
 import msgspec
 
-from millstream.cli.common import log_options, setting_origins, store_options
+from millstream.cli.common import log_options, own_settings, setting_origins, store_options
 from millstream.cli.examples import example
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.settings import seconds
@@ -98,6 +98,7 @@ def serve(
     SIGTERM or Ctrl-C drains it: no new work is begun, running work is finished, finished batches are anchored. A second
     signal ends it at once, also without loss.
     """
+    from millstream.cli.log_owners import claim_logs
     from millstream.core.event_loop import run_server
     from millstream.core.interpreter import share_heaps
     from millstream.node import Node
@@ -113,8 +114,15 @@ def serve(
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
     with Node.open(settings, create=True) as node:
         places = None if no_broker else _places(node, broker, broker_tls, encrypts=not no_broker_tls)
-        run_server(_serve(node, places, origins, with_console=not no_console, chosen=console is not None))
+        claim = functools.partial(claim_logs, node, own_settings(), *_logs_with_states(settings))
+        run_server(_serve(node, places, origins, claim, with_console=not no_console, chosen=console is not None))
         _log.info("stopped")
+
+
+def _logs_with_states(settings: Settings) -> Sequence[str]:
+    """The logs of the roles whose states the node keeps."""
+    serve = settings.serve
+    return [*serve.ingest, *serve.batching, *serve.batching.values()]
 
 
 def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) -> _Places:
@@ -138,7 +146,13 @@ def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) 
 
 
 async def _serve(
-    node: Node, places: _Places | None, origins: Mapping[str, str], *, with_console: bool, chosen: bool
+    node: Node,
+    places: _Places | None,
+    origins: Mapping[str, str],
+    claim: Callable[[], None],
+    *,
+    with_console: bool,
+    chosen: bool,
 ) -> None:
     from millstream.cli.broker_role import BrokerRole
     from millstream.cli.serve_roles import ServeRoles
@@ -148,6 +162,7 @@ async def _serve(
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     _stop_on_signals(loop, stop)
     await asyncio.to_thread(node.databases.members.await_upgrade, stop.is_set)
+    await asyncio.to_thread(claim)
     async with contextlib.AsyncExitStack() as stack:
         shared = await _shared_broker(stack, node, places)
         role = None if shared is None else BrokerRole(shared, loop)

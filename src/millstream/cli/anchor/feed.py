@@ -5,11 +5,13 @@ from __future__ import annotations
 import click
 
 from millstream.anchoring.feed import AnchorSchedule, FeedProgress
-from millstream.cli.common import json_option, log_options, print_json, store_options
+from millstream.cli.common import json_option, log_options, own_settings, print_json, store_options
 from millstream.cli.examples import example
+from millstream.cli.log_owners import claim_logs
 from millstream.cli.parameter_types import Duration
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import counted
+from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -34,6 +36,8 @@ def feed_command(settings: Settings, *, log: str, batches: str, once: bool, ever
     """
     stop = stop_on_signals()
     with Node.open(settings) as node:
+        node.logs.store.log(LogSpec(log), create=False)  # a mistyped store gets no note
+        claim_logs(node, own_settings(), log, batches)
         anchoring = AnchorSchedule(node.anchoring.feed(log, batches), node.clock, every)
         while not (once or stop()):
             done = anchoring.when_due()

@@ -10,6 +10,7 @@ import msgspec
 from millstream.anchoring.feed import AnchorSchedule
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
+from millstream.cli.log_owners import claim_logs
 from millstream.cli.parameter_types import Duration
 from millstream.cli.pipeline.log_stream import run_log_stream
 from millstream.cli.spark_options import master_option
@@ -56,6 +57,7 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
     """
     check_way(stream=stream, history_options=["last_id", "flush", "rules_of"], stream_options=["every"])
     with Node.open(settings) as node:
+        claim_logs(node, settings, log, *filter(None, [output]))
         began = node.clock.monotonic()
         done = _stream(node, log, output, **given) if output else _history(node, log, **given)
         head = node.anchoring.ledger.head()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from millstream.cli.common import json_option, metrics_option, print_json, store_options
+from millstream.cli.common import json_option, metrics_option, own_settings, print_json, store_options
 from millstream.cli.examples import example
+from millstream.cli.log_owners import claim_logs
 from millstream.cli.pipeline.log_stream import run_log_stream
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
@@ -86,7 +88,13 @@ def _history(
         )
     if hand_over:
         user_log(hand_over)
-    with Node.open(settings) as node, node.spark.session(registered=False) as spark, shown(spark, "batch"):
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(Node.open(settings))
+        if hand_over:
+            node.logs.store.log(LogSpec(log), create=False)
+            claim_logs(node, own_settings(), log, hand_over)
+        spark = stack.enter_context(node.spark.session(registered=False))
+        stack.enter_context(shown(spark, "batch"))
         jobs, rules = node.spark.jobs, node.batching.rules_of(rules_of)
         job = history.run_batch(
             spark, jobs, settings.log_url, log, rules, last_id=last_id, flush=flush, clock=node.clock
@@ -119,6 +127,8 @@ def _stream(
         print_json(trigger) if as_json else _print_trigger(trigger)
 
     with Node.open(settings) as node:
+        node.logs.store.log(LogSpec(log), create=False)  # a mistyped store gets no note
+        claim_logs(node, own_settings(), log, output)
         done = run_log_stream(
             node,
             log,
