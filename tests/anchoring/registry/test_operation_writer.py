@@ -31,7 +31,7 @@ from millstream.anchoring.registry.chain_cache import ChainCache
 from millstream.anchoring.registry.history import _ObservedOperations
 from millstream.anchoring.registry.operation_observer import OTHER_SECONDS, observe_operations
 from millstream.anchoring.registry.size_estimator import EstimatedSizes, count_that_fits, estimate, write_largest_batch
-from millstream.anchoring.registry.states import ParsedOperation, QueuedOperation
+from millstream.anchoring.registry.states import ParsedOperation, QueuedOperation, Submission
 from millstream.anchoring.registry.tables import operations as operations_table
 from millstream.anchoring.sidetree import (
     ORB,
@@ -195,6 +195,66 @@ def test_one_operation_that_cannot_be_read_is_tried_again_by_itself_and_then_dea
     reason = "internal error (KeyError: 'type'); please report this"
     assert (status.state, status.retries, status.reason) == (OperationState.DEAD, 2, reason)
     assert {registry.store.status(name).state for name in good} == {OperationState.OBSERVED}
+
+
+def deep_create(name: str, levels: int, leaf: object = "x", **extra: object) -> Operation:
+    """A create of the profile ORB whose delta is nested *levels* deep, down to *leaf*."""
+    person = DidOwner(name, curve="Ed25519", profile=ORB)
+    value = leaf
+    for _ in range(levels - 6):  # the others are those of the delta, the patch and the service
+        value = [value]
+    service = {"id": "s", "type": "t", "serviceEndpoint": {"a": value}}
+    delta = {**(person.create.delta or {}), "patches": [{"action": "add-services", "services": [service]}]}
+    suffix_data = {**(person.create.suffix_data or {}), "deltaHash": hash_of(delta), **extra}
+    return Operation(OperationType.CREATE, hash_of(suffix_data), delta, suffix_data)
+
+
+def test_operations_nested_as_deep_as_is_allowed_are_anchored_and_deeper_ones_refused(sqlite_fleet: Any) -> None:
+    sqlite_fleet.versions = network_versions(ORB)
+    registry = sqlite_fleet.instance()
+    sent = [deep_create("a", 500), deep_create("b", 500, 1), deep_create("c", 6, "\u00fc"), deep_create("d", 501)]
+    *taken, refused = registry.acceptance.submit_many([canonical(each.request) for each in sent])
+    assert [each.error for each in taken] == [None] * 3
+    assert "nested deeper than the limit of 500 levels" in refused.error
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    assert (anchors(sqlite_fleet), sqlite_fleet.counts) == ([3], {"observed": 3})
+
+
+def test_operations_of_an_earlier_version_that_no_batch_takes_together_are_told_apart(
+    sqlite_fleet: Any, submit: Submit
+) -> None:
+    sqlite_fleet.versions = network_versions(ORB)
+    registry, name = sqlite_fleet.instance(), sqlite_fleet.versions.latest.name
+    deep, other = deep_create("deep", 600), deep_create("other", 6, 1)
+    registry.store.accept([Submission(each.suffix, each.suffix, "create", canonical(each.request), name)
+                           for each in (deep, other)])  # fmt: skip
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    status = registry.store.status(deep.suffix)
+    assert status.state == OperationState.REJECTED and "nested too deeply" in status.reason
+    assert registry.store.status(other.suffix).state == OperationState.OBSERVED
+
+
+def test_a_strangers_operation_that_cannot_be_recorded_holds_nobody_up(sqlite_fleet: Any) -> None:
+    sqlite_fleet.versions = network_versions(ORB)
+    registry = sqlite_fleet.instance()
+    for operation in (
+        deep_create("first", 6),
+        deep_create("limit", 500, 1),
+        deep_create("beyond", 600, anchorOrigin="\u00fc"),
+        deep_create("last", 6),
+    ):
+        batch = write_batch([operation], ORB)
+        for file in batch.files:
+            sqlite_fleet.files.put(file.data, batch.cid)
+        sqlite_fleet.ledger.append(batch.anchor)
+    assert registry.observer.observe() == 4
+    faults = [registry.history.anchor(number).fault for number in (1, 2, 3, 4)]
+    assert [fault is None for fault in faults] == [True, True, False, True]
+    assert "nested deeper" in faults[2]
+    assert registry.observer.read_postponed(due=False) == 0
+    assert registry.history.postponed_count() == 1
 
 
 def test_a_cut_whose_operations_were_changed_from_outside_is_not_anchored(sqlite_fleet: Any, submit: Submit) -> None:

@@ -10,11 +10,13 @@
     ├── UnknownOperationError  no operation of this id was ever accepted (NotFoundError)
     ├── ReadOnlyError        the registry follows the ledger of another one
     └── FollowError          this registry cannot follow that ledger
+
+    UnreadableAnchorError  (CasError)  an anchor can be neither recorded nor called invalid
 """
 
 from __future__ import annotations
 
-from millstream.anchoring.errors import AnchoringError
+from millstream.anchoring.errors import AnchoringError, CasError
 from millstream.core.errors import BusyError, NotFoundError
 
 
@@ -57,3 +59,7 @@ class ReadOnlyError(RegistryError):
 
 class FollowError(RegistryError):
     """This registry cannot follow that ledger."""
+
+
+class UnreadableAnchorError(CasError):
+    """Reading or recording the operations of an anchor failed with an error that is not a verdict."""

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from millstream.anchoring.ledger import GENESIS, LedgerEntry
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.database import RegistryDatabase
+from millstream.anchoring.registry.errors import UnreadableAnchorError
 from millstream.anchoring.registry.operation_id import has_one_id, known_ids
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
@@ -20,7 +21,9 @@ from millstream.anchoring.sidetree import (
     AnchoredOperation,
     Chain,
     DidState,
+    Operation,
     OperationBatch,
+    RequestError,
     chain_of,
     parse_did,
     resolution,
@@ -357,9 +360,17 @@ class _ObservedOperations:
                 request = known.queued.request
                 self.places.append((known.queued.seq, place))
             else:
-                request = canonical(operation.request)
+                request = canonical_request(operation)
                 self.ids += [(name, place) for name in known_ids(operation, request)]
             self.rows.append((operation.suffix, entry.number, place, request))
+
+
+def canonical_request(operation: Operation) -> bytes:
+    """The canonical request of *operation*, which was anchored. Raises :class:`UnreadableAnchorError`."""
+    try:
+        return canonical(operation.request)
+    except RequestError as error:
+        raise UnreadableAnchorError(f"cannot record the operation on {operation.suffix}: {error}") from error
 
 
 def _insert_history(connection: sa.Connection, found: _ObservedOperations) -> None:

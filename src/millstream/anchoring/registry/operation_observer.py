@@ -19,6 +19,7 @@ from millstream.anchoring.errors import (
     ObservationDelayedError,
 )
 from millstream.anchoring.ledger import Ledger, LedgerEntry, entries_after
+from millstream.anchoring.registry.errors import UnreadableAnchorError
 from millstream.anchoring.registry.history import NONE_ACCEPTED, AnchorRecord, OperationHistory
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.anchoring.registry.states import ParsedOperation
@@ -26,10 +27,6 @@ from millstream.anchoring.sidetree import BatchFileError, OperationBatch, ReadBa
 from millstream.anchoring.sidetree.batch_reader import Fetch
 
 _log = logging.getLogger(__name__)
-
-
-class UnreadableAnchorError(CasError):
-    """Reading the files of an anchor failed with an error that is not a verdict."""
 
 
 UNAVAILABLE_ERRORS = (CasNotFoundError, CasDamagedError, CasOverlongError, UnreadableAnchorError)
@@ -160,17 +157,23 @@ def observe_operations(
     except CasError as error:
         unavailable, fault = error, None
     count = len(batch.operations) if batch else 0
+    if unavailable is None:
+        judged()
+        is_known = known is not None and entry.anchor_string == known.anchor
+        try:
+            recorded = history.record(entry, batch, fault, accepted=accepted if is_known else NONE_ACCEPTED)
+            made = AnchorRecord(entry.number, entry.hash, count, fault)
+        except UnreadableAnchorError as error:
+            unavailable, batch, count = error, None, 0
     if unavailable is not None:
         text = f"cannot read anchor {entry.number}: {unavailable}"
         if not isinstance(unavailable, postpone):
             raise (ObservationDelayedError if unavailable.transient else ObservationBlockedError)(text) from unavailable
-        recorded = history.postpone(entry, text, batch)
+        try:
+            recorded = history.postpone(entry, text, batch)
+        except UnreadableAnchorError:  # an operation that needs no other file cannot be recorded either
+            recorded, count = history.postpone(entry, text), 0
         made = AnchorRecord(entry.number, entry.hash, count, text)
-    else:
-        judged()
-        is_known = known is not None and entry.anchor_string == known.anchor
-        recorded = history.record(entry, batch, fault, accepted=accepted if is_known else NONE_ACCEPTED)
-        made = AnchorRecord(entry.number, entry.hash, count, fault)
     if recorded:
         return made
     return required_record(history.anchor(entry.number), entry)
@@ -194,13 +197,12 @@ def read_postponed(history: OperationHistory, cas: CasReader, versions: Protocol
     for entry in history.postponed(due=due):
         try:
             batch, fault = read_entry(cas.get, versions, entry, partial=True)
+            if batch is not None and batch.unavailable is not None:
+                history.retry_later(entry, batch)
+            else:
+                count += history.record_late(entry, batch, fault)
         except CasError:
             history.retry_later(entry)
-            continue
-        if batch is not None and batch.unavailable is not None:
-            history.retry_later(entry, batch)
-        else:
-            count += history.record_late(entry, batch, fault)
     return count
 
 

@@ -35,7 +35,7 @@ from millstream.anchoring.sidetree import (
     read_written,
     write_batch,
 )
-from millstream.anchoring.sidetree.operations import stored_operation, time_window_fault
+from millstream.anchoring.sidetree.operations import is_too_deep, stored_operation, time_window_fault
 from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import BusyError, MillstreamError
@@ -192,12 +192,10 @@ class OperationWriter:
         while parsed and read is None:
             try:
                 batch = write_largest_batch(parsed, version.profile)
+                read = read_written(batch, version.profile)
             except BatchTooLargeError as error:
                 rejected[parsed.pop(0).queued.seq] = str(error)
-                continue
-            try:
-                read = read_written(batch, version.profile)
-            except BatchFileError:
+            except (BatchFileError, RequestError):
                 parsed = _without_culprits(parsed, version.profile, rejected)
         self._settle(removed, rejected, failed)
         by_suffix = {each.operation.suffix: each for each in parsed}
@@ -290,9 +288,11 @@ def _without_culprits(
     good = list[ParsedOperation]()
     for each in parsed:
         try:
+            if is_too_deep(each.operation.delta or {}):  # an earlier version accepted it
+                raise BatchFileError("its delta is nested too deeply")
             read_written(write_batch([each.operation], profile), profile)
             good.append(each)
-        except BatchFileError as fault:
+        except (BatchFileError, BatchTooLargeError, RequestError) as fault:
             rejected[each.queued.seq] = f"readers would reject this operation: {fault}"
     if len(good) == len(parsed):
         raise AnchoringError(

@@ -8,10 +8,9 @@ from millstream.anchoring.anchor_replay import ReplayFinding, ReplayReport
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import CasError, LedgerError
 from millstream.anchoring.ledger import Ledger, LedgerEntry, checked_chain
-from millstream.anchoring.registry.history import OperationHistory
+from millstream.anchoring.registry.history import OperationHistory, canonical_request
 from millstream.anchoring.registry.operation_observer import read_entry
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
-from millstream.anchoring.sidetree.encoding import canonical
 
 
 def replay_registry(cas: Cas, ledger: Ledger, history: OperationHistory, versions: ProtocolVersions) -> ReplayReport:
@@ -48,6 +47,10 @@ class _RegistryReplay:
         number = entry.number
         try:
             batch, fault = read_entry(self._fetch, self._versions, entry)
+            operations = batch.operations if batch else ()
+            rows = [
+                (operation.suffix, place, canonical_request(operation)) for place, operation in enumerate(operations)
+            ]
         except CasError as error:
             yield ReplayFinding("file", str(error), number)
             return
@@ -55,8 +58,6 @@ class _RegistryReplay:
         if record is None:
             yield ReplayFinding("index", f"anchor {number} is missing from the database, or not observed yet", number)
             return
-        operations = batch.operations if batch else ()
-        rows = [(operation.suffix, place, canonical(operation.request)) for place, operation in enumerate(operations)]
         # Releases may word a fault differently.
         observed = (record.hash, record.operations, record.fault is not None)
         if observed != (entry.hash, len(rows), fault is not None):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from millstream.anchoring.sidetree.errors import RequestError
-from millstream.anchoring.sidetree.javascript import TooDeepError, decode_base64url, stringify
+from millstream.anchoring.sidetree.javascript import MAX_DEPTH, TooDeepError, decode_base64url, stringify
 from millstream.core.amounts import counted
 from millstream.core.canonical import plain_json
 
@@ -53,16 +53,17 @@ def is_base64url(text: str) -> bool:
     return _ALPHABET.fullmatch(text) is not None
 
 
-def canonical(value: Any) -> bytes:
+def canonical(value: Any, *, depth: int = MAX_DEPTH) -> bytes:
     """The canonical JSON (RFC 8785) of *value*, with numbers and text as JavaScript writes them.
 
-    Raises :class:`RequestError` for what is nested too deeply.
+    Raises :class:`RequestError` for what is nested more than *depth* levels deep, unless it is a
+    :func:`plain_canonical` value.
     """
     data = plain_canonical(value)
     if data is not None:
         return data
     try:
-        return stringify(value)
+        return stringify(value, depth=depth)
     except (TooDeepError, TypeError) as error:
         raise RequestError("not_canonical", str(error)) from error
 

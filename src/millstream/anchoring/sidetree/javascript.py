@@ -15,8 +15,11 @@ from typing import Any, Final
 
 from millstream.core.canonical import MAX_SAFE_INTEGER
 
-MAX_DEPTH: Final = 500
-"""How deep lists and objects may be nested: more than fits into any delta that is allowed."""
+MAX_DELTA_DEPTH: Final = 500
+"""How deep lists and objects of a delta may be nested."""
+
+MAX_DEPTH: Final = MAX_DELTA_DEPTH + 10
+"""How deep they may be nested in what is written: a request, or a file with deltas, is a little deeper than a delta."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -27,7 +30,7 @@ _LAST_INDEX = 2**32 - 2
 
 
 class TooDeepError(ValueError):
-    """The value is nested more than :data:`MAX_DEPTH` levels deep."""
+    """The value is nested too deeply."""
 
 
 def utf16_length(text: str) -> int:
@@ -35,15 +38,31 @@ def utf16_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def stringify(value: Any, *, canonical: bool = True) -> bytes:
+def stringify(value: Any, *, canonical: bool = True, depth: int = MAX_DEPTH) -> bytes:
     """The JSON that JavaScript writes for a decoded *value*; with *canonical* its members are sorted (RFC 8785).
 
     As the ``canonicalize`` package of the reference implementation does it, an object with a member ``toJSON`` is
-    written in the order in which it came. Raises :class:`TooDeepError`.
+    written in the order in which it came. Raises :class:`TooDeepError` for a value inside more than *depth* others.
     """
     parts: list[str] = []
-    _write(value, parts, canonical, MAX_DEPTH)
+    try:
+        _write(value, parts, canonical, depth)
+    except TooDeepError as error:
+        raise TooDeepError(f"a value is nested deeper than the limit of {depth} levels") from error
     return "".join(parts).encode("utf-8")
+
+
+def is_deeper(value: Any, depth: int) -> bool:
+    """Whether the decoded JSON *value* has one inside more than *depth* lists and objects."""
+    level = [value]
+    for _ in range(depth + 1):
+        inner: list[Any] = []
+        for item in level:
+            inner += item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        level = inner
+        if not level:
+            return False
+    return True
 
 
 def number_text(number: float) -> str:
@@ -87,7 +106,7 @@ def decode_base64(text: str) -> bytes:
 def _write(value: Any, parts: list[str], canonical: bool, depth: int) -> None:
     """One frame of the stack for each level: Python's own limit is not met before *depth* is."""
     if depth < 0:
-        raise TooDeepError(f"a value is nested deeper than the limit of {MAX_DEPTH} levels")
+        raise TooDeepError
     if isinstance(value, dict):
         canonical = canonical and value.get("toJSON") is None
         names = sorted(value, key=_utf16) if canonical else _as_inserted(value)

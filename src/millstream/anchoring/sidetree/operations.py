@@ -25,6 +25,7 @@ from millstream.anchoring.sidetree.encoding import (
     plain_canonical,
 )
 from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.javascript import MAX_DELTA_DEPTH, is_deeper
 from millstream.anchoring.sidetree.keys import check_key
 from millstream.anchoring.sidetree.model import KEY_MEMBERS, Object, Operation, OperationType
 from millstream.anchoring.sidetree.patches import check_patches
@@ -182,7 +183,7 @@ def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes, bool]:
     if not isinstance(value, dict) or value.keys() != _DELTA_MEMBERS:
         raise RequestError("delta", "a delta must have exactly the members 'patches' and 'updateCommitment'")
     plain = plain_canonical(value)
-    data = canonical(value) if plain is None else plain
+    data = canonical(value, depth=MAX_DELTA_DEPTH) if plain is None else plain
     if len(data) > profile.max_delta_bytes:
         raise RequestError(
             "delta_too_large", f"the delta has {len(data):,} bytes; the limit is {profile.max_delta_bytes:,} bytes"
@@ -192,6 +193,21 @@ def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes, bool]:
     if profile.reference and (plain is None or not is_plain_portable(plain)):
         _refuse_unportable(value, data)
     return value, data, plain is not None
+
+
+def _written_delta(value: object, profile: Profile) -> tuple[Object, bytes, bool]:
+    """As :func:`_sized_delta`, for one that is to be written: in a file, it stands beside deltas that are not plain."""
+    delta, data, is_plain = _sized_delta(value, profile)
+    if is_plain and data.count(b"[") + data.count(b"{") > MAX_DELTA_DEPTH and is_too_deep(delta):
+        raise RequestError(
+            "not_canonical", f"a value in the delta is nested deeper than the limit of {MAX_DELTA_DEPTH} levels"
+        )
+    return delta, data, is_plain
+
+
+def is_too_deep(delta: Object) -> bool:
+    """Whether *delta* is nested so deeply that not every batch can have it."""
+    return is_deeper(delta, MAX_DELTA_DEPTH)
 
 
 def _refuse_unportable(delta: Object, data: bytes) -> None:
@@ -215,7 +231,7 @@ def _refuse_unportable(delta: Object, data: bytes) -> None:
 
 def _create(request: Object, profile: Profile) -> tuple[Operation, bytes]:
     suffix_data = check_suffix_data(request["suffixData"], profile)
-    delta, data, is_plain = _sized_delta(request["delta"], profile)
+    delta, data, is_plain = _written_delta(request["delta"], profile)
     if not bytes_hash_to(data, suffix_data["deltaHash"]):
         raise RequestError("delta_hash", "the hash of the delta does not match deltaHash in suffixData")
     _require_two_keys(delta["updateCommitment"], suffix_data["recoveryCommitment"])
@@ -232,7 +248,7 @@ def _signed_operation(kind: OperationType, request: Object, profile: Profile) ->
     signed = check_signed(kind, request["signedData"], profile, suffix)
     delta, start, is_plain = None, b"{", True
     if kind != OperationType.DEACTIVATE:
-        delta, data, is_plain = _sized_delta(request["delta"], profile)
+        delta, data, is_plain = _written_delta(request["delta"], profile)
         if not bytes_hash_to(data, signed.payload["deltaHash"]):
             raise RequestError("delta_hash", "the hash of the delta does not match deltaHash in the signed data")
         start = b'{"delta":%b,' % data
