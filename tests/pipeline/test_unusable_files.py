@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.selectors import parse_selector
 from millstream.pipeline.errors import UnusableFileError
 from millstream.pipeline.jobs.ingest import SplitResult, parse_part
-from millstream.pipeline.planning.source_files import cuts_of, file_content, find_files, splits_of
-from millstream.pipeline.tasks.file_parsing import ParsingRules
+from millstream.pipeline.planning.source_files import SourceFile, cuts_of, file_content, find_files, splits_of
+from millstream.pipeline.tasks.file_parsing import ParsingRules, RefusedRow, refused_message
 from millstream.pipeline.tasks.parquet_times import in_microseconds
 from support.parsed_files import parsed
 
@@ -283,3 +284,15 @@ def test_rows_of_the_source_of_ticks_are_put_aside_but_ticks_themselves_are_kept
     assert [(message.source, message.body) for message in messages] == [(TICK_SOURCE, b""), ("s", b"x")]
     assert [each.reason for each in refused] == ["source", "source"]
     assert "is reserved for ticks" in refused[0].why
+
+
+def test_a_file_whose_path_is_not_utf8_is_unusable_and_the_others_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body":"x"}\n')
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff.jsonl")).write_text('{"body":"y"}\n')
+    files = find_files([tmp_path])
+    sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(file), type=prepared(SourceFile)) for file in files]
+    good, bad = map(file_content, sent)
+    assert (good.unusable, len(good.cuts)) == ("", 1)
+    why = rf"the path {tmp_path}/b\udcff.jsonl is not UTF-8: rename the file or its folder"
+    assert (bad.unusable, bad.cuts) == (why, ())
+    assert refused_message(files[1], RefusedRow("file", "file", why, b"")).source == r"b\udcff"

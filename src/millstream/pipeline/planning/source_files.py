@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millstream.core.printable import printable
 from millstream.pipeline.errors import PipelineInputError, UnusableFileError
 from millstream.stores import hash_stream
 
@@ -31,7 +32,8 @@ SPLIT_BYTES = 32 << 20
 class SourceFile(msgspec.Struct, frozen=True):
     """A file: its *path*, its *topic* (its name below the folder that was named, without the ending), format and state.
 
-    ``size`` is in bytes, ``modified`` in nanoseconds since the epoch; ``sha256`` is empty until it was read.
+    ``size`` is in bytes, ``modified`` in nanoseconds since the epoch; ``sha256`` is empty until it was read. Of a file
+    that is ``unusable`` (why) whatever is in it, the path and the topic are only to be shown.
     """
 
     path: str
@@ -40,6 +42,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     size: int
     modified: int
     sha256: str = ""
+    unusable: str = ""
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -55,7 +58,8 @@ def find_files(paths: Sequence[Path], wanted: Format | None = None) -> list[Sour
     """The files that *paths* name, folders with all that is below them, sorted by topic.
 
     The format is *wanted*, or goes by the ending (``.gz`` aside); in folders, other endings and hidden files are passed
-    over. Raises :class:`PipelineInputError` for what is not there, has an unknown ending, or where nothing is left.
+    over. Files whose paths are not UTF-8 are unusable. Raises :class:`PipelineInputError` for what is not there, has an
+    unknown ending, or where nothing is left.
     """
     found = [file for path in paths for file in _find(path, wanted)]
     if not found:
@@ -100,6 +104,8 @@ class FileContent(msgspec.Struct, frozen=True):
 
 def file_content(file: SourceFile) -> FileContent:
     """Read *file* once."""
+    if file.unusable:
+        return FileContent(file.path, unusable=file.unusable)
     try:
         return FileContent(file.path, _hash(Path(file.path)), tuple(cuts_of(file)))
     except UnusableFileError as error:
@@ -131,9 +137,16 @@ def _describe(path: Path, name: str, wanted: Format | None) -> SourceFile:
     topic = name.removesuffix(PACKED)
     stem, dot, ending = topic.rpartition(".")
     topic = stem if f"{dot}{ending}" in _ENDINGS and stem else topic
-    return SourceFile(
+    found = SourceFile(
         str(path.absolute()), topic, wanted or _format_of(path) or "jsonl", status.st_size, status.st_mtime_ns
     )
+    try:
+        found.path.encode()
+    except UnicodeEncodeError:  # it can be in no message, and be sent to no task
+        shown = printable(found.path)
+        why = f"the path {shown} is not UTF-8: rename the file or its folder"
+        return msgspec.structs.replace(found, path=shown, topic=printable(topic), unusable=why)
+    return found
 
 
 def _format_of(path: Path) -> Format | None:
