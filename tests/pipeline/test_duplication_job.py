@@ -224,6 +224,19 @@ def test_p8_a_store_that_cannot_be_listed_makes_no_plan(spark: SparkSession, tmp
         plan_duplication(spark, tmp_path / "jobs", "run", urls, stores.manifest, pair=PAIR, space="docs")
 
 
+def test_a_plan_for_which_a_store_could_not_be_listed_is_made_by_its_name_when_the_store_is_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stores = Stores(tmp_path, 4, count=3)
+    (tmp_path / "a").rename(tmp_path / "away")
+    with pytest.raises(UnlistedSpaceError):
+        plan_duplication(spark, tmp_path / "jobs", "run", stores.urls, stores.manifest, pair=PAIR, space="docs")
+    (tmp_path / "away").rename(tmp_path / "a")
+    planned = plan_duplication(spark, tmp_path / "jobs", "run", stores.urls, stores.manifest, pair=PAIR, space="docs")
+    again = plan_duplication(spark, tmp_path / "jobs", "run", stores.urls, stores.manifest, pair=PAIR, space="docs")
+    assert (planned.reused, again.reused) == (False, True)
+
+
 def listed(store: LocalStore) -> list[str]:
     return [entry.content_id for entry in all_entries(store, "docs")]
 

@@ -120,7 +120,9 @@ def plan_duplication(
             return PlannedDuplication(record, plan, folder.data, folder.path, reused=True)
         folder.begin()
         began = clock.monotonic()
-        listed = run_inventory(spark, folder.path, run, urls, spaces=[space], clock=clock, has_items=manifest.has_items)
+        listed = run_inventory(
+            spark, folder.path, run, urls, spaces=[space], clock=clock, has_items=manifest.has_items, complete=True
+        )
         if unlisted := listed.unlisted():
             first = unlisted[0]
             raise UnlistedSpaceError(f"cannot list {first.store}/{space}, so nothing was planned: {first.error}")

@@ -88,13 +88,14 @@ def run_inventory(
     spaces: Sequence[str] | None = None,
     clock: Clock | None = None,
     has_items: Callable[[str], bool] = lambda _: False,
+    complete: bool = False,
 ) -> Inventory:
     """List *spaces* (None: every space that a store has) of *stores* (id → URL) into a folder under *jobs*.
 
-    *snapshot* names the listing; one of that name that was finished before is not made again. A store that cannot be
-    listed is told by :meth:`Inventory.unlisted` and does not stop the others; so is one without spaces that should have
-    items, as *has_items* says of its id: it is not mounted. Raises :class:`JobBusyError`, and
-    :class:`PipelineInputError` where there is no store.
+    *snapshot* names the listing; one of that name that was finished before is not made again, unless *complete* asks
+    for one in which no listing broke off. A store that cannot be listed is told by :meth:`Inventory.unlisted` and does
+    not stop the others; so is one without spaces that should have items, as *has_items* says of its id: it is not
+    mounted. Raises :class:`JobBusyError`, and :class:`PipelineInputError` where there is no store.
     """
     clock = clock or SystemClock()
     if not stores:
@@ -102,7 +103,8 @@ def run_inventory(
     named = None if spaces is None else sorted(spaces)
     folder = JobFolder(jobs, "inventory", {"snapshot": snapshot, "stores": dict(stores), "spaces": named})
     with folder.held():
-        if record := folder.committed():
+        record = folder.committed()
+        if record is not None and not (complete and record.counts.get("unlisted")):
             return Inventory(record, folder.data, reused=True)
         began = clock.monotonic()
         places = _begun(folder) or _begin(folder, find_places(stores, named, has_items))
