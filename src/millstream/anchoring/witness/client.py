@@ -29,9 +29,9 @@ ConsistencyPath = Callable[[int, int], Sequence[bytes]]
 
 
 class Cosigned(msgspec.Struct, frozen=True):
-    """The cosignatures of a witness's key on a checkpoint, and the ``time`` that the newest states (seconds, UTC)."""
+    """The newest cosignature of a witness's key on a checkpoint, and the ``time`` that it states (seconds, UTC)."""
 
-    signatures: tuple[NoteSignature, ...]
+    signatures: tuple[NoteSignature]
     time: int
 
 
@@ -100,17 +100,18 @@ class WitnessClient:
         return int(found[1])
 
     def _verified(self, note: SignedNote, body: bytes) -> Cosigned:
-        """The signatures in *body* that the witness's key made on *note*; others are ignored."""
+        """The newest signature in *body* that the witness's key made on *note*; others are ignored."""
         try:
             answered = parse_note(f"{note.text}\n".encode() + body)
+            if answered.text != note.text:
+                raise NoteError("it signed another text than the checkpoint")
             verified = verify_note(answered, [self._key])
         except NoteError as error:
             text = f"the answer is not a cosignature of the witness: {error}"
             raise HttpError(redacted_url(self._url), text) from error
-        own = tuple(
-            each for each in answered.signatures if (each.name, each.key_id) == (self._key.name, self._key.key_id)
-        )
-        return Cosigned(own, max(each.time or 0 for each in verified))
+        own = [each for each in answered.signatures if (each.name, each.key_id) == (self._key.name, self._key.key_id)]
+        newest, time = max(zip(own, (each.time or 0 for each in verified), strict=True), key=lambda pair: pair[1])
+        return Cosigned((newest,), time)
 
     def _refusal(self, status: int, body: bytes) -> HttpError | WitnessRefusalError:
         reason = printable(body.decode("utf-8", "replace").strip(), MAX_SHOWN) or "(no reason given)"

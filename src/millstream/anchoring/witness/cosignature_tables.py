@@ -6,8 +6,9 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.database import metadata
+from millstream.anchoring.errors import NoteError
 from millstream.anchoring.transparency.policy import TrustPolicy, cosigning_witnesses
-from millstream.anchoring.transparency.signed_note import SignedNote, encode_note, parse_note
+from millstream.anchoring.transparency.signed_note import MAX_SIGNATURES, SignedNote, encode_note, parse_note
 from millstream.core.column_types import EXACT_LONG_TEXT, LONG_BYTES, NAME, WHOLE_NUMBER
 from millstream.core.sql import make_tables, writing
 from millstream.core.sql_rows import put_row
@@ -91,17 +92,18 @@ class CosignatureTable:
     def add(self, signed: SignedNote, policy: TrustPolicy, now: int) -> CosignedCheckpoint | None:
         """Add the signatures of *signed* to the checkpoint of the same text; None where that is not collected any more.
 
-        Once the quorum of *policy* has signed, the checkpoint is complete.
+        Of each key the last one is kept, and nothing is added beyond what a note may have. Once the quorum of
+        *policy* has signed, the checkpoint is complete.
         """
         with writing(self._engine) as connection:
             row = self._row(connection, complete=False)
             note = parse_note(row.data) if row else None
             if row is None or note is None or note.text != signed.text:
                 return None
-            new = [each for each in signed.signatures if each not in note.signatures]
-            keys = {(each.name, each.key_id) for each in new}
-            kept = [each for each in note.signatures if (each.name, each.key_id) not in keys]
-            merged = SignedNote(note.text, (*kept, *new))
+            signatures = {(each.name, each.key_id): each for each in (*note.signatures, *signed.signatures)}
+            if len(signatures) > MAX_SIGNATURES:
+                return row
+            merged = SignedNote(note.text, tuple(signatures.values()))
             is_complete = not policy.missing(cosigning_witnesses(merged, policy))
             done = (row.completed_at or now) if is_complete else None
             row = CosignedCheckpoint(encode_note(merged), row.size, row.started_at, done)
@@ -128,7 +130,16 @@ class CosignatureTable:
         row = connection.execute(
             sa.select(*columns).where(_cosigned.c.ledger == self.ledger, _cosigned.c.complete == complete)
         ).one_or_none()
-        return None if row is None else CosignedCheckpoint(*row)
+        return None if row is None or not _is_note(row.data) else CosignedCheckpoint(*row)
 
     def _put(self, connection: sa.Connection, row: CosignedCheckpoint, *, complete: bool) -> None:
         put_row(connection, _cosigned, {**msgspec.structs.asdict(row), "ledger": self.ledger, "complete": complete})
+
+
+def _is_note(data: bytes) -> bool:
+    """Whether *data* can be read: an earlier version stored more signatures than a note may have."""
+    try:
+        parse_note(data)
+    except NoteError:
+        return False
+    return True
