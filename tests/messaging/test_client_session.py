@@ -17,6 +17,7 @@ from millstream.core.clock import VirtualClock
 from millstream.messaging.client import (
     ClientError,
     Credentials,
+    ForbiddenError,
     Intervals,
     Message,
     NotRunningError,
@@ -457,5 +458,61 @@ def test_a_receive_leaves_the_server_the_time_that_apaches_proxy_waits_at_least(
             assert call.seconds is not None
             spare = call.seconds - max(wait, 5.0)
             assert QUIET.request_timeout - 2 < spare < QUIET.request_timeout + 1
+
+    run(test)
+
+
+def refuse(topic: str) -> Callable[[v2.TelemetryCommand], v2.TelemetryCommand | None]:
+    """Refuse settings that declare *topic*."""
+
+    def answer(command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
+        if topic not in declared(command.settings):
+            return None
+        return v2.TelemetryCommand(status=v2.Status(code=v2.FORBIDDEN, message=f"not {topic}"))
+
+    return answer
+
+
+def declared(settings: v2.Settings) -> list[str]:
+    subscribed = [each.topic for each in settings.subscription.subscriptions]
+    return [topic.name for topic in [*settings.publishing.topics, *subscribed]]
+
+
+@pytest.mark.parametrize("method", ["QueryRoute", "SendMessage"])
+def test_a_topic_that_a_producer_may_not_use_does_not_end_its_telemetry(method: str) -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["mine"], options=QUIET) as producer:
+            server.script["Telemetry"].extend([refuse("secret")] * 50)
+            forbidden = v2.Status(code=v2.FORBIDDEN, message="no permission")
+            server.script[method].append(getattr(v2, f"{method}Response")(status=forbidden))
+            with pytest.raises(ForbiddenError, match="no permission"):
+                await producer.send(Message("secret", b"x"))
+            if method == "QueryRoute":
+                await producer.sync_settings()
+            await until_async(lambda: len(server.called("Telemetry")) > 1)
+            await until_async(lambda: declared(server.called("Telemetry")[-1].settings) == ["mine"])
+            await until_async(lambda: server.streams == 1)
+            await producer.send(Message("mine", b"x"))
+
+    run(test)
+
+
+def test_a_topic_that_a_consumer_may_not_use_does_not_end_its_telemetry() -> None:
+    async def test() -> None:
+        async with (
+            ScriptedServer() as server,
+            SimpleConsumer(server.place, "g", {"mine": "*"}, options=QUIET) as consumer,
+        ):
+            server.script["Telemetry"].extend([refuse("secret")] * 50)
+            await consumer.subscribe("secret")
+            denied = v2.ReceiveMessageResponse(status=v2.Status(code=v2.FORBIDDEN, message="no permission"))
+            server.script["ReceiveMessage"].extend([None, denied])
+            assert await consumer.receive() == []
+            with pytest.raises(ForbiddenError, match="no permission"):
+                await consumer.receive()
+            await until_async(lambda: declared(server.called("Telemetry")[-1].settings) == ["mine"])
+            assert await consumer.receive() == await consumer.receive() == []
+            await consumer.sync_settings()
+            await until_async(lambda: "secret" in declared(server.called("Telemetry")[-1].settings))
 
     run(test)

@@ -45,6 +45,8 @@ class Consumer(Client):
         self.group = group
         self._ack_batcher = AckBatcher(self._ack_batch)
         self.subscriptions = {topic: read_filter(wanted) for topic, wanted in subscriptions.items()}
+        self.refused: set[str] = set()
+        """Topics that the client may not receive from: servers refuse settings that declare one of them."""
 
     def group_resource(self) -> v2.Resource:
         return self.resource(self.group)
@@ -52,7 +54,8 @@ class Consumer(Client):
     def declare(self, settings: v2.Settings) -> None:
         settings.subscription.group.CopyFrom(self.group_resource())
         for topic, wanted in sorted(self.subscriptions.items()):
-            settings.subscription.subscriptions.add(topic=self.resource(topic), expression=wanted.to_wire())
+            if topic not in self.refused:
+                settings.subscription.subscriptions.add(topic=self.resource(topic), expression=wanted.to_wire())
 
     async def receive_from(
         self, endpoints: Endpoints, request: v2.ReceiveMessageRequest, poll: float

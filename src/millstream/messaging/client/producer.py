@@ -221,16 +221,30 @@ class Producer(Client):
         topic = messages[0].topic
         self._check_size(max([len(message.body) for message in messages]))
         self._under_way += 1
+        is_new = topic not in self.topics
         try:
-            self.topics.add(topic)
+            self.topics.add(topic)  # before its route is known: the servers of the route are told of it
             queues = await self._candidates(topic, messages[0].message_group)
             if self._validates:
                 check_kind(queues[0], kind, topic)
-            return await self._attempts(queues, messages, kind)
+            results = await self._attempts(queues, messages, kind)
+            if is_new:
+                self._forget_refused(topic, results[0])
+            return results
+        except ClientError as error:
+            if is_new:
+                self._forget_refused(topic, error)
+            raise
         finally:
             self._under_way -= 1
             if not self._under_way:
                 self._is_idle.set()
+
+    def _forget_refused(self, topic: str, result: Receipt | ClientError) -> None:
+        """Declare *topic* no more if *result* says that it is not for this client: servers refuse the settings of a
+        client with such a topic, and take no others from it."""
+        if isinstance(result, ClientError) and (result.code // 100 in (403, 404) or result.code == v2.ILLEGAL_TOPIC):
+            self.topics.discard(topic)
 
     def _check_size(self, size: int) -> None:
         if size > self._max_body:

@@ -14,7 +14,7 @@ import msgspec
 from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.messaging.client.consumer import Consumer
-from millstream.messaging.client.errors import BadRequestError, ResourceNotFoundError
+from millstream.messaging.client.errors import BadRequestError, ForbiddenError, ResourceNotFoundError
 from millstream.messaging.client.message import Received
 from millstream.messaging.client.options import DEFAULTS, Options, seconds_of
 from millstream.messaging.client.route import Queue, write_queue
@@ -61,6 +61,21 @@ class SimpleConsumer(Consumer):
         if not topics:
             raise BadRequestError("the consumer has no subscription: subscribe to a topic first")
         topic = topics[next(self._topic_turns) % len(topics)]
+        began = self.clock.now()
+        try:
+            found = await self._receive(topic, count, seconds_of(invisible))
+        except ForbiddenError:
+            self.refused.add(topic)
+            raise
+        self.refused.discard(topic)
+        if found:
+            traces = [trace for message in found if (trace := message.properties.get(tracing.HEADER))]
+            facts = {"topic": topic, "group": self.group, "messages": len(found)}
+            with tracing.span("receive", parent=traces[0] if traces else None, links=traces[1:], began=began, **facts):
+                pass
+        return found
+
+    async def _receive(self, topic: str, count: int, invisible: float) -> list[Received]:
         queue = await self._next_queue(topic)
         request = v2.ReceiveMessageRequest(
             group=self.group_resource(),
@@ -68,16 +83,9 @@ class SimpleConsumer(Consumer):
             filter_expression=self.subscriptions[topic].to_wire(),
             batch_size=count,
         )
-        request.invisible_duration.FromMilliseconds(round(seconds_of(invisible) * 1000))
+        request.invisible_duration.FromMilliseconds(round(invisible * 1000))
         request.long_polling_timeout.FromMilliseconds(round(self._await * 1000))
-        began = self.clock.now()
-        found = await self.receive_from(queue.endpoints, request, self._await)
-        if found:
-            traces = [trace for message in found if (trace := message.properties.get(tracing.HEADER))]
-            facts = {"topic": topic, "group": self.group, "messages": len(found)}
-            with tracing.span("receive", parent=traces[0] if traces else None, links=traces[1:], began=began, **facts):
-                pass
-        return found
+        return await self.receive_from(queue.endpoints, request, self._await)
 
     async def __aiter__(self) -> AsyncIterator[Received]:
         """Messages one by one, for ever; each is to be acknowledged within 30 seconds."""

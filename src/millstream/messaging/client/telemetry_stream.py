@@ -81,7 +81,9 @@ class TelemetryStream:
             except asyncio.CancelledError:
                 if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                     raise
-            self._call = None
+            if self._call is not None:
+                self._call.cancel()  # where the server refused the settings, it is still open
+                self._call = None
             if not self._is_ending:
                 await asyncio.sleep(self._reopen)
 
