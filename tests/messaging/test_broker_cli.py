@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.main import run
+from millstream.cli.messages import _ready_lines
 from millstream.messaging.protocol import v2
 from millstream.testing.scripted_server import ScriptedServer
 
@@ -94,3 +95,33 @@ def test_a_message_with_a_damaged_body_is_reported_and_not_acknowledged(capsys: 
             assert f"message {damaged.system_properties.message_id} has a damaged body: not acknowledged" in err
 
     asyncio.run(test())
+
+
+def test_a_line_is_sent_before_the_next_one_comes_and_ctrl_c_ends_the_wait() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            command = [sys.executable, "-m", "millstream", "send", "t", "--broker", server.place]
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(b"one\n\ntwo")
+            assert await asyncio.wait_for(process.stdout.readline(), 60)
+            process.send_signal(signal.SIGINT)
+            out, err = await asyncio.wait_for(process.communicate(), 60)
+            assert (process.returncode, out) == (130, b"")
+            assert err.startswith(b"millstream: interrupted: the messages whose ids were printed are stored")
+            bodies = [message.body for call in server.called("SendMessage") for message in call.messages]
+            assert bodies == [b"one"]
+
+    asyncio.run(test())
+
+
+def test_the_lines_of_a_file_are_sent(tmp_path: Path) -> None:
+    lines = [b"%d" % number for number in range(30_000)]
+    (tmp_path / "lines").write_bytes(b"\n".join([b"", *lines]))
+
+    async def test() -> list[bytes]:
+        with (tmp_path / "lines").open("rb") as file:
+            return [line async for some in _ready_lines(file.fileno()) for line in some]
+
+    assert asyncio.run(test()) == lines

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millstream.messaging.client import Message, Options, Producer, Receipt, Received, SimpleConsumer
 
 _AT_ONCE = 256
+_CHUNK = 1 << 16  # bytes
 
 endpoint_option = click.option(
     "--broker",
@@ -57,15 +58,19 @@ def send(
 ) -> int:
     """Send each of BODIES to TOPIC as a message; prints the id of each stored message.
 
-    Without BODIES, each line of standard input that is not empty is a message.
+    Without BODIES, each line of standard input that is not empty is a message. Lines that are available together are
+    sent together; a single line is sent at once.
     """
     from millstream.messaging.client import Message, Producer
 
     due = None if delay is None else datetime.now(UTC) + timedelta(seconds=delay)
-    texts = (body.encode() for body in bodies) if bodies else _lines()
-    messages = (Message(topic, text, tag, keys, {}, message_group, due) for text in texts)
+
+    def message(text: bytes) -> Message:
+        return Message(topic, text, tag, keys, {}, message_group, due)
+
+    producer = Producer(endpoint, [topic], options=options)
     try:
-        asyncio.run(_send(Producer(endpoint, [topic], options=options), messages, as_json))
+        asyncio.run(_send(producer, message, _given(bodies) if bodies else _ready_lines(), as_json))
     except KeyboardInterrupt:
         print_error("interrupted: the messages whose ids were printed are stored, those sent last may be")
         return INTERRUPTED
@@ -115,16 +120,20 @@ def receive(
     asyncio.run(_receive(consumer, count, follow, as_json))
 
 
-async def _send(producer: Producer, messages: Iterator[Message], as_json: bool) -> None:
+async def _send(
+    producer: Producer, message: Callable[[bytes], Message], runs: AsyncIterator[Sequence[bytes]], as_json: bool
+) -> None:
     from millstream.messaging.client import PartialFailureError, Receipt
 
     async with producer:
-        while batch := list(itertools.islice(messages, _AT_ONCE)):
-            try:
-                _print_receipts(await producer.send_many(batch), as_json)
-            except PartialFailureError as error:
-                _print_receipts([result for result in error.results if isinstance(result, Receipt)], as_json)
-                raise
+        async for texts in runs:
+            for first in range(0, len(texts), _AT_ONCE):
+                batch = [message(text) for text in texts[first : first + _AT_ONCE]]
+                try:
+                    _print_receipts(await producer.send_many(batch), as_json)
+                except PartialFailureError as error:
+                    _print_receipts([result for result in error.results if isinstance(result, Receipt)], as_json)
+                    raise
 
 
 def _print_receipts(receipts: Iterable[Receipt], as_json: bool) -> None:
@@ -180,7 +189,35 @@ def _print(messages: Sequence[Received], as_json: bool) -> None:
     sys.stdout.buffer.flush()
 
 
-def _lines() -> Iterator[bytes]:
-    for line in sys.stdin.buffer:
-        if line.rstrip(b"\n"):
-            yield line.rstrip(b"\n")
+async def _given(bodies: Sequence[str]) -> AsyncIterator[Sequence[bytes]]:
+    yield [body.encode() for body in bodies]
+
+
+async def _ready_lines(handle: int | None = None) -> AsyncIterator[Sequence[bytes]]:
+    """All complete lines that are available at *handle* (default: standard input), without their ends and empty ones.
+
+    The event loop goes on while nothing is available, so that heartbeats are sent, and Ctrl-C ends the wait.
+    """
+    handle, rest = sys.stdin.fileno() if handle is None else handle, b""
+    while chunk := await _read(handle):
+        first, *more = chunk.split(b"\n")
+        rest += first
+        if more:
+            lines, rest = [rest, *more[:-1]], more[-1]
+            yield [line for line in lines if line]
+    if rest:
+        yield [rest]
+
+
+async def _read(handle: int) -> bytes:
+    """The bytes that are available at *handle*, as soon as there are some; empty at the end."""
+    loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(handle, is_ready.set)
+    except PermissionError:  # epoll takes no regular files, which are always ready
+        return os.read(handle, _CHUNK)
+    try:
+        await is_ready.wait()
+        return os.read(handle, _CHUNK)
+    finally:
+        loop.remove_reader(handle)
