@@ -8,14 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from millstream.core.database_server import open_server
+from millstream.core.database_server import largest_statement, open_server
 from millstream.core.documents import (
     DatabaseDocument,
     DatabaseDocuments,
@@ -101,6 +101,59 @@ def test_a_row_that_another_process_has_changed_is_not_replaced(tmp_path: Path) 
     with pytest.raises(DocumentBusyError):
         one.write(b"late")
     engine.dispose()
+
+
+@pytest.fixture
+def part_bytes(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The bytes of a part on a server whose ``max_allowed_packet`` is 4 MiB."""
+    monkeypatch.setattr("millstream.core.documents.largest_statement", lambda _: 4 << 20)
+    return (4 << 20) // 2 - 32_768
+
+
+def test_a_large_document_is_sent_in_parts_and_is_replaced_as_a_whole(tmp_path: Path, part_bytes: int) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    one, other = (DatabaseDocuments(engine).document("batching/x.state") for _ in range(2))
+    sizes: list[int] = []
+
+    def measure(
+        _connection: object, _cursor: object, _statement: str, parameters: Sequence[object], *_: object
+    ) -> None:
+        sizes.append(sum(len(value) for value in parameters if isinstance(value, bytes | memoryview)))
+
+    sa.event.listen(engine, "before_cursor_execute", measure)
+    for size in (4 * part_bytes + 1, 2 * part_bytes, 5, part_bytes + 1, part_bytes, 0):
+        data = os.urandom(size)
+        one.write(data)
+        assert other.read() == one.read() == data
+    assert 0 < max(sizes) <= part_bytes
+    engine.dispose()
+
+
+def test_a_document_that_an_earlier_release_wrote_after_a_large_one_has_its_content_alone(
+    tmp_path: Path, part_bytes: int
+) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    one = DatabaseDocuments(engine).document("batching/x.state")
+    one.write(bytes(3 * part_bytes))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE node_documents SET version = version + 1, data = ?", (b"small",))
+    assert one.read() == b"small"
+    one.write(b"1")
+    assert one.read() == b"1"
+    engine.dispose()
+
+
+@pytest.mark.served
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
+def test_a_document_beyond_a_packet_is_kept_on_a_server(server: str, request: pytest.FixtureRequest) -> None:
+    with new_database(str(request.getfixturevalue(server)), "documents") as url:
+        engine = open_server(url)
+        one, other = (DatabaseDocuments(engine).document("batching/x.state") for _ in range(2))
+        packet = largest_statement(engine) or 16 << 20
+        for data in (b"1", b"\\'" * (packet // 2 + 7)):
+            one.write(data)
+            assert other.read() == data
+        engine.dispose()
 
 
 def test_a_write_whose_commit_was_not_answered_does_not_end_writing(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 import sqlalchemy as sa
 
 from millstream.core.column_types import LONG_BYTES, NAME
+from millstream.core.database_server import largest_statement
 from millstream.core.durable import write_durably
 from millstream.core.errors import BusyError, MillstreamError
 from millstream.core.sql import make_tables_once, writing
@@ -47,6 +48,23 @@ _documents = sa.Table(
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("data", LONG_BYTES, nullable=False),
 )
+
+
+_parts = sa.Table(
+    "node_document_parts",
+    metadata,
+    sa.Column("name", NAME, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("data", LONG_BYTES, nullable=False),
+)
+"""What follows the ``data`` of a document in ``node_documents``, of the same ``version``: parts from 1 on."""
+
+_SMALL_BYTES = 1_000_000
+"""A document of so many bytes fits into a statement of every server."""
+
+_STATEMENT_BYTES = 65_536
+"""The most bytes of a statement beside the content, each byte of which may take two."""
 
 
 class DocumentBusyError(BusyError):
@@ -142,7 +160,8 @@ class FolderDocuments:
 
 
 class DatabaseDocument:
-    """A row of the database of *engine*, on a server. One that was read is only replaced while it is what was read."""
+    """A row of the database of *engine*, on a server, and more rows if it is large. One that was read is only replaced
+    while it is what was read."""
 
     def __init__(self, engine: sa.Engine, name: str) -> None:
         self._engine, self._name, self._version = engine, name, 0
@@ -153,16 +172,29 @@ class DatabaseDocument:
         return f"{self._name} in the node's database"
 
     def read(self) -> bytes | None:
-        query = sa.select(_documents.c.version, _documents.c.data).where(_documents.c.name == self._name)
         with self._engine.connect() as connection:
-            row = connection.execute(query).first()
-        self._version, self._sent = 0 if row is None else row.version, None
-        return None if row is None else bytes(row.data)
+            self._version, data = self._read(connection)
+        self._sent = None
+        return data
+
+    def _read(self, connection: sa.Connection) -> tuple[int, bytes | None]:
+        """The version and the content; 0 and None if the document does not exist."""
+        tables = (_documents, sa.literal(0)), (_parts, _parts.c.number)
+        rows = [
+            sa.select(number.label("number"), table.c.version, table.c.data).where(table.c.name == self._name)
+            for table, number in tables
+        ]
+        found = sorted(connection.execute(sa.union_all(*rows)), key=lambda row: row.number)  # all as of one moment
+        if not found or found[0].number:
+            return 0, None
+        version = found[0].version
+        return version, b"".join(row.data for row in found if row.version == version)
 
     def write(self, data: bytes) -> None:
         mine = _documents.c.name == self._name
         if self._lock is not None:
             self._lock.keep()
+        size = self._part_bytes(len(data))
         with writing(self._engine) as connection:
             found = connection.scalar(sa.select(_documents.c.version).where(mine).with_for_update()) or 0
             if found == self._version + 1 and self._is_sent(connection):
@@ -171,18 +203,26 @@ class DatabaseDocument:
                 raise DocumentBusyError(
                     f"another process has changed {self}: stop one of the two processes, and start the other again"
                 )
-            new = {"name": self._name, "version": found + 1, "data": data}
+            new = {"name": self._name, "version": found + 1, "data": data[:size]}
             if found:
                 connection.execute(sa.update(_documents).where(mine).values(new))
             else:
                 connection.execute(sa.insert(_documents).values(new))
+            connection.execute(sa.delete(_parts).where(_parts.c.name == self._name))
+            for number, first in enumerate(range(size, len(data), size), start=1):
+                part = {**new, "number": number, "data": data[first : first + size]}
+                connection.execute(sa.insert(_parts).values(part))
             self._sent = data
         self._version, self._sent = found + 1, None
 
+    def _part_bytes(self, size: int) -> int:
+        """How many bytes of a document of *size* bytes one statement can have."""
+        largest = largest_statement(self._engine) if size > _SMALL_BYTES else None
+        return max(size, 1) if largest is None else max(_SMALL_BYTES, (largest - _STATEMENT_BYTES) // 2)
+
     def _is_sent(self, connection: sa.Connection) -> bool:
         """Whether the row has what the write sent of which it is not known whether it was committed."""
-        query = sa.select(_documents.c.data).where(_documents.c.name == self._name)
-        return self._sent is not None and bytes(connection.execute(query).scalar_one()) == self._sent
+        return self._sent is not None and self._read(connection)[1] == self._sent
 
     def create(self, data: bytes) -> None:
         with writing(self._engine) as connection:
