@@ -201,56 +201,68 @@ def test_a_document_is_kept_for_longer_than_the_server_keeps_idle_connections(re
             engine.dispose()
 
 
-@pytest.mark.served
-@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
-@pytest.mark.parametrize("notices", ["the next write", "a look"])
-def test_a_lock_whose_connection_broke_is_taken_again_or_reported(
-    server: str, notices: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if notices == "a look":
-        monkeypatch.setattr("millstream.core.documents._LOOK_SECONDS", 0.02)
-    with new_database(str(request.getfixturevalue(server)), "documents") as url, contextlib.ExitStack() as stack:
+@pytest.fixture(params=["postgresql", "mariadb"])
+def two(request: pytest.FixtureRequest) -> Iterator[tuple[DatabaseDocument, DatabaseDocument]]:
+    """A document on a server, as two processes have it."""
+    with new_database(str(request.getfixturevalue(request.param)), "documents") as url:
         engines = [open_server(url) for _ in range(2)]
-        for engine in engines:
-            stack.callback(engine.dispose)
         one, other = (DatabaseDocuments(engine).document("producers/bits.json") for engine in engines)
+        yield one, other
+        for engine in engines:
+            engine.dispose()
 
-        def is_free() -> bool:
-            try:
-                with other.alone():
-                    return True
-            except DocumentBusyError:
-                return False
 
-        with one.alone():
-            _break_lock(one)
-            if notices == "the next write":
-                one.write(b"1")
-            else:
-                until(lambda: not is_free(), "the lock taken again")
-            assert not is_free()
+@pytest.mark.served
+def test_a_lock_whose_connection_broke_is_taken_again_by_the_next_write(
+    two: tuple[DatabaseDocument, DatabaseDocument],
+) -> None:
+    one, other = two
+    with one.alone():
+        _break_lock(one)
+        one.write(b"1")
+        with pytest.raises(DocumentBusyError):
+            other.alone().__enter__()
+        _break_lock(one)
+    with one.alone():
+        _break_lock(one)
+        with other.alone(), pytest.raises(DocumentBusyError, match=r"another process is using producers/bits\.json"):
             one.write(b"2")
-            _break_lock(one)
-        with one.alone():
-            _break_lock(one)
-            with (
-                other.alone(),
-                pytest.raises(DocumentBusyError, match=r"another process is using producers/bits\.json"),
-            ):
-                one.write(b"3")
-            with pytest.raises(DocumentBusyError):
-                one.write(b"4")
-        assert other.read() == b"2"
+        with pytest.raises(DocumentBusyError):
+            one.write(b"3")
+    assert other.read() == b"1"
+
+
+@pytest.mark.served
+def test_a_lock_whose_connection_broke_is_taken_again_without_a_write(
+    two: tuple[DatabaseDocument, DatabaseDocument], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.core.documents._LOOK_SECONDS", 0.02)
+    one, other = two
+    with one.alone():
+        assert one._lock is not None
+        lock, before = one._lock, one._lock._connection
+        _break_lock(one)
+        until(lambda: lock._connection is not before, "the lock taken again")
+        with pytest.raises(DocumentBusyError):
+            other.alone().__enter__()
 
 
 def _break_lock(document: DatabaseDocument) -> None:
     """Let the server close the connection of the lock that *document* has, as a restart does."""
     assert document._lock is not None
-    with document._lock._using, document._engine.connect() as connection:
+    with (
+        document._lock._using,
+        document._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+    ):
         is_postgresql = connection.dialect.name == "postgresql"
         query = "SELECT pg_backend_pid()" if is_postgresql else "SELECT CONNECTION_ID()"
         number = document._lock._connection.exec_driver_sql(query).scalar_one()
-        connection.exec_driver_sql(f"SELECT pg_terminate_backend({number})" if is_postgresql else f"KILL {number}")
+        if is_postgresql:
+            end, left = f"SELECT pg_terminate_backend({number})", f"SELECT 1 FROM pg_stat_activity WHERE pid = {number}"
+        else:
+            end, left = f"KILL {number}", f"SELECT 1 FROM information_schema.processlist WHERE id = {number}"
+        connection.exec_driver_sql(end)
+        until(lambda: connection.exec_driver_sql(left).scalar() is None, "the connection closed")
 
 
 _FORKED = """
