@@ -46,7 +46,9 @@ def find_changes(
     Raises :class:`JobBusyError`.
     """
     clock = clock or SystemClock()
-    folder = JobFolder(jobs, "changes", {"now": now.record.inputs, "before": before.record.inputs})
+    sources = [JobFolder(jobs, one.record.job, one.record.inputs) for one in (now, before)]
+    inputs = {"now": now.record.inputs, "before": before.record.inputs}
+    folder = JobFolder(jobs, "changes", inputs, sources=sources)
     with folder.held():
         if record := folder.committed():
             return Changes(record, folder.data, reused=True)

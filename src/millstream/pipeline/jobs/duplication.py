@@ -31,7 +31,14 @@ from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
 from millstream.pipeline.errors import PipelineError, UnlistedSpaceError
 from millstream.pipeline.jobs.inventory import run_inventory
-from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows, read_inputs, unfinished
+from millstream.pipeline.output.job_folder import (
+    JobFolder,
+    JobRecord,
+    parquet_rows,
+    read_inputs,
+    read_record,
+    unfinished,
+)
 from millstream.pipeline.output.shared_output import driver_file, write_output
 from millstream.pipeline.planning.binned_work import (
     BIN_BYTES,
@@ -184,20 +191,30 @@ def copy_missing(
     clock = clock or SystemClock()
     pair, space = planned.plan.pair, planned.plan.space
     urls = {store: stores[store] for store in (pair.source, pair.destination)}
-    folder = JobFolder(planned.folder, "copies", {"pair": [pair.source, pair.destination], "space": space})
+    source = JobFolder(planned.folder.parent, planned.record.job, planned.record.inputs)
+    inputs = {"pair": [pair.source, pair.destination], "space": space}
+    folder = JobFolder(planned.folder, "copies", inputs, sources=[source])
+
+    def copy_items(plan: BinnedPlan) -> JobRecord:
+        began = clock.monotonic()
+        bins = place_heavy(plan, _KEY)
+        copy = partial(
+            copy_part, stores=task_urls(spark, urls), pair=pair, space=space, data=open_bins(spark, folder.data),
+            filled=frozenset(store for store in urls if manifest.has_items(store)),
+        )  # fmt: skip
+        work_off(read_parquet(spark, plan.data, _COPY_SCHEMA), bins, copy, folder.data)
+        record = _record_copies(folder, bins, manifest)
+        return folder.commit(msgspec.structs.replace(record, seconds=round(clock.monotonic() - began, 3)))
+
     with folder.held():
         record = folder.committed()
         if record is None:
-            began = clock.monotonic()
-            plan = committed_plan(folder) or _plan_copies(spark, folder, planned, bin_bytes, audit_lookup)
-            bins = place_heavy(plan, _KEY)
-            copy = partial(
-                copy_part, stores=task_urls(spark, urls), pair=pair, space=space, data=open_bins(spark, folder.data),
-                filled=frozenset(store for store in urls if manifest.has_items(store)),
-            )  # fmt: skip
-            work_off(read_parquet(spark, plan.data, _COPY_SCHEMA), bins, copy, folder.data)
-            record = _record_copies(folder, bins, manifest)
-            record = folder.commit(msgspec.structs.replace(record, seconds=round(clock.monotonic() - began, 3)))
+            begun = committed_plan(folder)
+            if begun is not None and not folder.is_current():
+                if read_record(folder.path / "job.json") is None:
+                    copy_items(begun)  # the plan was made again since: what was copied by the earlier one is recorded
+                begun = None
+            record = copy_items(begun or _plan_copies(spark, folder, planned, bin_bytes, audit_lookup))
         return BulkCopyResult(record, tuple(itertools.islice(_failures(folder.data), EXAMPLES)), folder.data)
 
 

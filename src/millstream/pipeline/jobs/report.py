@@ -130,7 +130,8 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
     Raises :class:`JobBusyError`.
     """
     clock = clock or SystemClock()
-    folder = JobFolder(jobs, "report", {"sweep": sweep.record.inputs})
+    source = JobFolder(jobs, sweep.record.job, sweep.record.inputs)
+    folder = JobFolder(jobs, "report", {"sweep": sweep.record.inputs}, sources=[source])
     with folder.held():
         if record := folder.committed():
             return JudgedSweep(record, folder.data, reused=True, unlisted=sweep.unlisted, left=sweep.left)

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,10 @@ from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.stores.protocol import StoreError
 
 _logger = logging.getLogger(LOGGER)
+
+
+_SOURCES = "sources.json"
+"""The file of an attempt that says with which results of other jobs it began."""
 
 
 class JobBusyError(PipelineError, BusyError):
@@ -66,11 +70,13 @@ class JobFolder:
     """The folder of one job with one set of inputs.
 
     *root* holds the folders of all jobs; *job* is the kind; *inputs* is plain JSON data and decides which folder.
+    *sources* are the folders of the jobs whose results it reads: where one of these was run again, so is this one.
     """
 
-    def __init__(self, root: Path, job: str, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, root: Path, job: str, inputs: Mapping[str, Any], *, sources: Sequence[JobFolder] = ()) -> None:
         self.job = job
         self.inputs = dict(inputs)
+        self._sources = tuple(sources)
         identity = hashlib.sha256(canonical_json({"inputs": self.inputs, "job": job})).hexdigest()
         self.path = root / f"{job}-{identity[:20]}"
 
@@ -122,13 +128,35 @@ class JobFolder:
         if incomplete := why_incomplete(self.attempt):
             _logger.warning("%s: the job is run again", incomplete)
             return None
+        if not self.is_current():
+            _logger.warning("the results that %s was made from were made again: the job is run again", self.path)
+            return None
         return record
+
+    def is_current(self) -> bool:
+        """Whether the latest attempt began with the present results of its sources; as far as it says so, which those
+        of earlier releases do not."""
+        if not self._sources:
+            return True
+        try:
+            known = msgspec.json.decode((self.attempt / _SOURCES).read_bytes(), type=prepared(list[str]))
+        except FileNotFoundError:
+            return True
+        except msgspec.DecodeError:
+            return False
+        return known == self._stamps()
+
+    def _stamps(self) -> list[str]:
+        """A text for each source, which changes when the job is run again."""
+        return [_stamp(source.path / "job.json") for source in self._sources]
 
     def begin(self) -> None:
         """Begin a new attempt, and remove the output of earlier ones."""
         (self.path / "job.json").unlink(missing_ok=True)
         earlier = _attempts(self.path)
         (self.path / f"attempt-{max(earlier, default=0) + 1}").mkdir(parents=True)
+        if self._sources:
+            write_durably(self.attempt / _SOURCES, canonical_json(self._stamps()))
         for folder in (*earlier.values(), self.path / "data"):
             discard_tables(folder)
             shutil.rmtree(folder, ignore_errors=True)
@@ -251,6 +279,14 @@ def log_record(record: JobRecord) -> None:
 def _attempts(job: Path) -> dict[int, Path]:
     """The folders of attempts in *job*, by number."""
     return {int(path.name.removeprefix("attempt-")): path for path in job.glob("attempt-*")}
+
+
+def _stamp(path: Path) -> str:
+    """The time and the content of the record *path*, hashed; empty where there is none."""
+    try:
+        return hashlib.sha256(b"%d %b" % (path.stat().st_mtime_ns, path.read_bytes())).hexdigest()
+    except FileNotFoundError:
+        return ""
 
 
 def _size(path: Path) -> int:
