@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from millstream.messaging.client import Message, NotRunningError, Options, Received, ResourceNotFoundError
+from millstream.messaging.client import Message, NotRunningError, Options, Received, ResourceNotFoundError, loop_thread
 from millstream.messaging.client.blocking import Producer, PushConsumer, SimpleConsumer
 from millstream.messaging.client.generate import TARGET, generate
+from millstream.messaging.client.loop_thread import LoopThread
 from millstream.testing.brokers import BrokerProcess
 
 QUICK = Options(startup_timeout=5.0)
@@ -68,3 +72,51 @@ def test_a_client_that_does_not_run_refuses_and_leaves_no_thread(broker: BrokerP
         producer.start()
     producer.close()
     assert "millstream-client" not in [thread.name for thread in threading.enumerate()]
+
+
+def in_thread(work: Callable[[], object]) -> Future[object]:
+    """The result of *work* in a thread that holds up nobody if it hangs."""
+    result: Future[object] = Future()
+
+    def do() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=do, daemon=True).start()
+    return result
+
+
+def test_threads_that_use_a_client_while_it_is_closed_end_with_an_error() -> None:
+    async def nothing() -> None:
+        """Work that takes no time."""
+
+    def use(loop: LoopThread) -> None:
+        while True:
+            loop.run(nothing())
+
+    for _ in range(20):
+        loop = LoopThread()
+        loop.start()
+        using = [in_thread(partial(use, loop)) for _ in range(3)]
+        for closing in [in_thread(loop.stop) for _ in range(2)]:
+            closing.result(10)
+        for each in using:
+            assert isinstance(each.exception(10), NotRunningError)
+
+
+def test_work_that_does_not_end_is_cancelled_when_a_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_thread, "_LAST_SECONDS", 0.01)
+    begun = threading.Event()
+
+    async def wait_for_ever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    loop = LoopThread()
+    loop.start()
+    waiting = in_thread(lambda: loop.run(wait_for_ever()))
+    assert begun.wait(10)
+    loop.stop()
+    assert isinstance(waiting.exception(10), NotRunningError)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent import futures
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -22,54 +23,76 @@ _LAST_SECONDS = 2.0
 
 
 class LoopThread:
-    """An event loop in a separate thread, from :meth:`start` to :meth:`stop`."""
+    """An event loop in a separate thread, from :meth:`start` to :meth:`stop`. Thread-safe."""
 
     def __init__(self) -> None:
         self._process = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # in a forked process it may be held for ever
 
     def start(self) -> None:
         """Begin; to begin again does nothing."""
-        if self._loop is None:
-            self._process = os.getpid()
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="millstream-client", daemon=True)
-            self._thread.start()
+        if self._loop is not None:
+            return
+        with self._lock:
+            if self._loop is None:
+                self._process = os.getpid()
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="millstream-client", daemon=True)
+                self._thread.start()
 
     def stop(self) -> None:
-        """End; to end again does nothing."""
+        """End; to end again does nothing. Work that has not ended in two seconds is cancelled."""
         if self._process != os.getpid():
             self._loop = self._thread = None  # the parent's: to close them here would break them there
-        elif self._loop is not None and self._thread is not None:
-            asyncio.run_coroutine_threadsafe(_last_tasks(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._lock = threading.Lock()
+            return
+        with self._lock:  # from now on nobody submits work, which would never run
+            loop, thread = self._loop, self._thread
             self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            asyncio.run_coroutine_threadsafe(_last_tasks(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of *work*. Interrupting the wait cancels the work.
 
-        Raises :class:`NotRunningError`, and :class:`ForkedError` in a process that was forked since the start.
+        Raises :class:`NotRunningError`, also where the loop ends meanwhile, and :class:`ForkedError` in a process that
+        was forked since the start.
         """
-        if self._loop is None or self._process != os.getpid():
+        if self._process != os.getpid():
             work.close()
             raise NotRunningError if self._loop is None else ForkedError
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            loop = self._loop
+            future = None if loop is None else asyncio.run_coroutine_threadsafe(work, loop)
+        if future is None:
+            work.close()
+            raise NotRunningError
         try:
             return future.result()
+        except futures.CancelledError as error:
+            if self._loop is not loop:
+                raise NotRunningError from error
+            raise
         except BaseException:
             future.cancel()
             raise
 
 
 async def _last_tasks() -> None:
-    """Return when all tasks of this loop have ended, after two seconds at most.
+    """Return when all tasks of this loop have ended; after two seconds those that are left are cancelled.
 
     gRPC hears the end of a call that was cut off a moment later, and complains where the loop is gone by then.
     """
     rest = asyncio.all_tasks() - {asyncio.current_task()}
+    if rest:
+        _, rest = await asyncio.wait(rest, timeout=_LAST_SECONDS)
+    for task in rest:
+        task.cancel()
     if rest:
         await asyncio.wait(rest, timeout=_LAST_SECONDS)
 
