@@ -26,6 +26,7 @@ from millstream.anchoring.registry import (
     ProtocolVersions,
     RegistryError,
     network_versions,
+    operation_store,
 )
 from millstream.anchoring.registry.chain_cache import ChainCache
 from millstream.anchoring.registry.history import _ObservedOperations
@@ -39,6 +40,8 @@ from millstream.anchoring.sidetree import (
     BatchTooLargeError,
     Operation,
     OperationType,
+    batch_files,
+    gzip_json,
     resolve,
     write_batch,
 )
@@ -264,10 +267,59 @@ def test_a_cut_whose_operations_were_changed_from_outside_is_not_anchored(sqlite
     sqlite_fleet.cas.fail_next()
     with pytest.raises(CasUnavailableError):
         registry.writer.cut(force=True)
+    sqlite_fleet.sql("DELETE FROM registry_cut_files")  # as if an earlier version had prepared the cut
     sqlite_fleet.sql("UPDATE registry_operations SET place = 1 - place")
     with pytest.raises(AnchoringError, match="another program changed"):
         registry.writer.cut(force=True)
     assert anchors(sqlite_fleet) == []
+    submit(registry, *creates(3, "other"))
+    registry.queue.claim(100)
+    with pytest.raises(AnchoringError, match="another program changed"):
+        registry.writer.cut(force=True)
+    assert (anchors(sqlite_fleet), sqlite_fleet.counts) == ([3], {"cut": 2, "observed": 3})
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_prepared_batch_is_finished_by_another_version_of_python_or_zlib(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(30))
+    registry.queue.claim(100)
+    sqlite_fleet.cas.fail_next()
+    with monkeypatch.context() as other, pytest.raises(CasUnavailableError):
+        if not stored:  # as Python 3.13 does it, in an earlier version
+            other.setattr(gzip_json.compress, "__kwdefaults__", {"system": gzip_json.UNKNOWN})
+            other.setattr(gzip_json.pack, "__kwdefaults__", {"system": gzip_json.UNKNOWN})
+            other.setattr(batch_files.write_batch, "__kwdefaults__", {"lock": None, "system": gzip_json.UNKNOWN})
+        registry.writer.cut(force=True)
+    if stored:
+        monkeypatch.setattr(gzip_json, "_HEADER", b"\x1f\x8b\x08\0\0\0\0\0\4")  # stands for another zlib
+    else:
+        sqlite_fleet.sql("DELETE FROM registry_cut_files")
+    heir = sqlite_fleet.instance("heir")
+    heir.store.reassign("one", "heir")
+    (entry,) = heir.writer.recover()
+    assert (entry.anchor_string[:3], sqlite_fleet.counts) == ("30.", {"observed": 30})
+    with sqlite_fleet.engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT count(*) FROM registry_cut_files")) == 0
+
+
+def test_files_of_a_prepared_batch_are_stored_in_pieces(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operation_store, "_PIECE_BYTES", 100)
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(30))
+    registry.queue.claim(100)
+    sqlite_fleet.cas.fail_next()
+    with pytest.raises(CasUnavailableError):
+        registry.writer.cut(force=True)
+    (cut,) = registry.store.open_cuts()
+    files = registry.store.files_of(cut)
+    assert cut.anchor_string == f"30.{list(files)[-1]}"
+    registry.writer.recover()
+    assert {name: sqlite_fleet.files.get(name, 100_000) for name in files} == files
 
 
 @pytest.mark.parametrize("form", CidForm)

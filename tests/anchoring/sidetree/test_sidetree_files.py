@@ -112,6 +112,12 @@ def test_the_same_operations_give_the_same_bytes() -> None:
     assert write_batch(mixed_batch(), SIDETREE) == write_batch(mixed_batch(), SIDETREE)
 
 
+def test_files_have_the_same_header_in_all_versions_of_python() -> None:
+    for file in write_batch(mixed_batch(), SIDETREE).files:
+        assert file.data[:10] == bytes.fromhex("1f8b0800000000000203")  # Python 3.13 would end it with ff
+        assert gzip.decompress(file.data).startswith(b"{")
+
+
 @pytest.mark.parametrize(
     ("make", "kinds"),
     [

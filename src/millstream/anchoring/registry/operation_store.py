@@ -28,6 +28,7 @@ _STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "
 _QUEUED = [_ops.c[n] for n in ("seq", "id", "suffix", "request", "version", "retries", "accepted_at", "type")]
 _ACCEPTED = ["id", "suffix", "type", "version", "request", "state", "open", "retries", "accepted_at", "available_at"]
 _CHUNK = 5_000
+_PIECE_BYTES = 1 << 20
 _OPEN = DriverQuery(
     sa.select(_ops.c.seq, _ops.c.suffix, _ops.c.id).where(
         among(_ops.c.suffix, sa.bindparam("suffixes", type_=sa.Text)), _ops.c.open
@@ -239,10 +240,13 @@ class OperationStore:
 
     # Cuts
 
-    def prepare(self, cut: OpenCut, operations: Sequence[QueuedOperation]) -> OpenCut | None:
+    def prepare(
+        self, cut: OpenCut, operations: Sequence[QueuedOperation], files: Sequence[tuple[str, bytes]]
+    ) -> OpenCut | None:
         """Write *cut* of these *operations* down, in this order, before anything of it leaves this database.
 
-        None where one of them is no longer in the queue of the cut's instance: others have taken it over.
+        *files* are its files by their CIDs. None where one of the operations is no longer in the queue of the cut's
+        instance: others have taken it over.
         """
 
         def transaction(connection: sa.Connection, _now: int) -> OpenCut:
@@ -254,6 +258,9 @@ class OperationStore:
             mine = {"state": OperationState.QUEUED.value, "instance": cut.instance}
             if update_rows(connection, _ops.c.place, _ops.c.seq, places, change=change, only=mine) != len(places):
                 raise _TakenOverError
+            rows = enumerate((uri, piece) for uri, data in files for piece in _pieces(data))
+            stored = [{"cut": key, "place": place, "uri": uri, "data": piece} for place, (uri, piece) in rows]
+            connection.execute(sa.insert(t.cut_files), stored)
             return OpenCut(key, *_fields(cut)[1:])
 
         try:
@@ -281,6 +288,14 @@ class OperationStore:
         query = sa.select(*_QUEUED).where(_ops.c.cut == cut.cut).order_by(_ops.c.place)
         return self.database.query(lambda c: [QueuedOperation(*row) for row in c.execute(query)])
 
+    def files_of(self, cut: OpenCut) -> Mapping[str, bytes]:
+        """The files of the open *cut* by their CIDs, in its order; none if an earlier version wrote it down."""
+        query = sa.select(t.cut_files.c.uri, t.cut_files.c.data).where(t.cut_files.c.cut == cut.cut)
+        files = dict[str, bytes]()
+        for uri, piece in self.database.query(lambda c: c.execute(query.order_by(t.cut_files.c.place)).all()):
+            files[uri] = files.get(uri, b"") + piece
+        return files
+
     def anchored(self, cut: OpenCut, number: int) -> None:
         """The ledger has *cut* as entry *number*. Its operations show that after :meth:`show_anchored`."""
         change = sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(number=number)
@@ -301,6 +316,7 @@ class OperationStore:
             ended = self._ended(OperationState.REJECTED, now)
             connection.execute(left.values(**ended, anchor=number, reason=fault or _NOT_HELD))
             connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(open=False))
+            connection.execute(sa.delete(t.cut_files).where(t.cut_files.c.cut == cut.cut))
 
         self.database.write(transaction)
 
@@ -330,6 +346,7 @@ class OperationStore:
         fresh = {**_begun_anew(now), "cut": None, "anchor": None, "place": None}
         connection.execute(sa.update(_ops).where(_ops.c.state.in_([state.value for state in taken])).values(fresh))
         connection.execute(sa.update(t.cuts).where(t.cuts.c.open).values(open=False))
+        connection.execute(sa.delete(t.cut_files))
 
     # Death and expiry
 
@@ -460,6 +477,11 @@ def _summary_of(connection: sa.Connection, rows: sa.Select[Any]) -> QueueSummary
     for kind, version, number, size, oldest in connection.execute(query):
         found += QueueSummary({kind: (int(number), int(size))}, int(oldest), frozenset({version}))
     return found
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    """*data* in parts that a statement may have."""
+    return [data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES)]
 
 
 def _fields(cut: OpenCut) -> Sequence[Any]:

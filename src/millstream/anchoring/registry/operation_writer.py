@@ -26,6 +26,7 @@ from millstream.anchoring.registry.states import OpenCut, ParsedOperation, Queue
 from millstream.anchoring.sidetree import (
     BatchFileError,
     BatchTooLargeError,
+    NamedFile,
     Operation,
     Profile,
     ReadBatch,
@@ -35,12 +36,17 @@ from millstream.anchoring.sidetree import (
     read_written,
     write_batch,
 )
+from millstream.anchoring.sidetree.gzip_json import UNIX, UNKNOWN
 from millstream.anchoring.sidetree.operations import is_too_deep, stored_operation, time_window_fault
-from millstream.core.cid import CidForm
+from millstream.core.cid import CidForm, cid_of
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import BusyError, MillstreamError
 
 _log = logging.getLogger(__name__)
+
+
+class DamagedCutError(AnchoringError):
+    """A prepared batch can be read from the database no more; others are anchored."""
 
 
 class CutEligibilityCheck(Protocol):
@@ -114,28 +120,43 @@ class OperationWriter:
         """Anchor every batch that is due, and with *force* whatever may be cut; returns the new ledger entries.
 
         An operation that can never be anchored is rejected with its reason, one that fails otherwise is retried
-        later, and the others continue. Whatever fails in between is finished by the next call.
+        later, and the others continue. Whatever fails in between is finished by the next call. Raises
+        :class:`DamagedCutError` at the end if a prepared batch cannot be made again.
         """
         with self._cutting:
-            entries = self._finish_open()
+            entries, damaged = self._finish_open()
             while waiting := self._due(force):
                 self._examined = _Examined()
                 with self._queue.remove(waiting) as removed:
                     prepared = self._prepare(removed)
                 if prepared is not None:
                     entries.append(self._finish(prepared.cut, prepared.batch, prepared))
+            if damaged is not None:
+                raise damaged
             return entries
 
     def recover(self) -> Sequence[LedgerEntry]:
         """Finish the cuts that are this instance's, its own or inherited; returns their ledger entries."""
         with self._cutting:
-            return self._finish_open()
+            entries, damaged = self._finish_open()
+            if damaged is not None:
+                raise damaged
+            return entries
 
-    def _finish_open(self) -> list[LedgerEntry]:
+    def _finish_open(self) -> tuple[list[LedgerEntry], DamagedCutError | None]:
+        """Finish all open cuts but those that cannot be made again; returns the error of one of these, too."""
         cuts = self._store.open_cuts(self._queue.instance)
         if cuts:
             self._observer.check_ledger()
-        return [self._finish(cut, self._rewritten(cut)) for cut in cuts]
+        entries, damaged = list[LedgerEntry](), None
+        for cut in cuts:
+            try:
+                batch = self._rewritten(cut)
+            except DamagedCutError as error:
+                damaged = error
+            else:
+                entries.append(self._finish(cut, batch))
+        return entries, damaged
 
     def _due(self, force: bool) -> Sequence[QueuedOperation]:
         """The operations of the next batch, all accepted under one version; none where it is not due."""
@@ -223,7 +244,8 @@ class OperationWriter:
         head = self._ledger.head()
         after = head.number if head else 0
         cut = OpenCut(0, self._queue.instance, batch.anchor, version.name, after)
-        return self._store.prepare(cut, [by_suffix[operation.suffix].queued for operation in batch.operations])
+        queued = [by_suffix[operation.suffix].queued for operation in batch.operations]
+        return self._store.prepare(cut, queued, [(file.uri, file.data) for file in batch.files])
 
     def _settle(self, removed: RemovedOperations, rejected: dict[int, str], failed: dict[int, str]) -> None:
         if rejected:
@@ -268,17 +290,29 @@ class OperationWriter:
             )
 
     def _rewritten(self, cut: OpenCut) -> WrittenBatch:
-        """The batch of *cut*, made again from its operations."""
+        """The batch of *cut*: its files as they were stored, or made again from its operations."""
+        files = self._store.files_of(cut)
+        form = _form_of(files)
+        if form is not None and cut.anchor_string.partition(".")[2] == list(files)[-1]:
+            named = [NamedFile("", uri, data) for uri, data in files.items()]
+            return WrittenBatch(cut.anchor_string, named, (), form)
         profile = self._versions.named(cut.version).profile
         operations = [_revived(each) for each in self._store.operations_of(cut)]
         for form in sorted(CidForm, key=lambda form: form != profile.cid):  # the setting may have changed since
-            batch = write_batch(operations, msgspec.structs.replace(profile, cid=form))
-            if batch.anchor == cut.anchor_string:
-                return batch
-        raise AnchoringError(
+            for system in (UNIX, UNKNOWN):  # a cut of an earlier version has that of its Python
+                batch = write_batch(operations, msgspec.structs.replace(profile, cid=form), system=system)
+                if batch.anchor == cut.anchor_string:
+                    return batch
+        raise DamagedCutError(
             f"the operations of cut {cut.cut} do not match its prepared files: the registry's database is damaged, or "
             "another program changed it; restore the database from a backup"
         )
+
+
+def _form_of(files: Mapping[str, bytes]) -> CidForm | None:
+    """The form of the CIDs of *files*; None if there are none, or one was changed."""
+    forms = (form for form in CidForm if all(cid_of(data, form) == uri for uri, data in files.items()))
+    return next(forms, None) if files else None
 
 
 def _without_culprits(

@@ -52,6 +52,15 @@ cuts = sa.Table(
     sa.Column("number", WHOLE_NUMBER),
     sa.Column("open", sa.Boolean, nullable=False, index=True),
 )
+cut_files = sa.Table(
+    "registry_cut_files",
+    metadata,
+    sa.Column("cut", WHOLE_NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("uri", exact_text(600), nullable=False),
+    sa.Column("data", LONG_BYTES, nullable=False),
+)
+"""The files of open cuts, in pieces of at most 1 MiB: another zlib would compress their content to other bytes."""
 instances = sa.Table(
     "registry_instances",
     metadata,
@@ -100,4 +109,4 @@ following = sa.Table(
     sa.Column("error", sa.Text),
 )
 
-ALL = [operations, cuts, instances, tasks, anchors, pending_anchors, history, following]
+ALL = [operations, cuts, cut_files, instances, tasks, anchors, pending_anchors, history, following]

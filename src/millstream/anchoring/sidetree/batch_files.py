@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError, repeated
-from millstream.anchoring.sidetree.gzip_json import pack
+from millstream.anchoring.sidetree.gzip_json import UNIX, pack
 from millstream.anchoring.sidetree.model import Operation, OperationType
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.core.amounts import counted
@@ -59,19 +59,21 @@ def one_per_suffix(operations: Iterable[Operation]) -> tuple[list[Operation], li
     return list(chosen.values()), later
 
 
-def write_batch(operations: Sequence[Operation], profile: Profile, *, lock: str | None = None) -> WrittenBatch:
+def write_batch(
+    operations: Sequence[Operation], profile: Profile, *, lock: str | None = None, system: int = UNIX
+) -> WrittenBatch:
     """The files of *operations*, at most one for a suffix, named by CIDs of the form that *profile* has.
 
-
-    The same operations give the same bytes. *lock* is the writer's lock id, which is passed through. Raises
-    :class:`BatchTooLargeError`, and :class:`BatchFileError` for a batch that no reader would take.
+    The same operations give the same bytes with the same zlib; *system* is in the headers of the files. *lock* is the
+    writer's lock id, which is passed through. Raises :class:`BatchTooLargeError`, and :class:`BatchFileError` for a
+    batch that no reader would take.
     """
     _check_batch(operations, profile)
     by_type = {kind: [o for o in operations if o.type == kind] for kind in _ORDER}
     files = list[NamedFile]()
 
     def add(kind: str, value: Any, limit: int) -> str:
-        data = pack(value, kind, limit, profile.inflation)
+        data = pack(value, kind, limit, profile.inflation, system=system)
         files.append(NamedFile(kind, cid_of(data, profile.cid), data))
         return files[-1].uri
 

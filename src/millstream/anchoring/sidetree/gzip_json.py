@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from typing import Any
 
@@ -11,16 +10,27 @@ import msgspec
 from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError
 
+UNIX, UNKNOWN = 3, 255
+"""The operating system in a header: versions of Python write one or the other."""
 
-def pack(value: Any, file: str, limit: int, inflation: int) -> bytes:
+_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x02"
+"""GZIP, deflate, no flags, no time, best compression (RFC 1952); the operating system follows."""
+
+
+def compress(data: bytes, *, system: int = UNIX) -> bytes:
+    """*data* under GZIP; with the same zlib, the same bytes in all versions of Python. *system* is in the header."""
+    return _HEADER + bytes([system]) + zlib.compress(data, 9, wbits=16 + zlib.MAX_WBITS)[len(_HEADER) + 1 :]
+
+
+def pack(value: Any, file: str, limit: int, inflation: int, *, system: int = UNIX) -> bytes:
     """*value* as a file of at most *limit* bytes, and *inflation* times as many before compression.
 
-    The same value gives the same bytes. *file* names it in the :class:`BatchTooLargeError`.
+    The same value gives the same bytes, as :func:`compress` does. *file* names it in the :class:`BatchTooLargeError`.
     """
     text = canonical(value)
     if len(text) > limit * inflation:
         raise BatchTooLargeError(file, len(text), limit * inflation, "bytes before compression")
-    data = gzip.compress(text, mtime=0)
+    data = compress(text, system=system)
     if len(data) > limit:
         raise BatchTooLargeError(file, len(data), limit)
     return data

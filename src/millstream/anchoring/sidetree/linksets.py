@@ -14,7 +14,6 @@ the anchor linkset one can verify the whole chain down to the batch files.
 from __future__ import annotations
 
 import base64
-import gzip
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +24,7 @@ from millstream.anchoring.sidetree.batch_files import WrittenBatch, parse_anchor
 from millstream.anchoring.sidetree.batch_reader import OperationBatch
 from millstream.anchoring.sidetree.encoding import canonical, check_multihash, multihash_of
 from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
-from millstream.anchoring.sidetree.gzip_json import inflate, json_object
+from millstream.anchoring.sidetree.gzip_json import compress, inflate, json_object
 from millstream.anchoring.sidetree.hashlinks import HashLink, is_hashlink, link_to, parse_hashlink
 from millstream.anchoring.sidetree.model import OperationType
 from millstream.anchoring.sidetree.profile import Profile
@@ -167,7 +166,7 @@ def _core_index(anchor: str, profile: Profile, links: Sequence[str]) -> HashLink
 
 def _embedded(data: bytes, kind: str, *, zipped: bool) -> Object:
     if zipped:
-        return {"href": _ZIPPED + base64.b64encode(gzip.compress(data, mtime=0)).decode("ascii"), "type": kind}
+        return {"href": _ZIPPED + base64.b64encode(compress(data)).decode("ascii"), "type": kind}
     return {"href": _PLAIN + urllib.parse.quote_plus(data.decode("utf-8"), safe=""), "type": kind}
 
 
