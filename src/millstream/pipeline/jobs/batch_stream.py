@@ -64,6 +64,9 @@ _END = "output.json"
 _LOOK = 5.0
 """Seconds between two looks for a requested change of the rules; in a bucket each costs a request."""
 
+_TICK_LOOK = 1.0
+"""Seconds between two looks at the end of the log for a tick; in a bucket each costs a request."""
+
 OBSERVED = ("batches", "rejected", "late", "open_sources")
 """Sums over the shards that Spark's progress of a trigger shows."""
 
@@ -411,6 +414,7 @@ class _StreamMonitor:
         self._on_trigger, self._clock = on_trigger, clock
         self.before = 0
         self._last: Trigger | None = None
+        self._look_at = clock.monotonic()
         self.triggers = self.messages = self.batches = self.rejected = self.bytes = self.open_sources = 0
         self.rejects: Counter[str] = Counter()
 
@@ -444,6 +448,9 @@ class _StreamMonitor:
             position, due = self._last.last_id, self._last.due
         if self._ticks is None or due is None or self._clock.now() < due:
             return
+        if self._clock.monotonic() < self._look_at:
+            return
+        self._look_at = self._clock.monotonic() + _TICK_LOOK
         if self._source.last_id == position:
             self._ticks()
 
