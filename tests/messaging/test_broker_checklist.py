@@ -15,6 +15,7 @@ import pytest
 
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogSpec
+from millstream.messaging.broker.clients.sessions import MAX_COMMANDS
 from millstream.messaging.broker.handlers.call_context import CallContext
 from millstream.messaging.broker.handlers.telemetry import serve
 from millstream.messaging.broker.limits import Limits
@@ -116,6 +117,43 @@ def test_the_client_of_node_gets_pauses_in_the_way_that_it_reads_them(
         assert (found.initial.seconds, found.max.seconds, found.multiplier) == expected
 
     with_harness(step, limits=Limits(backoff=backoff))
+
+
+def test_no_more_settings_are_read_from_a_client_that_does_not_read_the_answers() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        read = written = 0
+        may_write = asyncio.Event()
+
+        async def requests() -> AsyncIterator[v2.TelemetryCommand]:
+            nonlocal read
+            for _ in range(200):
+                read += 1
+                yield v2.TelemetryCommand(settings=settings(v2.PRODUCER, "publishing"))
+                await asyncio.sleep(0)
+            await asyncio.Event().wait()
+
+        async def write(_: v2.TelemetryCommand) -> None:
+            nonlocal written
+            await may_write.wait()
+            written += 1
+            if written == 200:
+                raise ConnectionError
+
+        session = desk.heard_of()
+        stream = asyncio.ensure_future(serve(lambda: desk.service.telemetry, session, CALL, requests(), write))
+        await settle(lambda: bool(session.streams) and not session.takes_commands)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert read == MAX_COMMANDS + 2  # one is being written, and one waits for its place
+        assert not session.command(v2.TelemetryCommand())
+        may_write.set()
+        await settle(lambda: written == 200)
+        for _ in range(2 * MAX_COMMANDS):  # which nobody waits for any more
+            await session.streams[0].put(v2.TelemetryCommand())
+        stream.cancel()
+        await asyncio.gather(stream, return_exceptions=True)
+
+    with_harness(step)
 
 
 def test_the_client_of_node_is_answered_when_it_has_asked_for_all_routes() -> None:

@@ -448,6 +448,29 @@ def test_an_orphan_is_asked_about_and_rolled_back_in_the_end() -> None:
     with_harness(step, limits=Limits(longest_poll=0, max_checks=3))
 
 
+def test_a_producer_that_does_not_read_is_not_asked_about_more_transactions_until_it_does() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        session = desk.core.sessions.touch("producer", desk.clock.now())
+        settings = v2.Settings(client_type=v2.PRODUCER)
+        settings.publishing.topics.add(name="halves")
+        desk.service.telemetry.merge_settings(session, settings)
+        commands = asyncio.Queue[v2.TelemetryCommand](2)
+        session.streams.append(commands)
+        for number in range(5):
+            await desk.send("halves", b"%d" % number, message_type=v2.TRANSACTION)
+        for _ in range(3):
+            desk.clock.advance(31)
+            desk.delayed_messages.check_due_now()
+            await settle(commands.full)
+            await settle(lambda: all(hold.due > desk.clock.now() for hold in desk.core.journal.state.delayed))
+            while not commands.empty():
+                commands.get_nowait()
+        assert sum(hold.asked for hold in desk.core.journal.state.delayed) == 6
+        assert len(list(desk.core.journal.state.delayed)) == 5
+
+    with_harness(step, limits=Limits(longest_poll=0))
+
+
 async def send_half(desk: BrokerHarness) -> Callable[[], Awaitable[None]]:
     """Begin the transaction ``half``; what commits it."""
     sent = await desk.send("halves", b"x", message_id="half", message_type=v2.TRANSACTION)

@@ -99,6 +99,11 @@ def test_who_does_not_answer_or_cannot_be_asked_is_named(monkeypatch: pytest.Mon
             await ClientCommands().stack_trace(session("silent"))
         with pytest.raises(ClientNotRespondingError, match="no open telemetry stream"):
             await ClientCommands().verify(ClientSession("gone", 0), v2.Message())
+        full = session("full")
+        full.streams[0] = asyncio.Queue(1)
+        assert full.command(v2.TelemetryCommand())
+        with pytest.raises(ClientNotRespondingError, match="client full does not read the commands"):
+            await ClientCommands().stack_trace(full)
 
     asyncio.run(talk())
 

@@ -52,8 +52,11 @@ class ClientCommands:
                 "again when the client has reconnected"
             )
         answer: asyncio.Future[v2.TelemetryCommand] = asyncio.get_running_loop().create_future()
+        if not session.command(command):
+            raise ClientNotRespondingError(
+                f"client {session.client_id} does not read the commands that the broker has sent: it may hang"
+            )
         self._open[nonce] = session, answer
-        session.streams[-1].put_nowait(command)
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):

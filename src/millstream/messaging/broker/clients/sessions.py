@@ -18,6 +18,9 @@ CONSUMERS = (v2.PUSH_CONSUMER, v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER)
 
 Commands = asyncio.Queue["v2.TelemetryCommand"]
 
+MAX_COMMANDS = 16
+"""How many commands wait for a telemetry stream: each may have a message of 4 MiB."""
+
 
 @dataclasses.dataclass(slots=True)
 class ClientConnection:
@@ -93,6 +96,18 @@ class ClientSession:
             self.streams.remove(commands)
             found.streams -= 1
             found.ended = not found.streams
+
+    @property
+    def takes_commands(self) -> bool:
+        """Whether a telemetry stream is open, and the client reads what it is sent by the newest one."""
+        return bool(self.streams) and not self.streams[-1].full()
+
+    def command(self, command: v2.TelemetryCommand) -> bool:
+        """Send *command* by the newest stream; False, and nothing is sent, unless :attr:`takes_commands`."""
+        if not self.takes_commands:
+            return False
+        self.streams[-1].put_nowait(command)
+        return True
 
     @property
     def declared(self) -> bool:

@@ -214,7 +214,7 @@ class DelayedMessageScheduler:
             return
         self._delayed.reschedule(hold, now + self._core.limits.check_every)
         message = released_message((await self._core.journal.held([hold.id]))[0])
-        producers = self._core.sessions.producers_of(hold.topic)
+        producers = [each for each in self._core.sessions.producers_of(hold.topic) if each.takes_commands]
         if not producers or hold.ending or not self._still_held([hold]):
             return
         namespace, topic = split_name(hold.topic)
@@ -222,7 +222,7 @@ class DelayedMessageScheduler:
         command.recover_orphaned_transaction_command.message.CopyFrom(to_wire(message, DeliveryInfo(namespace, topic)))
         transaction = write_transaction(hold.id, hold.message_id)
         command.recover_orphaned_transaction_command.transaction_id = transaction
-        random.choice(producers).streams[-1].put_nowait(command)
+        random.choice(producers).command(command)
         self._core.journal.record(TransactionChecked(hold.id, hold.asked + 1))
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from millstream.messaging.broker.clients.client_quirks import asks_for_routes_first, set_backoff
-from millstream.messaging.broker.clients.sessions import ClientSession
+from millstream.messaging.broker.clients.sessions import MAX_COMMANDS, ClientSession
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.call_context import CallContext
 from millstream.messaging.broker.handlers.validation import MAX_BODY, check_client_type
@@ -87,8 +87,8 @@ class TelemetryHandler:
     def resend_settings(self, group: str) -> None:
         """The consumers of *group* that can be reached get settings by its present rules."""
         for session in self._core.sessions.in_group(group):
-            if session.streams and session.settings is not None:
-                session.streams[-1].put_nowait(self.merge_settings(session, *session.settings))
+            if session.takes_commands and session.settings is not None:
+                session.command(self.merge_settings(session, *session.settings))
 
     def _merge_consumer_settings(self, settings: v2.Settings, namespace: str) -> None:
         subscription, policy = settings.subscription, settings.backoff_policy
@@ -114,11 +114,12 @@ async def serve(
     requests: AsyncIterator[v2.TelemetryCommand],
     write: Write,
 ) -> None:
-    """Answer what comes from a client until it closes the stream; send what others put on it.
+    """Answer what comes from a client until it closes the stream; send what others put on it. No more is read from a
+    client that does not read what it is sent.
 
     *present* is what answers: a stream may outlive the core that was there when it was opened.
     """
-    commands: asyncio.Queue[v2.TelemetryCommand] = asyncio.Queue()
+    commands: asyncio.Queue[v2.TelemetryCommand] = asyncio.Queue(MAX_COMMANDS)
     sender = asyncio.ensure_future(_send(commands, write))
     try:
         with present().open(session, call, commands):
@@ -126,7 +127,7 @@ async def serve(
                 if request.HasField("settings"):
                     await _wait_for_route_queries(session, request.settings, call.namespace)
                 for command in present().handle(session, call, request):
-                    commands.put_nowait(command)
+                    await commands.put(command)
     finally:
         sender.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -190,11 +191,15 @@ def _merge_producer_settings(settings: v2.Settings) -> None:
 
 
 async def _send(commands: asyncio.Queue[v2.TelemetryCommand], write: Write) -> None:
+    is_broken = False
     while True:
+        command = await commands.get()
+        if is_broken:  # what is still put on the stream is taken, so that nobody waits
+            continue
         try:
-            await write(await commands.get())
+            await write(command)
         except asyncio.CancelledError:
             raise
         except Exception as error:
             _log.info("a telemetry stream broke: %s", error)
-            return
+            is_broken = True
