@@ -357,6 +357,24 @@ def test_two_writers_on_one_journal_never_share_a_batch(make_parts: Any) -> None
     assert one.index.totals().batches == 4
 
 
+def test_a_batch_that_another_process_has_cut_is_not_rejected_and_keeps_its_payload(make_parts: Any) -> None:
+    ledger, batches = MemoryLedger(VirtualClock()), [make_batch([1]), make_batch([2])]
+    one, other = make_parts("node", ledger), make_parts("node", ledger)
+    add(one, batches)
+    (stream,) = one.journal.streams()
+    candidates = one.journal.candidates(stream, 2)
+    other.faults.fail_next()
+    with pytest.raises(CasUnavailableError):
+        other.writer.cut(force=True)
+    add(one, [make_batch([3])])
+    (waiting,) = one.journal.candidates(stream, 2)
+    one.journal.reject({each.seq: "too many bytes" for each in (*candidates, waiting)})
+    assert len(one.writer.recover()) == 1
+    assert [one.journal.status("weather", each.batch) for each in batches] == [BatchStatus(BatchState.OBSERVED, 1)] * 2
+    assert one.journal.rejected() == [("weather", waiting.batch, "too many bytes")]
+    assert one.journal.batch_of("weather", 3) == waiting.batch
+
+
 def test_an_anchor_is_read_later_where_storage_does_not_answer(parts: Any) -> None:
     add(parts, list(make_batches(3)))
     parts.writer.cut(force=True)

@@ -149,12 +149,15 @@ class BatchJournal:
 
     def reject(self, reasons: Mapping[int, str]) -> None:
         """Set accepted batches aside for good: reasons by place in the order of adding. Of their payloads only the
-        message ids stay."""
+        message ids stay. A batch that another process has put into a cut since is left as it is."""
         update = sa.update(t.batches).where(t.batches.c.seq == sa.bindparam("at"), t.WAITING)
         values = [{"at": seq, "why": why} for seq, why in reasons.items()]
         with writing(self._engine) as connection:
             connection.execute(update.values(reason=sa.bindparam("why")), values)
-            connection.execute(KEEP_IDS.where(among(t.payloads.c.seq, reasons)))
+            rejected = sa.select(t.batches.c.seq).where(
+                among(t.batches.c.seq, reasons), t.batches.c.reason.is_not(None), t.batches.c.cut.is_(None)
+            )
+            connection.execute(KEEP_IDS.where(t.payloads.c.seq.in_(rejected)))
 
     def prepare(self, plan: CutPlan) -> JournalCut:
         """Write the cut down before anything of it leaves this database.
