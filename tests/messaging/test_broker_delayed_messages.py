@@ -423,6 +423,42 @@ def test_transactions_end_once_and_survive_restarts() -> None:
     with_harness(send, end, later)
 
 
+@pytest.mark.parametrize("resolution", [v2.COMMIT, v2.ROLLBACK])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_end_of_a_transaction_can_be_repeated_although_the_call_was_cut_off(
+    resolution: int, restarts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction_id = ""
+
+    async def end(desk: BrokerHarness) -> None:
+        nonlocal transaction_id
+        sent = await desk.send("halves", b"x", message_id="half", message_type=v2.TRANSACTION)
+        transaction_id = sent.entries[0].transaction_id
+        recorded = asyncio.Event()
+
+        async def cut_off(_number: int) -> None:
+            recorded.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(desk.core.journal, "confirm", cut_off)
+            call = asyncio.ensure_future(desk.end(transaction_id, "half", resolution))
+            await recorded.wait()
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        if not restarts:
+            await repeat(desk)
+
+    async def repeat(desk: BrokerHarness) -> None:
+        await desk.end(transaction_id, "half", resolution)
+        for message_id, other in (("another", resolution), ("half", v2.COMMIT + v2.ROLLBACK - resolution)):
+            with pytest.raises(StatusError, match="has no open transaction"):
+                await desk.end(transaction_id, message_id, other)
+        assert bodies(await desk.receive("g", "halves")) == ([b"x"] if resolution == v2.COMMIT else [])
+
+    with_harness(end, *([repeat] if restarts else []))
+
+
 def test_an_orphan_is_asked_about_and_rolled_back_in_the_end() -> None:
     async def step(desk: BrokerHarness) -> None:
         session = desk.core.sessions.touch("producer", desk.clock.now())

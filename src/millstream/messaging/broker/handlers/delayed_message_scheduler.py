@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 import random
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -25,7 +24,6 @@ from millstream.messaging.protocol import v2
 
 _LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is examined again, which may have been set
 _AT_ONCE: Final = 512
-_REMEMBERED: Final = 10_000
 _RETRY_SECONDS: Final = 1.0
 _REFUSED_AGAIN: Final = 5 * MICROSECONDS
 
@@ -49,7 +47,6 @@ class DelayedMessageScheduler:
         self._core = core
         self._delayed = core.journal.state.delayed
         self._changed = asyncio.Event()
-        self._ended: OrderedDict[int, int] = OrderedDict()  # number of the half message → how its transaction ended
 
     async def hold(self, messages: Sequence[Message]) -> list[int]:
         """Hold *messages* back, durably; their ids in the log of held messages. See :meth:`BrokerJournal.hold`."""
@@ -94,7 +91,8 @@ class DelayedMessageScheduler:
             raise StatusError(v2.BAD_REQUEST, "a transaction must end with COMMIT or ROLLBACK")
         hold = self._delayed.get(number)
         if hold is None or not hold.half or hold.message_id != message_id or hold.topic != topic:
-            if self._ended.get(number) == resolution:
+            if self._delayed.has_ended(number, topic, message_id, committed=resolution == v2.COMMIT):
+                await self._core.journal.confirm_all()  # by a call that may have been cancelled
                 return
             raise _no_transaction(topic)
         if hold.ending:
@@ -103,9 +101,6 @@ class DelayedMessageScheduler:
             await self._drop([hold])
         elif not await self._release([hold]):
             raise _no_transaction(topic)
-        self._ended[number] = resolution
-        while len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
 
     def _until_due(self) -> float | None:
         due = self._delayed.next_due()

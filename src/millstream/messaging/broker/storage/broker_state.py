@@ -46,7 +46,7 @@ class BrokerState:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.delayed = DelayedMessageIndex()
         self._recovering = True
-        self._released_ids: set[int] = set()
+        self._released_ids: dict[int, bool] = {}  # whether each was dropped
         self._dropped_up_to: dict[str, int] = {}
         self._delayed_snapshot = DelayedMessagesSnapshot(0, [])
 
@@ -78,8 +78,8 @@ class BrokerState:
                 self.topics[topic] = TopicSpec(topic, kind, queues)
             case TopicDropped(topic, held):
                 self._drop(topic, held)
-            case Released(ids):
-                self._release(ids)
+            case Released(ids, dropped):
+                self._release(ids, dropped=dropped)
             case TransactionChecked(message, count):
                 self._ask(message, count)
             case DeliverySnapshot():
@@ -148,6 +148,10 @@ class BrokerState:
         """Whether the held message *hold* was released before the journal was read."""
         return hold in self._released_ids
 
+    def was_committed(self, hold: int) -> bool:
+        """Whether the held message *hold*, which :meth:`is_free`, is in its topic, and was not dropped."""
+        return not self._released_ids[hold]
+
     def was_dropped(self, hold: DelayedMessage) -> bool:
         """Whether the topic of *hold* was deleted after it was held, before the journal was read."""
         return hold.id <= self._dropped_up_to.get(hold.topic, 0)
@@ -178,11 +182,11 @@ class BrokerState:
         for place in [place for place in self.offsets if place[1] == topic]:
             del self.offsets[place]
 
-    def _release(self, ids: Ids) -> None:
+    def _release(self, ids: Ids, *, dropped: bool) -> None:
         numbers = [number for first, last in ids for number in range(first, last + 1)]
         if self._recovering:  # the held messages are read after the journal
-            self._released_ids.update(numbers)
-        self.delayed.remove(numbers)
+            self._released_ids.update(dict.fromkeys(numbers, dropped))
+        self.delayed.release(numbers, dropped=dropped)
 
     def _ask(self, hold: int, count: int) -> None:
         found = self.delayed.get(hold)

@@ -18,6 +18,9 @@ from millstream.messaging.broker.storage.wire_codec import DELIVER_AT, ID, PREFI
 HELD_TOPIC = PREFIX + "held-topic"
 DUE = PREFIX + "due"
 
+_MAX_ENDED = 10_000
+"""Number of ended transactions that are remembered, so that a client may repeat the call that ended one."""
+
 _SPARE_TIMERS = 1_000
 """Number of outdated timers that are kept in addition to one for each held message."""
 
@@ -45,6 +48,7 @@ class DelayedMessageIndex:
         self._delayed: dict[int, DelayedMessage] = {}
         self._timers: list[tuple[int, int]] = []
         self._known: dict[str, DeduplicationIndex] = {}
+        self._ended: dict[int, tuple[str, str, bool]] = {}
 
     def __len__(self) -> int:
         return len(self._delayed)
@@ -65,6 +69,16 @@ class DelayedMessageIndex:
         known = None if hold.half else self._known.get(hold.topic)
         return known.get(hold.message_id.encode()) or 0 if known else 0
 
+    def has_ended(self, number: int, topic: str, message_id: str, *, committed: bool) -> bool:
+        """Whether the transaction of the half message *number* ended in this way, as far as is remembered."""
+        return self._ended.get(number) == (topic, message_id, committed)
+
+    def remember_end(self, hold: DelayedMessage, *, committed: bool) -> None:
+        """Let :meth:`has_ended` find the transaction of the half message *hold*."""
+        self._ended[hold.id] = hold.topic, hold.message_id, committed
+        if len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+
     def remember(self, hold: DelayedMessage) -> None:
         """Let :meth:`known_id` find *hold*."""
         if not hold.half:
@@ -81,6 +95,13 @@ class DelayedMessageIndex:
         self._delayed[hold.id] = hold
         heapq.heappush(self._timers, (hold.due, hold.id))
         self._drop_outdated()
+
+    def release(self, numbers: Iterable[int], *, dropped: bool) -> None:
+        """These are in their topics, or *dropped*."""
+        for number in numbers:
+            hold = self._delayed.pop(number, None)
+            if hold is not None and hold.half:
+                self.remember_end(hold, committed=not dropped)
 
     def remove(self, numbers: Iterable[int]) -> None:
         """These are held back no longer."""

@@ -250,5 +250,7 @@ def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[int, in
         if not state.is_free(hold.id):
             hold.asked = state.asked_before(hold.id)
             state.delayed.add(hold)
+        elif hold.half:
+            state.delayed.remember_end(hold, committed=state.was_committed(hold.id))
     state.forget_recovery()
     return read, last_held
