@@ -495,6 +495,21 @@ def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:
     assert mill("statistics", "one")[0] == 0
 
 
+def test_policies_that_cannot_be_read_are_no_success(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ["--data", str(data)]
+    for command in ("duplicate", "check", "report"):
+        assert run(["mill", command, *folder]) == 0
+    (data / "policies" / "me-duplication-policy.json").write_text("{")
+    for command, result in (("report", "SUCCESS"), ("check", "INCOMPLETE")):
+        capsys.readouterr()
+        assert run(["mill", command, *folder]) == 1
+        printed = capsys.readouterr()
+        assert "what the policies ask for is not known: " in printed.err and printed.out.count(result) == 3
+    local(data, "one").delete("s", "item 1")
+    assert run(["mill", "forget", "one", "s", "item 1", *folder]) == 2
+    assert "me-duplication-policy.json" in capsys.readouterr().err
+
+
 def test_a_space_that_could_not_be_counted_is_named(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ["--data", str(data)]
     assert run(["mill", "duplicate", *folder]) == run(["mill", "statistics", "--count", *folder]) == 0

@@ -40,17 +40,17 @@ MAX_REFUSALS = 1000
 def check(settings: Settings, only_store: str | None, only_space: str | None, as_json: bool) -> int:
     """Read every byte, compare it with the manifest, and write a report for each space.
 
-    Findings are put on the repair queue (see `millstream mill repair`). Exit code 1 unless every store could be listed
-    and every report says SUCCESS.
+    Findings are put on the repair queue (see `millstream mill repair`). Exit code 1 unless every store could be listed,
+    the policies could be read, and every report says SUCCESS.
     """
-    good, unlisted = True, list[str]()
+    good, unlisted, errors = True, list[str](), list[str]()
     with Node.open(settings) as node:
         process_audits(node)
-        for store, space in chosen_spaces(node, only_store, only_space, unlisted=unlisted, asked=True):
+        for store, space in chosen_spaces(node, only_store, only_space, unlisted=unlisted, policy_errors=errors):
             report = _check(node, store, space)
             print_report(report, as_json)
             good = good and report.result == ReportResult.SUCCESS
-    return 0 if good and not unlisted else 1
+    return 0 if good and not unlisted and not errors else 1
 
 
 @example("millstream mill repair photos 2013/a.jpg --dry-run")

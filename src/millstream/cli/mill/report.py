@@ -67,13 +67,16 @@ def report(
 ) -> int:
     """Print the latest report of every space, and its age.
 
-    Exit code 0 if all reports say SUCCESS and it is known of every change whether it happened, 3 if STORE and SPACE are
-    given and there is no report on them, 1 otherwise. With --verify, exit code 1 if a report is not in the ledger, or
-    (without STORE and SPACE) if a report of the ledger is missing or may have been removed.
+    Exit code 0 if all reports say SUCCESS, the policies could be read, and it is known of every change whether it
+    happened; 3 if STORE and SPACE are given and there is no report on them; 1 otherwise. With --verify, exit code 1 if
+    a report is not in the ledger, or (without STORE and SPACE) if a report of the ledger is missing or may have been
+    removed.
     """
+    errors = list[str]()
     with Node.open(settings, reads=True) as node:
-        places = chosen_spaces(node, store, space, known=node.mill.reports.archive.spaces(), asked=True)
-        last = last_reports(node.mill.reports.archive, places)
+        archive = node.mill.reports.archive
+        places = chosen_spaces(node, store, space, known=archive.spaces(), policy_errors=errors)
+        last = last_reports(archive, places)
         latest = [last.get(place) for place in places]
         now = node.clock.now()
         if html is not None:
@@ -91,7 +94,8 @@ def report(
         left = print_open_changes(node, store, space)
     if store is not None and space is not None and latest == [None]:
         return NotFoundError.exit_code
-    return 0 if not left and all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
+    good = all(found is not None and found.result == ReportResult.SUCCESS for found in latest)
+    return 0 if good and not left and not errors else 1
 
 
 def _without_report(node: Node, store: str, space: str) -> str:

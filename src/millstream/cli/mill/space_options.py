@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import click
-
+from millstream.cli.common import echo_line
 from millstream.core.shown_commands import arguments
 from millstream.mill.configured_stores import is_system
 from millstream.mill.errors import PolicyError, UnknownSpaceError
@@ -20,14 +19,14 @@ def chosen_spaces(
     known: Iterable[tuple[str, str]] = (),
     *,
     unlisted: list[str] | None = None,
-    asked: bool = False,
+    policy_errors: list[str] | None = None,
 ) -> list[tuple[str, str]]:
     """Every space of every store that is listed, or known to the manifest or otherwise; no system spaces.
 
     Of a store that cannot be listed only what is known is named, so that its reports say what is wrong; *unlisted* gets
     the names of such stores. With it a store that the manifest knows and that is not configured counts as one, and its
-    spaces are left out. With *asked* a space that the policies copy to a store counts as one, whether it is there or
-    not.
+    spaces are left out. With *policy_errors* a space that the policies copy to a store counts as one, whether it is
+    there or not; the list gets the reason if they cannot be read.
     """
     if store is not None:
         node.stores.providers.require(store)
@@ -38,20 +37,20 @@ def chosen_spaces(
         try:
             known |= {(name, listed) for listed in node.stores.providers.call(node.stores.providers[name].spaces)}
         except StoreError as error:
-            click.echo(f"{name}: {error}", err=True)
+            echo_line(f"{name}: {error}", err=True)
             if unlisted is not None and store in (None, name):
                 unlisted.append(name)
     if unlisted is not None:
         for name in sorted({name for name, _ in known if name not in node.stores.providers and store is None}):
-            click.echo(
+            echo_line(
                 f"{name}: the manifest knows items in it, and no such store is configured; if it was removed for good, "
                 f"`millstream mill retire {arguments(name)}` retires its records",
                 err=True,
             )
             unlisted.append(name)
         known = {place for place in known if place[0] in node.stores.providers}
-    if asked:
-        known |= asked_spaces(node, known)
+    if policy_errors is not None:
+        known |= asked_spaces(node, known, policy_errors)
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
     if not chosen and store is None and space is None:
         raise UnknownSpaceError(
@@ -67,10 +66,17 @@ def chosen_spaces(
     return chosen
 
 
-def asked_spaces(node: Node, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The (store, space) to which the policies copy those of the *known* ones that are sources."""
+def asked_spaces(node: Node, known: Iterable[tuple[str, str]], errors: list[str] | None = None) -> set[tuple[str, str]]:
+    """The (store, space) to which the policies copy those of the *known* ones that are sources.
+
+    If the policies cannot be read, *errors* gets the reason, which is printed. Without it
+    :class:`~millstream.mill.errors.PolicyError` or :class:`~millstream.stores.StoreError` is raised.
+    """
     try:
         return {place for place in node.policies.current.copies_of(known) if place[0] in node.stores.providers}
     except (PolicyError, StoreError) as error:
-        click.echo(f"what the policies ask for is not known: {error}", err=True)
+        if errors is None:
+            raise
+        errors.append(str(error))
+        echo_line(f"what the policies ask for is not known: {error}", err=True)
         return set()

@@ -50,12 +50,12 @@ def integrity_command(
     if it contradicts the manifest, if it failed its last check, if it was never verified, or if it was last verified
     longer ago than the age of --older-than (half of this age if there is no other copy).
 
-    Exit code 0 if everything was listed, and every copy that is due (without --older-than: every copy) was checked and
-    found intact; 1 otherwise, also if --budget postponed a copy.
+    Exit code 0 if everything was listed, the policies could be read, and every copy that is due (without --older-than:
+    every copy) was checked and found intact; 1 otherwise, also if --budget postponed a copy.
     """
     from millstream.pipeline.planning.due_items import DueRule
 
-    due = DueRule(older_than or 0, budget)
+    due, errors = DueRule(older_than or 0, budget), list[str]()
     with Node.open(settings) as node:
         judged = _sweep(node, name, spaces, due)
         failed = frozenset(node.stores.manifest.failed_since(judged.started_at()))
@@ -67,18 +67,19 @@ def integrity_command(
             msgspec.structs.replace(space, report=reporter.keep(space.report))
             for space in judged.spaces(overtaken, unrecorded)
         ]
-        found += _empty_copies(node, found)
+        found += _empty_copies(node, found, errors)
     _print_spaces(found, as_json=as_json)
-    return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
+    return 0 if not errors and all(space.report.result == ReportResult.SUCCESS for space in found) else 1
 
 
-def _empty_copies(node: Node, found: Sequence[SpaceSweep]) -> list[SpaceSweep]:
-    """Reports on copies of the spaces *found* that have neither listed nor recorded items."""
+def _empty_copies(node: Node, found: Sequence[SpaceSweep], errors: list[str]) -> list[SpaceSweep]:
+    """Reports on copies of the spaces *found* that have neither listed nor recorded items; *errors* gets the reason if
+    the policies cannot be read."""
     from millstream.pipeline.jobs.report import SpaceSweep
 
     providers, reporter, reports = node.stores.providers, node.mill.reports.reporter, list[SpaceSweep]()
     places = {(space.report.store, space.report.space) for space in found}
-    for store, space in sorted(asked_spaces(node, places) - places):
+    for store, space in sorted(asked_spaces(node, places, errors) - places):
         if node.stores.manifest.count(store, space):
             continue  # nothing of it was due
         tally, now = SpaceTally(), node.clock.now()
