@@ -90,6 +90,12 @@ def test_a_prefix_restores_what_begins_with_it(protected: Protected, tmp_path: P
     assert protected.restore("2013/3.jpg", "--to", str(tmp_path / "exact"))[1]["items"] == 1
 
 
+@pytest.mark.parametrize("how", [["--to={}/back"], ["--test"]])
+def test_a_prefix_that_no_item_has_is_no_success(protected: Protected, tmp_path: Path, how: list[str]) -> None:
+    code, report = protected.restore("2014/", *(one.format(tmp_path) for one in how))
+    assert (code, report["items"]) == (3, 0)
+
+
 def test_a_space_is_restored_to_another_store_with_its_properties(protected: Protected, tmp_path: Path) -> None:
     code, report = protected.restore("--to", (tmp_path / "store").as_uri())
     assert (code, report["outcomes"]) == (0, {"restored": 10})

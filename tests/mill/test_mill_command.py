@@ -495,6 +495,16 @@ def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:
     assert mill("statistics", "one")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["duplicate --space typo", "duplicate --space typo --dry-run", "audit typo", "statistics typo"],
+)
+def test_a_mistyped_name_is_no_success(command: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["mill", "duplicate", "--data", str(data)]) == 0
+    assert run(["mill", *command.split(), "--data", str(data)]) == 3
+    assert "'typo'" in capsys.readouterr().err
+
+
 def test_policies_that_cannot_be_read_are_no_success(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ["--data", str(data)]
     for command in ("duplicate", "check", "report"):

@@ -10,13 +10,14 @@ import click
 import msgspec
 from rich.progress import DownloadColumn, TextColumn, TransferSpeedColumn
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.open_changes import print_open_changes
 from millstream.cli.parameter_types import Timestamp
 from millstream.cli.progress import drawn
 from millstream.cli.restore_target import open_target
 from millstream.core.amounts import size_text
+from millstream.core.errors import NotFoundError
 from millstream.mill.errors import UnknownSpaceError
 from millstream.mill.restore.listing import ItemListing, RestorableItem
 from millstream.mill.restore.past import PastListing
@@ -111,7 +112,8 @@ def restore(
     the state at a time is restored, if the audit log covers it; items whose bytes no copy has any more are listed.
 
     Exit code 0 if every item is at the target (with --test: every item of the sample is good), 1 if one is not, or if
-    with --as-of it is not known of every change whether it happened, 3 if SPACE or STORE is unknown.
+    with --as-of it is not known of every change whether it happened, 3 if SPACE or STORE is unknown, or if there is no
+    such item.
     """
     if is_test and to is not None:
         raise click.UsageError("--test and --to cannot be combined: --test writes nothing")
@@ -134,7 +136,13 @@ def restore(
         _run(node, items, target, report, overwrite=overwrite)
         has_open = at is not None and print_open_changes(node, space=space)
     _print(report, to, as_json)
-    return 0 if report.is_complete and not has_open else 1
+    if has_open or not report.is_complete:
+        return 1
+    if not report.items:  # nothing was restored or tested: a mistyped prefix, or the wrong store or time
+        which = f"item whose id begins with {prefix!r}" if prefix else "item"
+        echo_line(f"there is no {which} to restore: check PREFIX, --from and --as-of", err=True)
+        return NotFoundError.exit_code
+    return 0
 
 
 def _require_known(node: Node, space: str, store: str | None) -> None:

@@ -40,10 +40,12 @@ def audit(
 
     STORE, SPACE and CONTENT_ID limit it to the changes of a store, a space, or an item. Pending changes are processed
     first, and duplicated (see `millstream mill work`). Exit code 1 if it is not known of a change whether it happened,
-    with a line that says what to do, or if --recover could not reach a store.
+    with a line that says what to do, or if --recover could not reach a store; 3 if STORE is unknown.
     """
     unavailable = False
     with Node.open(settings, reads=not recover and lacks_database_file(settings)) as node:
+        if store is not None and all(name != store for name, _ in node.mill.audit.log.spaces()):
+            node.stores.providers.require(store)  # of a store that was removed there is only history
         if recover:
             unavailable = _recover(node)
             record_change(node, "recover audit", "open changes of all stores")

@@ -12,7 +12,7 @@ from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import HELD, print_plan
 from millstream.cli.mill.policy_rounds import listed_rounds, print_failed_plan
 from millstream.cli.mill.processes_option import processes_option
-from millstream.cli.mill.space_options import asked_spaces
+from millstream.cli.mill.space_options import asked_spaces, require_space
 from millstream.cli.progress import progress_bar
 from millstream.cli.protect_parts import adoption_target
 from millstream.cli.queue_draining import drain_queues, print_tally
@@ -40,10 +40,12 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
 
     The plan of a space that would delete or replace too much is held as a whole (see `millstream mill approve`). A
     store or space that cannot be listed does not block the others. Exit code 1 if a task failed for good or a listing
-    failed, 5 if the plan of a space is held, or with --dry-run would be.
+    failed, 3 if SPACE is unknown, 5 if the plan of a space is held, or with --dry-run would be.
     """
     dead = held = 0
     with Node.open(settings, reads=dry_run) as node:
+        if space is not None:
+            require_space(node, space)
         rounds, failed = listed_rounds(node, space)
         for pairs in rounds:
             queue = None if dry_run else node.queues.open(QueueName.DUPLICATION_LOW)

@@ -195,7 +195,7 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
     """Print the items and bytes of each space at its last count.
 
     Stores with a capacity in the settings (`most_bytes`) get a total. Exit code 1 if a store exceeds its capacity, or
-    if a space could not be counted with --count.
+    if a space could not be counted with --count; 3 if STORE is unknown.
     """
     places, since = list[tuple[str, str]](), 0
     with Node.open(settings, reads=not count) as node:
@@ -207,6 +207,8 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
             )
             node.mill.workers(QueueName.STORAGE_STATISTICS).run_until_drained()
         sizes = node.stores.statistics.latest(store)
+        if store is not None and not sizes:
+            node.stores.providers.require(store)
     old = sorted(set(places).difference((size.store, size.space) for size in sizes if size.at >= since))
     for place in old:
         text = "could not be counted now: see `millstream queue dead storage-statistics`"

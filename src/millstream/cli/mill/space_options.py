@@ -57,13 +57,33 @@ def chosen_spaces(
             "no space was found in the stores and the manifest: create one (`millstream store create STORE SPACE`)"
         )
     if not chosen:
-        where = "neither a store" if store is None else f"neither store {store!r}"
-        name = "any space" if space is None else f"the space {space!r}"
-        raise UnknownSpaceError(
-            f"{where} nor the manifest has {name}: check the names of store and space, or create the space "
-            "(`millstream store create STORE SPACE`)"
-        )
+        raise _unknown_space(store, space)
     return chosen
+
+
+def require_space(node: Node, space: str) -> None:
+    """Raise :class:`~millstream.mill.errors.UnknownSpaceError` if neither a store nor the manifest has *space*.
+
+    A store that cannot be listed may have it.
+    """
+    if any(name == space for _, name in node.stores.manifest.spaces()):
+        return
+    for store in node.stores.providers:
+        try:
+            if space in node.stores.providers.spaces(store):
+                return
+        except StoreError:
+            return
+    raise _unknown_space(None, space)
+
+
+def _unknown_space(store: str | None, space: str | None) -> UnknownSpaceError:
+    where = "neither a store" if store is None else f"neither store {store!r}"
+    name = "any space" if space is None else f"the space {space!r}"
+    return UnknownSpaceError(
+        f"{where} nor the manifest has {name}: check the names of store and space, or create the space "
+        "(`millstream store create STORE SPACE`)"
+    )
 
 
 def asked_spaces(node: Node, known: Iterable[tuple[str, str]], errors: list[str] | None = None) -> set[tuple[str, str]]:
