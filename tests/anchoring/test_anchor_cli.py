@@ -333,8 +333,11 @@ def test_a_proof_with_the_chain_verifies_with_a_pinned_head(data: Path, proof: P
 
 
 def test_the_part_about_the_ledger_is_written_as_a_proof_file(data: Path, tmp_path: Path) -> None:
-    path = tmp_path / "weather.tlog-proof"
+    path, before = tmp_path / "weather.tlog-proof", tmp_path / "before"
+    path.write_text("an older proof")
+    before.hardlink_to(path)
     code, out, _ = run_command("prove", "weather", "3", "--tlog", str(path), "--data", str(data))
+    assert before.read_text() == "an older proof", "the file is replaced as a whole"
     key = parse_verifier_key(run_command("anchor", "key", "show", "--data", str(data)).out.strip())
     line = run_command("anchor", "ledger", "--json", "--data", str(data)).out.split("\n")[0]
     assert code == 0

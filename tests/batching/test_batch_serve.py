@@ -98,6 +98,15 @@ def test_once_takes_what_is_there_and_says_how_it_went(data):
     assert status["delay_seconds"]["half"] <= status["delay_seconds"]["all"]
 
 
+def test_metrics_that_cannot_be_written_do_not_end_the_service(data):
+    append(data, 100)
+    file = data / "absent" / "batch.prom"
+    child = start(data, "--once", "--json", "--metrics", str(file))
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, f"--metrics {file} could not be written: No such file or directory\n")
+    assert json.loads(out.splitlines()[-1])["position"] == 100
+
+
 def test_quiet_sources_close_by_ticks_and_sigterm_ends_it_in_order(data):
     append(data, 100)
     child = start(data, "--json", "--status", "0")

@@ -13,7 +13,15 @@ from millstream.batching.metrics import delay_quantiles
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.anchor.feed import print_handed
-from millstream.cli.common import json_option, log_options, metrics_option, own_settings, print_json, store_options
+from millstream.cli.common import (
+    json_option,
+    log_options,
+    metrics_option,
+    own_settings,
+    print_json,
+    store_options,
+    write_metrics,
+)
 from millstream.cli.examples import example
 from millstream.cli.log_owners import claim_logs
 from millstream.cli.parameter_types import Duration, Seconds
@@ -21,7 +29,6 @@ from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import counted
 from millstream.core.clock import Clock
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.core.metric_collection.prometheus import write_prometheus
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
@@ -76,8 +83,7 @@ class ServiceStatusPrinter:
     def show(self, *, as_json: bool) -> None:
         """Print a line."""
         found = self.status()
-        if self._file is not None:
-            write_prometheus(self._file, self._figures.figures())
+        write_metrics(self._file, self._figures)
         print_json(found) if as_json else click.echo(_line(found))
 
     def status(self) -> ServiceStatus:

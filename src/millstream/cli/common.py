@@ -7,7 +7,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 import msgspec
@@ -15,6 +15,9 @@ import msgspec
 from millstream.cli.logging_setup import start_logging
 from millstream.core.printable import printable
 from millstream.settings import LogFormat, LogLevel, Settings, load_settings, secret_values, settings_file
+
+if TYPE_CHECKING:
+    from millstream.core.metric_collection.collector import MetricsCollector
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -122,6 +125,19 @@ metrics_option = click.option(
     metavar="FILE",
     help="Write metrics for Prometheus to FILE, with each status line.",
 )
+
+
+def write_metrics(file: Path | None, metrics: MetricsCollector) -> None:
+    """Write *metrics* to the *file* of :data:`metrics_option`, if it is given. A full disk or a folder that is missing
+    costs the metrics, which the next status line writes, and not the work that they are about."""
+    from millstream.core.metric_collection.prometheus import write_prometheus
+
+    if file is None:
+        return
+    try:
+        write_prometheus(file, metrics.figures())
+    except OSError as error:
+        echo_line(f"--metrics {file} could not be written: {error.strerror}", err=True)
 
 
 def print_json(value: Any) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.amounts import counted
+from millstream.core.durable import output_file
 from millstream.core.errors import NotFoundError
 from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
@@ -94,7 +95,8 @@ def _write_tlog_proof(path: Path, data: bytes) -> None:
     proof = decode_proof(data)
     assert isinstance(proof, Proof)
     try:
-        path.write_bytes(encode_tlog_proof(tlog_proof(proof)))
+        with output_file(path) as file:
+            file.write(encode_tlog_proof(tlog_proof(proof)))
     except OSError as error:
         raise click.UsageError(f"cannot write {path}: {error.strerror}") from error
 

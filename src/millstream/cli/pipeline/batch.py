@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from millstream.cli.common import json_option, metrics_option, own_settings, print_json, store_options
+from millstream.cli.common import json_option, metrics_option, own_settings, print_json, store_options, write_metrics
 from millstream.cli.examples import example
 from millstream.cli.log_owners import claim_logs
 from millstream.cli.pipeline.log_stream import run_log_stream
@@ -19,7 +19,6 @@ from millstream.cli.stop_signals import stop_on_signals
 from millstream.cli.stream_options import check_way, rules_of_option, stream_options
 from millstream.core.amounts import counted, size_text
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.core.metric_collection.prometheus import write_prometheus
 from millstream.log import LogSpec, user_log
 from millstream.node import Node
 from millstream.settings import Settings
@@ -122,8 +121,7 @@ def _stream(
     stop, figures = stop_on_signals(), MetricsCollector()
 
     def tell(trigger: Trigger) -> None:
-        if metrics_file is not None:
-            write_prometheus(metrics_file, figures.figures())
+        write_metrics(metrics_file, figures)
         print_json(trigger) if as_json else _print_trigger(trigger)
 
     with Node.open(settings) as node:
