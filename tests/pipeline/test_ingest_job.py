@@ -424,7 +424,7 @@ def test_a_line_that_is_too_long_is_put_aside_and_the_next_is_read(
     assert refused.reason == "size"
 
 
-def test_a_value_of_csv_that_is_too_long_is_put_aside_with_the_begin_of_its_row(
+def test_a_row_of_csv_that_is_too_long_is_put_aside_with_its_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_parsing, "MAX_ROW_BYTES", 100)
@@ -438,7 +438,7 @@ def test_a_value_of_csv_that_is_too_long_is_put_aside_with_the_begin_of_its_row(
         ("line 4", "row", b'c,"x"z'),
     ]
     assert [row.why for row in refused] == [
-        "a value is longer than 100 bytes, the limit of a row: store the content as a content item, and its id in the "
+        "the row is longer than 100 bytes, the limit of a row: store the content as a content item, and its id in the "
         "row",
         "',' expected after '\"'",
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from millstream.ingest.selectors import parse_selector
 from millstream.pipeline.errors import UnusableFileError
 from millstream.pipeline.jobs.ingest import SplitResult, parse_part
 from millstream.pipeline.planning.source_files import SourceFile, cuts_of, file_content, find_files, splits_of
+from millstream.pipeline.tasks import file_parsing
 from millstream.pipeline.tasks.file_parsing import ParsingRules, RefusedRow, refused_message
 from millstream.pipeline.tasks.parquet_times import in_microseconds
 from support.parsed_files import parsed
@@ -296,3 +299,33 @@ def test_a_file_whose_path_is_not_utf8_is_unusable_and_the_others_are_found(tmp_
     why = rf"the path {tmp_path}/b\udcff.jsonl is not UTF-8: rename the file or its folder"
     assert (bad.unusable, bad.cuts) == (why, ())
     assert refused_message(files[1], RefusedRow("file", "file", why, b"")).source == r"b\udcff"
+
+
+def test_a_csv_row_without_an_end_is_rejected_and_never_in_memory_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_parsing, "MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr(file_parsing, "_BATCH_BYTES", 1000)
+    endless = b"ab," * 1_000_000
+    quoted = b'"a\n",' * 500
+    rows = [b"body,key", b"x,1", endless, b"y,2", quoted, b"z,3"]
+    with gzip.open(tmp_path / "x.csv.gz", "wb", compresslevel=1) as file:
+        file.write(b"\n".join(rows))
+    tracemalloc.start()
+    try:
+        messages, refused = parsed(tmp_path, MESSAGES)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < len(endless) // 3
+    assert [message.body for message in messages] == [b"x", b"y", b"z"]
+    assert [(row.place, row.reason) for row in refused] == [("line 3", "size"), ("line 5", "row")]
+    assert refused[0].row.startswith(b"ab,ab")
+    assert refused[0].why.startswith("the row is longer than 1,000 bytes")
+
+
+def test_a_csv_file_without_line_ends_is_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_parsing, "MAX_ROW_BYTES", 1000)
+    (tmp_path / "x.csv").write_bytes(b"ab," * 1000)
+    with pytest.raises(UnusableFileError, match=r"the first line must .* but it is longer than 1,000 bytes"):
+        parsed(tmp_path, MESSAGES)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TextIO, TypeAlias, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, Self, TextIO, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
@@ -224,13 +224,13 @@ def _table(split: Split, rules: ParsingRules) -> Iterator[SourceRow]:
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
         names = _column_names(split.file, rows)
         while True:
-            place, lines.begin = f"line {rows.line_num + 1}", ""
+            place, lines.begin = f"line {lines.number + 1}", ""
             try:
                 values = next(rows)
             except StopIteration:
                 return
             except csv.Error as error:
-                yield _unread_row(place, lines.begin, str(error))
+                yield _unread_row(place, lines.begin, error)
                 continue
             if values:
                 yield _row_of(place, names, values, texts)
@@ -243,6 +243,8 @@ def _column_names(file: SourceFile, rows: Iterator[list[str]]) -> list[str]:
         wrong = "a name is empty" if "" in names else ""
         if twice := _repeated(names):
             wrong = f"{twice[:80]!r} is repeated"
+    except _LineTooLongError:
+        wrong = f"it is longer than {MAX_ROW_BYTES:,} bytes"
     except csv.Error as error:
         wrong = f"it is not valid CSV ({error})"
     except UnicodeEncodeError:
@@ -257,26 +259,47 @@ def _repeated(names: Sequence[str]) -> str | None:
     return max((name for name, count in Counter(names).items() if count > 1), default=None)
 
 
+class _LineTooLongError(csv.Error):
+    """A line is longer than a row may be."""
+
+
 class _RowText:
-    """The lines of a CSV file; ``begin``, which the reader clears before each row, is the begin of the row's text."""
+    """The lines of a CSV file; ``begin``, which the reader clears before each row, is the begin of the row's text, and
+    ``number`` says how many lines were read.
+
+    Of a line that is longer than a row may be, as in a file without line ends, no more is in memory: its rest is passed
+    over, and :class:`_LineTooLongError` is raised.
+    """
 
     def __init__(self, lines: TextIO) -> None:
         self._lines = lines
-        self.begin = ""
+        self.begin, self.number = "", 0
 
-    def __iter__(self) -> Iterator[str]:
-        for line in self._lines:
-            if len(self.begin) < KEPT_BYTES:
-                self.begin += line[:KEPT_BYTES]
-            yield line
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        line = self._lines.readline(MAX_ROW_BYTES + 2)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        if len(self.begin) < KEPT_BYTES:
+            self.begin += line[:KEPT_BYTES]
+        if len(line) <= MAX_ROW_BYTES + 1 or line[-1] in "\r\n":
+            return line
+        while line and line[-1] not in "\r\n":
+            line = self._lines.readline(_BATCH_BYTES)
+        raise _LineTooLongError
 
 
-def _unread_row(place: str, begin: str, why: str) -> SourceRow:
-    """A row that the module ``csv`` refuses with the words *why*."""
+def _unread_row(place: str, begin: str, error: csv.Error) -> SourceRow:
+    """A row that the module ``csv`` refuses with *error*, or that is too long."""
     text = begin.rstrip("\r\n").encode("utf-8", "surrogateescape")
-    if why.startswith("field larger than field limit"):
+    if isinstance(error, _LineTooLongError):
+        return SourceRow(place, text, _too_long("the row"), "size")
+    if str(error).startswith("field larger than field limit"):
         return SourceRow(place, text, _too_long("a value"), "size")
-    return SourceRow(place, text, why)
+    return SourceRow(place, text, str(error))
 
 
 _TEXT_COLUMNS = frozenset({"body", "body_base64", "source", "key"})
