@@ -353,3 +353,75 @@ def test_p9_a_queue_that_cannot_be_read_is_named_and_not_just_left_out(logged: P
         for page in ("/queues", "/dead-letters", "/workers", "/"):
             assert "Unknown: queue audit cannot be read" in node.page(page), page
         assert "No task is dead" not in node.page("/dead-letters") and "No active alarms." not in node.page("/queues")
+
+
+def hide_table(folder: Path, table: str) -> None:
+    """Make the table *table* of the node in *folder* unreadable."""
+    with contextlib.closing(sqlite3.connect(folder / "node.db")) as database, database:
+        database.execute(f"ALTER TABLE {table} RENAME TO hidden")
+
+
+def test_p9_vanished_items_that_cannot_be_read_are_unknown_and_not_zero(data: Path) -> None:
+    fill(data, 1)
+    pages = ("/integrity", "/integrity/findings", "/integrity/space?store=one&space=s")
+    with asked_in_process(data) as node:
+        assert {row["vanished"] for row in node.api("/integrity/spaces")["items"]} == {0}
+        assert not any("which items vanished cannot be read" in node.page(page) for page in pages)
+        hide_table(data, "mill_held_items")
+        assert {row["vanished"] for row in node.api("/integrity/spaces")["items"]} == {None}
+        assert node.ask("GET", "/api/v1/integrity/spaces?sort=vanished")[0] == 503
+        for page in pages:
+            assert "which items vanished cannot be read" in node.page(page), page
+
+
+def test_p9_a_search_says_that_the_spaces_cannot_be_read(data: Path) -> None:
+    fill(data, 1)
+    with asked_in_process(data) as node:
+        hide_table(data, "mill_manifest")
+        notes = {row["kind"]: row["note"] for row in node.api("/search?q=s")["searched"]}
+        assert notes["space"] == "not searched: the spaces cannot be read" and notes["item"]
+
+
+def test_p9_a_damaged_report_is_named_and_not_just_left_out(data: Path) -> None:
+    fill(data, 1)
+    assert run(["mill", "check", "--data", str(data)]) == 0
+    with asked_in_process(data) as node:
+        assert (len(node.api("/integrity/reports")["items"]), node.api("/integrity/reports")["unreadable"]) == (2, {})
+    report = next(path for path in (data / "reports").rglob("*.json") if "two" in str(path))
+    report.write_text("{")
+    with asked_in_process(data) as node:
+        for sort in ("name", "failed"):
+            found = node.api(f"/integrity/reports?sort={sort}")
+            assert ([row["store"] for row in found["items"]], found["total"]) == (["one"], None)
+            assert list(found["unreadable"]) == ["the report on s in two"]
+        assert "Unknown: the report on s in two cannot be read" in node.page("/integrity/reports")
+
+
+def test_p9_the_files_of_an_anchor_whose_manifest_is_lost_are_unknown(batching: Node) -> None:
+    batching.anchoring.batch_writer.cut(force=True)
+    node = AskedInProcess(batching)
+    (manifest, *files) = node.api("/anchors/1/files")["items"]
+    assert manifest["kind"] == "manifest" and files
+    next(batching.folder.rglob(f"*{manifest['cid']}*")).unlink()
+    status, text = node.ask("GET", "/api/v1/anchors/1/files")
+    assert (status, "the manifest of anchor 1 cannot be read" in text) == (409, True)
+    assert node.api("/anchors/1")["trouble"]
+    assert node.ask("GET", "/api/v1/anchors/2/files")[0] == 404
+
+
+def test_p9_witnesses_of_a_policy_that_cannot_be_read_are_unknown_and_not_none(tmp_path: Path) -> None:
+    with Node.open(load_settings({"data": str(tmp_path / "node")})[0], create=True) as node:
+        node.anchoring.batch_writer.add("weather", [make_batch([1])], [], config=CONFIG)
+        node.anchoring.batch_writer.cut(force=True)
+        assert AskedInProcess(node).api("/ledgers")["items"][0]["cosigned"] is None
+        assert "No witnesses are configured" in AskedInProcess(node).page("/ledgers")
+    (tmp_path / "node" / "millstream.toml").write_text(f'[anchoring]\nwitness_policy = "{tmp_path}/lost"\n')
+    with asked_in_process(tmp_path / "node") as asked:
+        assert asked.api("/ledgers")["items"][0]["cosigned"] is None
+        assert asked.api("/ledgers/anchors")["policy_problem"]
+        assert [asked.ask("GET", f"/api/v1/ledgers/anchors/{part}")[0] for part in ("witnesses", "cosignatures")] == [
+            503,
+            503,
+        ]
+        page = asked.page("/ledgers")
+    assert "No witnesses are configured" not in page and "the witness policy cannot be read" in page

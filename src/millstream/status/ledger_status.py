@@ -61,7 +61,8 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
     are the verifier keys that sign now, the newest first (none where the node may not read them).
     ``is_published`` says whether tiles are published, which monitors read; the node does not know who does.
     ``quorum`` are the witnesses that must sign (None without ``anchoring.witness_policy``); ``missing`` more must sign
-    ``offered``, the checkpoint that was offered last. ``cosigned`` is the newest with the quorum.
+    ``offered``, the checkpoint that was offered last. ``cosigned`` is the newest with the quorum. All of this is
+    unknown if the policy cannot be read, for the reason ``policy_problem``.
     """
 
     ledger: str
@@ -78,18 +79,23 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
     offered: CosigningCheckpoint | None = None
     witnesses: Sequence[WitnessStatus] = ()
     alarm_seconds: float = 0.0
+    policy_problem: str | None = None
 
 
 def ledger_status(node: Node, name: LedgerName) -> LedgerStatus:
     """How far the ledger *name*, which was begun, is."""
     ledgers, tree = node.ledgers, node.ledgers.tree(name)
-    status, problem = tree.status(), None
-    collector = None
+    status, problem, policy_problem = tree.status(), None, None
+    collector, text = None, None
     try:
         collector = ledgers.cosignatures.collector(name)
-        text = _newest(node, name, collector)
-    except MillstreamError as error:  # the policy, or a place outside the folder, cannot be read
-        text, problem = None, str(error)
+    except MillstreamError as error:
+        problem = policy_problem = str(error)
+    else:
+        try:
+            text = _newest(node, name, collector)
+        except MillstreamError as error:  # a place outside the folder cannot be read
+            problem = str(error)
     facts = LedgerStatus(
         ledger=name,
         entries=status.entries,
@@ -99,6 +105,7 @@ def ledger_status(node: Node, name: LedgerName) -> LedgerStatus:
         checkpoint=text,
         keys=_keys(node, name),
         is_published=ledgers.published(name) is not None,
+        policy_problem=policy_problem,
     )
     if collector is None or ledgers.cosignatures.policy is None:
         return facts

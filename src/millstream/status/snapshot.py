@@ -48,7 +48,7 @@ Value = TypeVar("Value")
 MOST_FINDINGS = 2_000
 MESSAGES, ENDS, REJECTS = "messages of batches", "ends of batches", "rejected messages"
 JOURNAL, ANCHORS, OBSERVER, LEDGER = "journal", "anchors", "observer", "ledger"
-LOGS, MANIFEST, FINDINGS = "logs", "manifest", "findings"
+LOGS, MANIFEST, FINDINGS, HELD_ITEMS = "logs", "manifest", "findings", "held items"
 """Parts of a snapshot, as its troubles name them."""
 
 BATCHING = "batching"
@@ -261,7 +261,7 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
         troubles=parts.troubles,
         following=read("followed registry", node.registry.follow_state, None),
         approvals=approvals,
-        held_items=read("held items", node.stores.change_guard.items.counts, no_counts),
+        held_items=read(HELD_ITEMS, node.stores.change_guard.items.counts, no_counts),
         batch_lags=parts.batch_lags(),
         without_worker=idle,
         orphans=read("leases", partial(orphaned_tasks, view, idle), {}),

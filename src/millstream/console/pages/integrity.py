@@ -17,7 +17,7 @@ from millstream.mill.duplication.held_items import DELETE, VANISHED
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport, coverage_text, difference_lines
 from millstream.rest.views import holds, integrity
-from millstream.status.snapshot import StatusSnapshot
+from millstream.status.snapshot import HELD_ITEMS, StatusSnapshot
 
 MOST_SQUARES = 400
 """Spaces of one store that the map of ages shows, the worst of them."""
@@ -55,6 +55,7 @@ def show_integrity(call: PageRequest) -> Mapping[str, Any]:
         "stores": sorted({one.store for one in snapshot.spaces}),
         "heat": list(_heat(snapshot, store, call.app.clock.now())),
         "spaces": integrity.spaces(app, ask),
+        "vanished_known": snapshot.knows(HELD_ITEMS),
         "sort": ask.query.sort,
         "repairs": app.node.mill.repairs.log.last(12),
         "holds": app.node.stores.change_guard.pending(approved=True),
@@ -67,10 +68,11 @@ def show_integrity(call: PageRequest) -> Mapping[str, Any]:
 def show_findings(call: PageRequest) -> Mapping[str, Any]:
     """Copies whose last check found a fault."""
     query, snapshot = call.ask(integrity.FindingsQuery), call.app.poller.snapshot
+    gone = integrity.vanished_by_space(snapshot)
     rows = integrity.finding_rows(call.app, call.ask()).items
     return {
         "findings": integrity.findings(call.app, query),
-        "vanished": sum(integrity.vanished_by_space(snapshot).values()),
+        "vanished": None if gone is None else sum(gone.values()),
         "rows": rows,
         "most": len(snapshot.findings) if integrity.has_more_findings(snapshot) else None,
         "where": {"store": query.query.store, "space": query.query.space},
@@ -94,7 +96,8 @@ def show_space(call: PageRequest) -> Mapping[str, Any]:
     where = (ask.query.store, ask.query.space)
     facts: dict[str, Any] = {"store": where[0], "space": where[1], "after": ask.query.after}
     report = call.app.node.mill.reports.archive.latest(*where)
-    facts["vanished"] = integrity.vanished_by_space(call.app.poller.snapshot).get(where, 0)
+    gone = integrity.vanished_by_space(call.app.poller.snapshot)
+    facts["vanished"] = None if gone is None else gone.get(where, 0)
     return {
         **facts,
         "report": report,
@@ -158,7 +161,7 @@ def _faults(call: PageRequest) -> int:
 
 def _heat(snapshot: StatusSnapshot, only: str | None, now: int) -> Iterator[tuple[str, Sequence[HeatMapCell], int]]:
     by_store: dict[str, list[SpaceCoverage]] = {}
-    gone = integrity.vanished_by_space(snapshot)
+    gone = integrity.vanished_by_space(snapshot) or {}
     for one in sorted(snapshot.spaces, key=lambda one: (not one.failed, (one.store, one.space) not in gone)):
         if only in (None, one.store):
             by_store.setdefault(one.store, []).append(one)

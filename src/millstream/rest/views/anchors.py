@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.anchoring.content import read_manifest
 from millstream.anchoring.cut_manifest import MAX_FILE_BYTES, CutManifest
-from millstream.anchoring.errors import AnchoringError
+from millstream.anchoring.errors import AnchoringError, CasUnavailableError
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.core.cid import is_cid
 from millstream.core.errors import InputError, NotFoundError
@@ -24,6 +24,10 @@ Which = Literal["records", "registry"]
 
 class UnknownAnchorError(NotFoundError):
     """The ledger has no entry of this number."""
+
+
+class UnreadableManifestError(AnchoringError):
+    """The manifest of the anchor is missing or damaged, so its files are not known."""
 
 
 class InvalidCidError(InputError):
@@ -120,9 +124,7 @@ def anchors(app: AppContext, request: ApiRequest[AnchorsQuery, Any]) -> Listing[
 def anchor(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> AnchorDetail:
     """Show a ledger entry with its manifest and files."""
     number, node = request.query.number, app.node
-    entry = node.anchoring.ledger.entry(number)
-    if entry is None:
-        raise UnknownAnchorError(f"the ledger of anchors has no entry {number}; `/anchors` lists its entries")
+    entry = _entry(app, number)
     row, refused = _row(app, entry, known=True), node.anchoring.observer.index.refused(number)
     try:
         cid, manifest = read_manifest(node.anchoring.cas, entry.anchor_string)
@@ -134,13 +136,16 @@ def anchor(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> AnchorDeta
 @endpoints.get("/anchors/{number}/files", AnchorQuery)
 def anchor_files(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> Listing[FileRow]:
     """List the files of one ledger entry: the manifest, and those that it names."""
-    found = anchor(app, request)
-    rows = list[FileRow]()
-    if found.manifest_cid and found.manifest:
-        batches, rejects = found.manifest.files, found.manifest.rejects.files
-        rows.append(FileRow("manifest", found.manifest_cid, found.manifest.count, found.manifest.messages, None))
-        rows += [FileRow("batches", one.uri, one.batches, one.messages, one.bytes) for one in batches]
-        rows += [FileRow("rejects", one.uri, None, one.count, one.bytes) for one in rejects]
+    entry = _entry(app, request.query.number)
+    try:
+        cid, manifest = read_manifest(app.node.anchoring.cas, entry.anchor_string)
+    except CasUnavailableError:
+        raise
+    except AnchoringError as error:
+        raise UnreadableManifestError(f"the manifest of anchor {entry.number} cannot be read: {error}") from error
+    rows = [FileRow("manifest", cid, manifest.count, manifest.messages, None)]
+    rows += [FileRow("batches", one.uri, one.batches, one.messages, one.bytes) for one in manifest.files]
+    rows += [FileRow("rejects", one.uri, None, one.count, one.bytes) for one in manifest.rejects.files]
     return Listing(rows, total=len(rows))
 
 
@@ -163,6 +168,13 @@ def file(app: AppContext, request: ApiRequest[FileQuery, Any]) -> FileDownload:
         app.node.anchoring.cas.get(request.query.cid, MAX_FILE_BYTES),
         "application/octet-stream",
     )
+
+
+def _entry(app: AppContext, number: int) -> LedgerEntry:
+    entry = app.node.anchoring.ledger.entry(number)
+    if entry is None:
+        raise UnknownAnchorError(f"the ledger of anchors has no entry {number}; `/anchors` lists its entries")
+    return entry
 
 
 def _row(app: AppContext, entry: LedgerEntry, *, known: bool) -> AnchorRow:

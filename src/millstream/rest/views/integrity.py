@@ -18,8 +18,9 @@ from millstream.mill.repair.repair_log import RepairEvent
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport
 from millstream.rest.app_context import AppContext
-from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
-from millstream.status.snapshot import FINDINGS, MANIFEST, MOST_FINDINGS, StatusSnapshot
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number, PartialListing
+from millstream.status.snapshot import FINDINGS, HELD_ITEMS, MANIFEST, MOST_FINDINGS, StatusSnapshot
+from millstream.status.verdict.copies import report_part
 
 endpoints = EndpointRegistry()
 
@@ -104,7 +105,7 @@ class SpaceRow(msgspec.Struct, frozen=True):
     """One space in one store: the copies with a known state, and the findings.
 
     ``coverage`` is their share (None without copies); times are in microseconds (None if never). ``vanished`` items are
-    recorded in this store and gone from it without a recorded deletion.
+    recorded in this store and gone from it without a recorded deletion; None if unknown.
     """
 
     store: str
@@ -117,7 +118,7 @@ class SpaceRow(msgspec.Struct, frozen=True):
     missing: int
     oldest_check: int | None
     newest_check: int | None
-    vanished: int = 0
+    vanished: int | None = 0
 
 
 class CopyRow(msgspec.Struct, frozen=True):
@@ -201,10 +202,15 @@ def spaces(app: AppContext, request: ApiRequest[SpacesQuery, Any]) -> Listing[Sp
         for one in snapshot.spaces
         if query.store in (None, one.store) and (query.text is None or query.text in one.space)
     ]
+    if query.sort == "vanished":
+        snapshot.require(HELD_ITEMS)
     begin, gone = max(0, query.offset), vanished_by_space(snapshot)
     if query.sort != "worst":
-        found.sort(key=partial(_SPACE_ORDERS[query.sort], gone))
-    rows = [_space(one, gone.get((one.store, one.space), 0)) for one in found[begin : begin + query.limit]]
+        found.sort(key=partial(_SPACE_ORDERS[query.sort], gone or {}))
+    rows = [
+        _space(one, None if gone is None else gone.get((one.store, one.space), 0))
+        for one in found[begin : begin + query.limit]
+    ]
     end = begin + len(rows)
     return Listing(rows, str(end) if end < len(found) else None, total=len(found), as_of=snapshot.at)
 
@@ -248,16 +254,18 @@ def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Finding
 
 
 @endpoints.get("/integrity/reports", ReportsQuery)
-def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[ReportRow]:
+def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> PartialListing[ReportRow]:
     """List the last report of each space, by store and space."""
     query = request.query
     where, end = app.node.mill.reports.current_spaces(), query.offset + query.limit
     shown = where if query.sort != "name" else where[query.offset : end]
-    last = app.poller.reports.latest(shown)
+    last, troubles = app.poller.reports.latest(shown), app.poller.reports.troubles
     rows = [_report(*key, last[key]) for key in shown if key in last]
     if query.sort != "name":
         rows = sorted(rows, key=_REPORT_ORDERS[query.sort])[query.offset : end]
-    return Listing(rows, str(end) if end < len(where) else None, total=len(where))
+    unreadable = {part: why for key in shown if (why := troubles.get(part := report_part(*key))) is not None}
+    total = None if unreadable else len(where)
+    return PartialListing(rows, str(end) if end < len(where) else None, total=total, unreadable=unreadable)
 
 
 @endpoints.get("/integrity/copies", ItemQuery)
@@ -333,8 +341,10 @@ def planned_repair(app: AppContext, space: str, content_id: str) -> RepairPlanne
     return RepairPlanned(space, content_id, plan.good, plan.sha256, actions, list(map(str, plan.reasons)))
 
 
-def vanished_by_space(snapshot: StatusSnapshot) -> Mapping[tuple[str, str], int]:
-    """How many items of each store and space are gone from there without a recorded deletion."""
+def vanished_by_space(snapshot: StatusSnapshot) -> Mapping[tuple[str, str], int] | None:
+    """How many items of each store and space are gone from there without a recorded deletion; None if unknown."""
+    if not snapshot.knows(HELD_ITEMS):
+        return None
     found = Counter[tuple[str, str]]()
     for one in snapshot.held_items:
         if one.kind == VANISHED:
@@ -367,7 +377,7 @@ def _report(store: str, space: str, one: IntegrityReport) -> ReportRow:
     return ReportRow(store, space, one.result.value, one.ended_at, *counts, one.strays.count, one.absent.count)
 
 
-def _space(one: SpaceCoverage, vanished: int) -> SpaceRow:
+def _space(one: SpaceCoverage, vanished: int | None) -> SpaceRow:
     counts = (one.items, one.bytes, one.checked, one.coverage, one.failed, one.missing)
     return SpaceRow(one.store, one.space, *counts, one.oldest_check, one.newest_check, vanished)
 

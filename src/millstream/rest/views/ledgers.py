@@ -13,6 +13,7 @@ from millstream.node.ledger_trees import LEDGERS, LedgerName
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
 from millstream.status.ledger_status import LedgerStatus, WitnessStatus, ledger_status
+from millstream.status.snapshot import UnreadablePartError
 
 endpoints = EndpointRegistry()
 
@@ -64,7 +65,8 @@ class TimestampAuthorityStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class LedgerRow(msgspec.Struct, frozen=True):
     """How far the ledger ``ledger`` is: its entries, those that are signed, those that the quorum of witnesses has
-    cosigned (None without witnesses), and how many cosignatures the newest offered checkpoint misses.
+    cosigned (None without witnesses, and if their policy cannot be read), and how many cosignatures the newest offered
+    checkpoint misses.
     """
 
     ledger: str
@@ -107,16 +109,23 @@ def ledger(app: AppContext, request: ApiRequest[LedgerQuery, Any]) -> LedgerStat
 @endpoints.get("/ledgers/{ledger}/witnesses", LedgerQuery)
 def witnesses(app: AppContext, request: ApiRequest[LedgerQuery, Any]) -> Listing[WitnessStatus]:
     """List the witnesses of a ledger, and how each answered last."""
-    rows = ledger(app, request).witnesses
+    rows = _with_policy(ledger(app, request)).witnesses
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/ledgers/{ledger}/cosignatures", LedgerQuery)
 def ledger_cosignatures(app: AppContext, request: ApiRequest[LedgerQuery, Any]) -> Listing[Cosignature]:
     """List the cosignatures of the newest checkpoint with the quorum of witnesses."""
-    cosigned = ledger(app, request).cosigned
+    cosigned = _with_policy(ledger(app, request)).cosigned
     rows = cosigned.cosignatures if cosigned else ()
     return Listing(rows, total=len(rows))
+
+
+def _with_policy(status: LedgerStatus) -> LedgerStatus:
+    """*status*. Raises :class:`UnreadablePartError` if it does not know the witnesses."""
+    if status.policy_problem is not None:
+        raise UnreadablePartError(f"the witness policy cannot be read: {status.policy_problem}")
+    return status
 
 
 @endpoints.get("/ledgers/{ledger}/timestamps", TimestampsQuery)

@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from millstream.core.cid import is_cid
-from millstream.core.errors import MillstreamError, NotFoundError
-from millstream.log import DATA_KINDS, MessageFilter, search_messages
+from millstream.core.errors import MillstreamError
+from millstream.log import DATA_KINDS, LogNotFoundError, MessageFilter, search_messages
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry
 from millstream.rest.views.identifiers import registry_of
@@ -85,10 +85,8 @@ def find(app: AppContext, request: ApiRequest[FindQuery, Any]) -> SearchAnswer:
                     notes.append(f"only the first {MOST_RESULTS} are shown")
                     break
                 found.append(result)
-        except NotFoundError:
-            pass
         except MillstreamError as error:
-            notes.append(f"not searched: {error}")
+            notes.append(f"{'not all' if found else 'not'} searched: {error}")
         results += found
         searched.append(SearchedKind(kind, by, len(found), "; ".join(notes)))
     return SearchAnswer(text, results, searched)
@@ -122,7 +120,10 @@ def _policies(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]
         yield SearchResult("policy", name, f"/policies/{quote(name, safe='')}", exact=name == text)
 
 
-def _spaces(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+def _spaces(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
+    if not app.poller.snapshot.knows(MANIFEST):
+        note("not searched: the spaces cannot be read")
+        return
     for name, _ in _named(dict.fromkeys(app.poller.snapshot.space_names, ""), text):
         yield SearchResult("space", name, f"/integrity?{urlencode({'text': name})}", exact=name == text)
 
@@ -132,10 +133,14 @@ def _keys(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
     logs = message_logs(app)
     deadline, wanted = app.clock.monotonic() + ITEM_SECONDS, MessageFilter(key=text)
     for number, name in enumerate(logs):
-        log, seconds = app.log(name), deadline - app.clock.monotonic()
+        seconds = deadline - app.clock.monotonic()
         if seconds <= 0:
             note(f"{number:,} of {len(logs):,} logs were searched in {ITEM_SECONDS:g} s")
             return
+        try:
+            log = app.log(name)
+        except LogNotFoundError:  # it was dropped meanwhile
+            continue
         first = max(log.first_id, log.last_id - KEY_MESSAGES + 1)
         step = search_messages(log, wanted, first_id=first, limit=1, seconds=seconds, clock=app.clock)
         for message in step.messages:

@@ -37,6 +37,11 @@ class CopiesStatus(msgspec.Struct, frozen=True, kw_only=True):
     troubles: Mapping[str, str] = {}
 
 
+def report_part(store: str, space: str) -> str:
+    """The last report on *space* in *store*, as :attr:`LatestReports.troubles` names it."""
+    return f"the report on {space} in {store}"
+
+
 class LatestReports:
     """The last report of each space, read again only where one was added. Its lists of items are left out."""
 
@@ -58,9 +63,9 @@ class LatestReports:
             try:
                 report = head.read()
             except ReportError as error:
-                self.troubles[f"the report on {space} in {store}"] = str(error)
+                self.troubles[report_part(store, space)] = str(error)
             else:
-                self.troubles.pop(f"the report on {space} in {store}", None)
+                self.troubles.pop(report_part(store, space), None)
             known = self._read[key] = head.version, None if report is None else _without_items(report)
         return known[1]
 
