@@ -33,6 +33,7 @@ from millstream.testing.batches import CONFIG, make_batch
 from millstream.testing.damage import flip_bit
 
 PAIR = [{"srcStoreId": "one", "destStoreId": "two"}]
+POLICY = "local-duplication-policy.json"
 
 
 @pytest.fixture
@@ -425,3 +426,45 @@ def test_p9_witnesses_of_a_policy_that_cannot_be_read_are_unknown_and_not_none(t
         ]
         page = asked.page("/ledgers")
     assert "No witnesses are configured" not in page and "the witness policy cannot be read" in page
+
+
+def test_p9_it_is_unknown_and_not_false_whether_a_proof_holds_while_the_files_cannot_be_read(batching: Node) -> None:
+    batching.anchoring.batch_writer.cut(force=True)
+    node = AskedInProcess(batching)
+    proof = node.ask("GET", "/api/v1/proofs/weather/1")[1]
+    assert node.api("/proofs/verify", {"proof": proof})["holds"]
+    cas = batching.folder / "cas"
+    cas.rename(batching.folder / "away")
+    cas.touch()
+    for body in ({"proof": proof},):
+        status, text = node.ask("POST", "/api/v1/proofs/verify", body)
+        assert (status, json.loads(text)["code"], node.headers[b"retry-after"]) == (503, "busy", b"5")
+    assert node.ask("GET", "/api/v1/proofs/weather/1/copies")[0] == 503
+    assert "does not hold" not in node.page("/proof?log=weather&id=1")
+    cas.unlink()
+    status, text = node.ask("GET", "/api/v1/proofs/weather/1/copies")
+    assert status == 404, text
+
+
+def test_p9_a_preview_that_fails_says_that_its_effects_are_unknown(data: Path) -> None:
+    fill(data, 1)
+    text = json.dumps({"defaultPolicies": PAIR})
+    with asked_in_process(data) as node:
+        assert run(["mill", "policy", "save", "local", str(data / "policies" / POLICY), "--data", str(data)]) == 0
+        assert node.api("/policies/local/versions/1/plans")["total"] == 1
+        shutil.rmtree(data.parent / "one")
+        (data.parent / "one").touch()
+        found = node.api("/policies/local/check", {"text": text})
+        assert found["plans"] == [] and found["plans_unknown"]
+        assert node.ask("GET", "/api/v1/policies/local/versions/1/plans")[0] in (409, 503)
+        page = node.page("/policies/local?number=1")
+        assert "what it would copy cannot be computed" in page and "Nothing to copy." not in page
+
+
+def test_a_withdrawn_policy_is_not_taken_for_the_one_in_force(data: Path) -> None:
+    fill(data, 1)
+    with asked_in_process(data) as node:
+        text = json.dumps({"defaultPolicies": PAIR})
+        assert node.api("/policies/local/check", {"text": text})["changes"] == []
+        (data / "policies" / "duplication-accounts.json").write_text("[]")
+        assert node.api("/policies/local/check", {"text": text})["changes"]

@@ -264,6 +264,11 @@ def test_requests_that_have_already_arrived_share_a_commit(tmp_path: Path, monke
 
 async def status_of(app: ASGIApp, path: str) -> int:
     """The status of ``GET`` *path*."""
+    return (await response_to(app, path))[0]
+
+
+async def response_to(app: ASGIApp, path: str) -> tuple[int, dict[bytes, bytes], bytes]:
+    """Status, headers and body of the response to ``GET`` *path*."""
     sent = list[Any]()
 
     async def receive() -> Any:
@@ -274,7 +279,7 @@ async def status_of(app: ASGIApp, path: str) -> int:
 
     scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
     await app(scope, receive, send)
-    return int(sent[0]["status"])
+    return int(sent[0]["status"]), dict(sent[0]["headers"]), sent[1]["body"]
 
 
 def test_a_database_that_does_not_answer_is_said_soon_to_all_who_wait_and_by_the_readiness(tmp_path: Path) -> None:
@@ -309,6 +314,18 @@ def test_a_database_that_does_not_answer_is_said_soon_to_all_who_wait_and_by_the
     engine.dispose()
     assert answers == [(503, "5")] * 300
     assert clock.monotonic() - began <= 3.0, "one wait, and not one for each commit"
+
+
+def test_storage_that_does_not_answer_is_said_without_where_it_is(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'registry.db'}")
+    (tmp_path / "no-folder").touch()
+    cas = LocalCas(tmp_path / "no-folder")
+    parts = RegistryDatabase(engine, SystemClock()), cas, MemoryLedger(SystemClock())
+    with DidRegistry(*parts, instance="one") as registry:
+        status, headers, body = asyncio.run(response_to(registry_app(registry), f"{FILES}/{cid_of(b'x')}"))
+    engine.dispose()
+    assert (status, headers[b"retry-after"]) == (503, b"5")
+    assert json.loads(body)["code"] == "busy" and b"no-folder" not in body
 
 
 def test_a_check_that_fails_is_the_error_of_its_own_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,15 @@ from millstream.anchoring.batch_records import BatchHeader, decode_message, enco
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_file, read_manifest
 from millstream.anchoring.cut_manifest import BatchFile, CutManifest
-from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, MerklePathError, NoteError, ProofError
+from millstream.anchoring.errors import (
+    BatchFormatError,
+    CasError,
+    CasUnavailableError,
+    LedgerError,
+    MerklePathError,
+    NoteError,
+    ProofError,
+)
 from millstream.anchoring.ledger import LedgerEntry, check_seal, check_tail, encode_entry
 from millstream.anchoring.merkle import leaf_hash, root_of_path
 from millstream.anchoring.timestamps.authorities import TrustedAuthorities
@@ -221,7 +229,8 @@ def _form_of(members: Any) -> type[Proof | ChainProof]:
 def verify_proof(data: bytes, cas: Cas, trust: Trust = NOBODY) -> VerifiedProof:
     """Check the proof *data*, from the message down to the ledger, against the files it names in *cas*, and *trust*.
 
-    Raises :class:`ProofError` with the first step that does not hold.
+    Raises :class:`ProofError` with the first step that does not hold; :class:`CasUnavailableError` where *cas* does not
+    answer, so that it is not known whether the proof holds.
     """
     proof = decode_proof(data)
     checkpoint = None
@@ -235,6 +244,8 @@ def verify_proof(data: bytes, cas: Cas, trust: Trust = NOBODY) -> VerifiedProof:
     message = _check_message(proof)
     try:
         _check_files(proof, entry, cas)
+    except CasUnavailableError:
+        raise
     except (CasError, BatchFormatError) as error:
         raise ProofError(f"cannot verify the files that the proof names: {error}") from error
     return VerifiedProof(

@@ -108,7 +108,8 @@ def _json(value: Any) -> bytes:
 def error_response(error: MillstreamError, code: str | None = None) -> Response:
     """*error* as an answer: ``{"code": …, "message": …}`` with the status of its kind; with 503 it says when to try
     again."""
-    status, kind = next((row[1:] for row in _KINDS if isinstance(error, row[0])), (500, "internal"))
+    otherwise = (503, "busy") if error.transient else (500, "internal")
+    status, kind = next((row[1:] for row in _KINDS if isinstance(error, row[0])), otherwise)
     body = {"code": code or getattr(error, "code", kind), "message": str(error)}
     after = getattr(error, "retry_after", RETRY_AFTER if status == 503 else None)
     return answer(body, status, **({} if after is None else {"Retry_After": str(max(1, round(after)))}))

@@ -24,7 +24,7 @@ from millstream.anchoring.registry import (
 )
 from millstream.anchoring.registry.operation_intake import CheckedRequest
 from millstream.anchoring.sidetree import Operation, OperationType, created
-from millstream.core.errors import MillstreamError
+from millstream.core.errors import BusyError, MillstreamError
 from millstream.core.sql import patience_within, waiting_with
 from millstream.rest.bodies import JSON, check_head, check_size, error_response, internal_error
 from millstream.rest.direct_requests import DirectAnswer, DirectEndpoint, Headers
@@ -160,11 +160,21 @@ class SubmitMiddleware:
         return created(operation, self._profile)
 
 
+class RegistryUnavailableError(BusyError):
+    """The registry cannot use its storage now: try again. The log of the node says why."""
+
+
 def registry_error(error: MillstreamError) -> Response:
-    """*error* as an answer; with 429 where too many operations are under way, with 409 where none are ever taken."""
+    """*error* as an answer; with 429 where too many operations are under way, with 409 where none are ever taken.
+
+    Everybody may ask: where its storage is and what is wrong with it stands in the log of the process alone.
+    """
     response = error_response(error, "too_many_requests" if isinstance(error, TooManyOpenError) else None)
     if isinstance(error, TooManyOpenError | ReadOnlyError):
         response.status_code = 429 if isinstance(error, TooManyOpenError) else 409
+    elif response.status_code >= 500 and not isinstance(error, BusyError):
+        _log.warning("a request of the registry failed: %s", error)
+        return error_response(RegistryUnavailableError()) if error.transient else internal_error()
     return response
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute, Route
 
+from millstream.anchoring.errors import CasUnavailableError
 from millstream.anchoring.proof import decode_proof
 from millstream.console.page_renderer import FormError, PageRenderer, PageRequest, body_of, parsed_json, sentence
 from millstream.console.pages.batch import stored_message
@@ -98,9 +99,10 @@ def show_proof(call: PageRequest) -> Mapping[str, Any]:
         return page
     try:
         data = proofs.proof(call.app, call.ask(proofs.ProofQuery, id=number.replace(",", ""))).data
+        outcome = proofs.check_proof(call.app, data)
     except MillstreamError as error:
         return {**page, "error": sentence(error)}
-    return {**page, **_verified(proofs.check_proof(call.app, data), data)}
+    return {**page, **_verified(outcome, data)}
 
 
 def verify(call: PageRequest) -> Mapping[str, Any]:
@@ -114,7 +116,7 @@ def verify(call: PageRequest) -> Mapping[str, Any]:
         if not given["proof"]:
             raise FormError("the proof is missing: choose a proof file, or paste its text")
         outcome = proofs.verify(call.app, call.ask(body=body_of(proofs.ProofText, proof=given["proof"], **trusted)))
-    except InputError as error:
+    except (InputError, CasUnavailableError) as error:
         return {**page, "given_error": sentence(error)}
     return {**page, **_verified(outcome, given["proof"].encode("utf-8", "surrogatepass")), "is_given": True}
 

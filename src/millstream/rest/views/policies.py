@@ -131,7 +131,7 @@ class PlanRow(msgspec.Struct, frozen=True):
 class Checked(msgspec.Struct, frozen=True):
     """The preview of a policy: ``error`` is the place and reason if it is invalid; otherwise its warnings, its
     differences from the active policy (``changes`` by meaning, ``diff`` line by line), and its effects. ``unseen`` is
-    the number of spaces that ``plans`` leaves out.
+    the number of spaces that ``plans`` leaves out, ``plans_unknown`` the reason why its effects are not known.
     """
 
     error: str | None = None
@@ -140,6 +140,7 @@ class Checked(msgspec.Struct, frozen=True):
     plans: Sequence[PlanRow] = ()
     unseen: int = 0
     changes: Sequence[PolicyChange] = ()
+    plans_unknown: str | None = None
 
 
 class SavedPolicy(msgspec.Struct, frozen=True):
@@ -211,16 +212,17 @@ def check_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText])
         proposed = parsed(account, data).policy
     except PolicyError as error:
         return Checked(str(error))
-    before = (_read(app, account) or b"").decode("utf-8", "replace")
+    texts = _texts(app)
+    before = (texts.get(account) or b"").decode("utf-8", "replace")
     lines = difflib.unified_diff(
         before.splitlines(), request.body.text.splitlines(), "in force", "proposed", lineterm=""
     )
-    current, diff, warned = in_force(app, account), list(lines), _warnings(app, account, data, _texts(app))
+    current, diff, warned = in_force(app, account), list(lines), _warnings(app, account, data, texts)
     changes = changes_between(current, proposed)
     try:
         plans, unseen = _what_if(app, current, proposed)
     except MillstreamError as error:
-        return Checked(None, [*warned, f"what-if: {error}"], diff, changes=changes)
+        return Checked(None, warned, diff, changes=changes, plans_unknown=str(error))
     return Checked(None, warned, diff, plans, unseen, changes)
 
 
@@ -284,10 +286,10 @@ def policy_version(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> P
 @endpoints.get("/policies/{account}/versions/{number}/plans", VersionQuery)
 def version_plans(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> Listing[PlanRow]:
     """Preview an older version of a policy, space by space."""
-    plans = check_policy(
-        app, ApiRequest(AccountQuery(request.query.account), policy_version(app, request), request.principal)
-    ).plans
-    return Listing(plans, total=len(plans))
+    account, text = request.query.account, policy_version(app, request).text
+    proposed = parsed(account, text.encode("utf-8", "surrogatepass")).policy
+    plans, unseen = _what_if(app, in_force(app, account), proposed)
+    return Listing(plans, total=len(plans) + unseen)
 
 
 def accounts(app: AppContext) -> Sequence[str]:
@@ -297,7 +299,9 @@ def accounts(app: AppContext) -> Sequence[str]:
 
 
 def in_force(app: AppContext, account: str) -> Policy:
-    """The policy of *account* as it is now; an empty one where there is none, or where it cannot be read."""
+    """The policy of *account* as it is now; an empty one where there is none, it was withdrawn, or is not a policy."""
+    if account not in accounts(app):
+        return Policy(account)
     try:
         return parsed(account, _read(app, account) or encode_policy(Policy(account))).policy
     except PolicyError:

@@ -126,7 +126,10 @@ def proof_of_entry(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> Fil
 @endpoints.get("/proofs/{log}/{id}/copies", ProofQuery)
 def proof_copies(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> Listing[Replica]:
     """List the copies of the batch file that the proof of a message names."""
-    rows = check_proof(app, proof(app, request).data).replicas
+    outcome = check_proof(app, proof(app, request).data)
+    if not outcome.holds:
+        raise ProofError(outcome.reason)
+    rows = outcome.replicas
     return Listing(rows, total=len(rows))
 
 
@@ -148,7 +151,7 @@ def verify(app: AppContext, request: ApiRequest[Any, ProofText]) -> ProofOutcome
 
 
 def check_proof(app: AppContext, data: bytes, trust: Trust = NOBODY) -> ProofOutcome:
-    """What the check of the proof *data* comes to."""
+    """What the check of the proof *data* comes to. Raises :class:`CasUnavailableError` where that is not known."""
     try:
         found = verify_proof(data, app.node.anchoring.cas, trust)
     except ProofError as error:
