@@ -24,6 +24,7 @@ from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.node import Node
 from millstream.queue import queue_log
+from millstream.rest.views import queues as queue_views
 from millstream.settings import load_settings
 from millstream.status import snapshot
 from millstream.status.models import Sample
@@ -468,3 +469,29 @@ def test_a_withdrawn_policy_is_not_taken_for_the_one_in_force(data: Path) -> Non
         assert node.api("/policies/local/check", {"text": text})["changes"] == []
         (data / "policies" / "duplication-accounts.json").write_text("[]")
         assert node.api("/policies/local/check", {"text": text})["changes"]
+
+
+def test_a_batch_whose_file_is_lost_is_shown_with_the_reason(batching: Node) -> None:
+    batching.anchoring.batch_writer.cut(force=True)
+    node = AskedInProcess(batching)
+    batch = node.api("/batches")["items"][0]["batch"]
+    where = f"log=weather&batch={batch}"
+    before = node.api(f"/batches/one?{where}")
+    assert before["header"] and before["trouble"] is None
+    (batching.folder / "cas" / before["anchored"][0]["file"]).unlink()
+    found = node.api(f"/batches/one?{where}")
+    assert (found["row"], found["anchored"], found["header"]) == (before["row"], before["anchored"], None)
+    assert "cannot be read" in found["trouble"] and "cannot be read" in node.page(f"/batches/one?{where}")
+    assert node.ask("GET", f"/api/v1/batches/one/messages?{where}")[0] == 409
+
+
+def test_a_form_names_as_many_dead_tasks_as_it_discards(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_views, "MOST_AT_ONCE", 2)
+    with asked_in_process(data) as node:
+        queue = node.node.queues.open("bit-error")
+        queue.put([b"task"] * 3)
+        for lease in queue.lease(3, visibility=60):
+            queue.dead_letter(lease, cause="no permission")
+        assert "The first 2 of 3 dead tasks" in node.form("/queues/bit-error/discard", by="all")
+        assert node.api("/queues/bit-error/discard", {"everything": True, "reason": "test"})["tasks"] == 2
+        assert "All 1 dead tasks" in node.form("/queues/bit-error/discard", by="all")

@@ -145,7 +145,8 @@ def override_facts(rules: Mapping[str, Any] | None) -> Sequence[tuple[str, Mappi
 def show_batch(call: PageRequest) -> Mapping[str, Any]:
     """One batch, and the messages that its file holds."""
     found = batches.batch(call.app, call.ask(batches.BatchQuery))
-    messages = batches.batch_messages(call.app, call.ask(batches.BatchMessagesQuery))
+    nothing = Listing[batches.BatchMessage](())
+    messages = batches.batch_messages(call.app, call.ask(batches.BatchMessagesQuery)) if not found.trouble else nothing
     where = {"log": found.log, "batch": found.batch}
     facts = {"where": where, "offset": call.query.get("offset"), "cuts": CUTS}
     return {"b": found, "messages": messages, "stored": [stored_message(one.line) for one in messages.items], **facts}

@@ -143,8 +143,9 @@ def _chosen(call: PageRequest) -> tuple[dict[str, Any], str]:
         count = next((one.count for one in call.app.queues.causes(call.path["queue"]) if one.cause == cause), 0)
         return {"cause": cause}, f"{count:,} dead tasks with the cause “{cause or 'none given'}”"
     if call.field("by") == "all":
-        count = sum(one.count for one in call.app.queues.causes(call.path["queue"]))
-        return {"everything": True}, f"all {count:,} dead tasks, whatever their cause,"
+        count, most = call.app.queues.depth(call.path["queue"]).dead, queues.MOST_AT_ONCE
+        which = f"all {count:,}" if count <= most else f"the first {most:,} of {count:,}"
+        return {"everything": True}, f"{which} dead tasks, whatever their cause,"
     ids = call.fields("task")
     if not ids:
         raise FormError("select at least one task")
@@ -157,6 +158,9 @@ def _confirm(call: PageRequest, verb: str, effect: str, *, danger: bool) -> Mapp
     hidden = [("by", call.field("by")), *([("cause", call.field("cause"))] if call.field("by") == "cause" else [])]
     causes = call.app.queues.causes(call.path["queue"]) if call.field("by") == "all" else []
     named = [f"{one.count:,} × {one.cause or 'no cause given'}" for one in causes] + [f"task {one}" for one in ids]
+    grouped = sum(one.count for one in causes)
+    if causes and grouped < call.app.queues.depth(call.path["queue"]).dead:
+        named.insert(0, f"causes of the first {grouped:,} tasks:")
     return {
         "what": verb,
         "effect": effect[:1].upper() + effect[1:],

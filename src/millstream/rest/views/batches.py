@@ -10,6 +10,7 @@ import msgspec
 from millstream.anchoring.batch_files import BatchFileEntry, split_batches
 from millstream.anchoring.batch_records import BatchHeader
 from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
+from millstream.anchoring.errors import AnchoringError, CasUnavailableError
 from millstream.anchoring.journal_reader import (
     BatchFilter,
     BatchHistogramBucket,
@@ -35,6 +36,10 @@ endpoints = EndpointRegistry()
 
 class UnknownBatchError(NotFoundError):
     """No batch of this id was ever handed to the batch writer here."""
+
+
+class UnreadableBatchError(AnchoringError):
+    """The file of the batch is missing or damaged, so its messages are not known."""
 
 
 class BatchesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,7 +127,7 @@ class OutcomeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class BatchDetail(msgspec.Struct, frozen=True):
     """The journal's row of a batch (None if another writer anchored it), all its anchors, and its header (None before
-    it is anchored).
+    it is anchored). ``trouble`` is the reason why the header cannot be read.
     """
 
     log: str
@@ -130,6 +135,7 @@ class BatchDetail(msgspec.Struct, frozen=True):
     row: BatchRow | None
     anchored: Sequence[Located]
     header: BatchHeader | None = None
+    trouble: str | None = None
 
 
 class BatchingRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,7 +252,10 @@ def batch(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> BatchDetail:
         raise UnknownBatchError(
             f"unknown batch {name[:100]!r} of log {log!r}: `/batches?log={log}` lists the batches of the log"
         )
-    header = _stored(app, found[0]).header if found else None
+    try:
+        header = _stored(app, found[0]).header if found else None
+    except AnchoringError as error:
+        return BatchDetail(log, name, row, found, trouble=str(error))
     return BatchDetail(log, name, row, found, header)
 
 
@@ -335,5 +344,11 @@ def _places(app: AppContext, log: str, batch: str) -> list[Located]:
 
 
 def _stored(app: AppContext, place: Located) -> BatchFileEntry:
-    data = app.node.anchoring.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
-    return next(split_batches(data))
+    """The batch at *place*. Raises :class:`UnreadableBatchError`, :class:`CasUnavailableError`."""
+    try:
+        data = app.node.anchoring.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
+        return next(split_batches(data))
+    except CasUnavailableError:
+        raise
+    except AnchoringError as error:
+        raise UnreadableBatchError(f"the batch file {place.file} cannot be read: {error}") from error
