@@ -19,6 +19,8 @@ from millstream.batching import Reject
 from millstream.cli.main import run
 from millstream.console.rendering import idle_since, spans
 from millstream.core.clock import MICROSECONDS
+from millstream.core.retry import NO_RETRY
+from millstream.core.sql import waiting_with
 from millstream.log import LogSpec, Message
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
@@ -366,7 +368,7 @@ def hide_table(folder: Path, table: str) -> None:
 def test_p9_vanished_items_that_cannot_be_read_are_unknown_and_not_zero(data: Path) -> None:
     fill(data, 1)
     pages = ("/integrity", "/integrity/findings", "/integrity/space?store=one&space=s")
-    with asked_in_process(data) as node:
+    with asked_in_process(data) as node, waiting_with(NO_RETRY):
         assert {row["vanished"] for row in node.api("/integrity/spaces")["items"]} == {0}
         assert not any("which items vanished cannot be read" in node.page(page) for page in pages)
         hide_table(data, "mill_held_items")

@@ -89,6 +89,14 @@ def test_a_sign_out_counts_in_a_second_process_and_is_forgotten_when_the_session
         assert connection.scalar(sa.text("SELECT count(*) FROM console_signed_out")) == 1
 
 
+@pytest.mark.parametrize("member", ["", '"unknown":'])
+def test_a_cookie_of_many_brackets_is_none_of_ours(console: Console, member: str) -> None:
+    access = console.started()
+    text = "{" + member + "[" * 100_000
+    cookie = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=") + ".x"
+    assert access.read_cookie(cookie) is None
+
+
 def test_a_sign_out_without_a_user_is_not_recorded(console: Console) -> None:
     access = console.started()
     access.sign_out(access.new_session(), HERE)

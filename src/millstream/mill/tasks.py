@@ -138,7 +138,7 @@ def decode_task(body: bytes) -> Task:
         raise TaskError(f"the task has {len(body):,} bytes; a task has at most {MAX_TASK_BYTES:,} bytes")
     try:
         return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TaskError(
             f"not a task of the mill: {error}. Correct its JSON, which begins with "
             f"{body[:80].decode('utf-8', 'replace')!r}; a dead task is corrected with `millstream queue amend`"

@@ -124,7 +124,7 @@ class AccessControl:
             session = msgspec.json.decode(
                 base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=prepared(Session)
             )
-        except (msgspec.DecodeError, binascii.Error, ValueError):
+        except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError):
             return None
         expected = self._sign("visit", body, self._fingerprint(session.name))
         if not _is_equal(expected, signature):
