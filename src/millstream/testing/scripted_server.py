@@ -39,7 +39,7 @@ class ScriptedServer:
     with, a function of the request that returns one of these (or does so after a while), or None for what a healthy
     server would say. ``inbox`` has the messages that the next receives bring. ``settings`` is called with the
     settings that a client is answered with, to change them. They repeat what the client states of itself, as Apache's
-    do, or name the *platform*; a server on ``millstream batches-0`` counts as a broker of Millstream.
+    do, or name the *platform*, as a broker of Millstream does.
     """
 
     def __init__(self, *, credentials: grpc.ServerCredentials | None = None, platform: str = "") -> None:
