@@ -1,14 +1,23 @@
-"""What the driver of a batch stream looks at while its query runs, without Spark."""
+"""What the driver of a batch stream looks at before its query and while it runs, without Spark."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from millstream.batching import Rulebook
+from millstream.batching.service import BatchService
 from millstream.core.clock import VirtualClock
+from millstream.core.documents import FileDocument
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.log import Log, LogSpec, open_store
-from millstream.pipeline.jobs.batch_stream import _StreamMonitor
+from millstream.log import Log, LogSpec, StorageError, Tiering, open_store
+from millstream.pipeline.jobs.batch_stream import StreamPlan, _check_source, _StreamMonitor
 from millstream.pipeline.output.batch_sink import BatchSink
+from millstream.stores import StoreError
+from support.batched_logs import RULES, traffic
+from support.tiered_logs import URL, Cloud
 
 
 @pytest.mark.parametrize(("messages", "ticks"), [(2, 0), (1, 6)])
@@ -28,3 +37,29 @@ def test_the_end_of_the_log_is_looked_at_once_a_second_for_a_tick(
             watch.check()
             clock.advance(0.05)
     assert (len(looks), len(told)) == (6, ticks)
+
+
+def test_a_stream_with_a_state_needs_no_older_messages_from_a_tier_that_cannot_be_reached(tmp_path: Path) -> None:
+    class Down:
+        url = URL
+
+        def __getattr__(self, name: str) -> Any:
+            raise StoreError("unplugged")
+
+    cloud, state = Cloud(), FileDocument(tmp_path / "state")
+    plan = StreamPlan(store_url="memory://", log="in", output="out", rules=Rulebook(RULES), state=state.path)
+    with open_store("memory://", open_objects=cloud.open) as store:
+        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+        with source.writer() as writer:
+            writer.append(traffic(9, 300))
+        service = BatchService(source, output, RULES, state)
+        service.step()
+        service.close()
+        output.set_tiering(Tiering(URL, segment_bytes=1))
+        assert output.move_blocks(partial=True).objects
+        cloud.store = Down()
+        with output.writer("batching") as writer:
+            _check_source(plan, source, output, writer)
+            state.path.unlink()
+            with pytest.raises(StorageError, match="unplugged"):
+                _check_source(plan, source, output, writer)

@@ -13,7 +13,7 @@ from millstream.batching.batch_log_message import BatchLogMessage, decode_batch_
 from millstream.batching.identity import batch_id
 from millstream.batching.message_columns import COLUMNS, event_columns
 from millstream.batching.rulebook import Rulebook
-from millstream.log import Gap, Log
+from millstream.log import Gap, Log, StorageError
 from millstream.log.errors import WHY_SHORTER
 
 _MOST = 10_000
@@ -21,16 +21,23 @@ _MOST = 10_000
 log."""
 
 
-def is_made_from(output: Log, source: Log) -> bool:
+def is_made_from(output: Log, source: Log, *, has_state: bool = False) -> bool:
     """Whether the newest batch of *output* has the source and times of its messages in *source*.
 
-    True also where this is unknown: there is no batch, or its messages were trimmed, are missing or damaged.
+    True also where this is unknown: there is no batch, or its messages were trimmed, are missing or damaged. With
+    *has_state* also where it or they are in a tier that cannot be reached now: a program that continues from a state
+    needs them for nothing else. Without it raises :class:`~millstream.log.StorageError` there.
     """
-    batch = _newest_batch(output)
-    if batch is None:
+    try:
+        batch = _newest_batch(output)
+        if batch is None:
+            return True
+        ends = ((batch.events[0], batch.start), (batch.events[-1], batch.end))
+        return all(_has(source, number, batch.source, time) for number, time in ends)
+    except StorageError:
+        if not has_state:
+            raise
         return True
-    ends = ((batch.events[0], batch.start), (batch.events[-1], batch.end))
-    return all(_has(source, number, batch.source, time) for number, time in ends)
 
 
 def is_made_by(rules: Rulebook, output: Log, source: Log) -> bool:

@@ -42,7 +42,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.documents import Document
 from millstream.core.metric_collection.hook import Metrics, NoMetrics
 from millstream.core.timestamps import time_text
-from millstream.log import Log, StorageError
+from millstream.log import Log
 
 _PAUSE = 0.05
 """Seconds between two looks at a log of which little comes: a commit costs milliseconds, however little is in it."""
@@ -252,16 +252,8 @@ class BatchService:
                 f"begins at message {self._position + 1}, so that its earlier batches cannot be computed again. "
                 "Restore the state from a backup, or choose another output log"
             )
-        if written and not self._is_made_from_source(kept):
+        if written and not is_made_from(self._output, source, has_state=kept is not None):
             raise BatchServiceError(foreign_batches(output, source.name))
-
-    def _is_made_from_source(self, kept: ServiceState | None) -> bool:
-        try:
-            return is_made_from(self._output, self._source)
-        except StorageError:
-            if kept is None:
-                raise
-            return True  # the messages are in a tier that cannot be reached now: nothing else needs them
 
     def _take_up_to(self, last_id: int | None, stopped: Callable[[], bool], between: Callable[[], object]) -> None:
         for batch in self._source.read(self._position + 1, last_id, COLUMNS, gaps="none"):

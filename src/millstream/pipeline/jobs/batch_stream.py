@@ -236,7 +236,8 @@ def _known_end(plan: StreamPlan) -> OutputEnd | None:
 def _check_source(plan: StreamPlan, source: Log, output: Log, writer: Writer) -> None:
     if writer.sequence > source.last_id:
         raise PipelineInputError(shortened_source(plan.output, source, writer.sequence))
-    if writer.sequence and not is_made_from(output, source):
+    has_state = plan.state.exists() or (plan.checkpoint / "begin.json").exists()
+    if writer.sequence and not is_made_from(output, source, has_state=has_state):
         raise PipelineInputError(foreign_batches(plan.output, plan.log))
     _discard_newer_progress(plan, source, output, end_of(writer))
 
