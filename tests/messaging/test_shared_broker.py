@@ -26,6 +26,7 @@ from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.security.access_keys import AccessKey, CallerPermissions, Keyring
 from millstream.messaging.broker.security.generated_certificate import CERTIFICATE, generated_tls
 from millstream.messaging.broker.security.tls import ServerTls
+from millstream.messaging.broker.server import standby
 from millstream.messaging.broker.server.broker_server import route_endpoints
 from millstream.messaging.broker.server.listener import Listener
 from millstream.messaging.broker.server.shared_broker import SharedBroker
@@ -281,6 +282,26 @@ def test_clients_that_do_not_follow_routes_go_on_at_the_process_that_they_know(
             assert await ask(both.one, CLIENTS, "") == []
 
     asyncio.run(test())
+
+
+def test_a_stream_that_is_passed_on_ends_when_another_process_has_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "_SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(standby, "_FRESH_SECONDS", 0.0)
+
+    async def test() -> None:
+        async with pair() as both:
+            await both.give(both.one)
+            async with Producer(str(both.other.places[0])) as producer:
+                call = producer.transport(producer.access_point).telemetry()
+                await call.write(v2.TelemetryCommand(settings=producer._settings()))
+                assert (await call.read()).settings.publishing.validate_message_type
+                # The owner hangs, so that it ends nothing itself, and another process takes over.
+                monkeypatch.setattr(both.one, "_listener", Listener(Address("127.0.0.1", 1)))
+                with pytest.raises(grpc.aio.AioRpcError, match="has moved to another process") as ended:
+                    await call.read()
+                assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(asyncio.wait_for(test(), 30))
 
 
 def test_a_call_is_not_passed_on_twice() -> None:

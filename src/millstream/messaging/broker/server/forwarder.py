@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -28,16 +29,20 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.keepalive_time_ms", 30_000),  # a host that is gone, or a process that hangs, ends the calls
+    ("grpc.keepalive_timeout_ms", 20_000),
 )
 
 
 @dataclass(slots=True)
 class _Connection:
-    """A connection to the broker for one connection of a client: its running calls, and when the last one ended."""
+    """A connection to the broker for one connection of a client: its running calls, when the last one ended, and
+    whether the broker is elsewhere by now."""
 
     channel: grpc.aio.Channel
     used: float
     calls: int = 0
+    is_former: bool = False
 
 
 def forwarding_proof(member_key: bytes, method: str, headers: Mapping[str, str | bytes]) -> str:
@@ -73,8 +78,8 @@ class Forwarder:
             place = await self._owner()
         except MillstreamError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        with self._connection(context.peer(), place) as channel:
-            calls: Any = channel.stream_stream(method)
+        with self._connection(context.peer(), place) as connection:
+            calls: Any = connection.channel.stream_stream(method)
             proof = FORWARDED, forwarding_proof(self._member_key, method, dict(headers))
             call = calls(requests, timeout=context.time_remaining(), metadata=[*headers, proof])
             try:
@@ -82,6 +87,12 @@ class Forwarder:
                     yield answer
             except grpc.aio.AioRpcError as error:
                 await context.abort(error.code(), error.details() or "")
+            except asyncio.CancelledError:
+                if not connection.is_former:
+                    raise
+                await context.abort(
+                    grpc.StatusCode.UNAVAILABLE, "the broker of this node has moved to another process: try again"
+                )
             finally:
                 call.cancel()
 
@@ -97,8 +108,20 @@ class Forwarder:
         for key in [key for key, each in self._connections.items() if not each.calls and each.used < limit]:
             await self._connections.pop(key).channel.close()
 
+    async def close_former(self, owner: Address) -> None:
+        """End the calls to brokers elsewhere than at *owner*: one that hangs or is gone ends no stream by itself."""
+        for key in [key for key in self._connections if key[1] != owner]:
+            connection = self._connections.pop(key)
+            connection.is_former = True
+            await connection.channel.close()
+
+    @property
+    def has_connections(self) -> bool:
+        """Whether it has connections to a broker."""
+        return bool(self._connections)
+
     @contextlib.contextmanager
-    def _connection(self, peer: str, place: Address) -> Iterator[grpc.aio.Channel]:
+    def _connection(self, peer: str, place: Address) -> Iterator[_Connection]:
         """The connection for the client's connection *peer*, in use for the length of the block."""
         import grpc
 
@@ -108,7 +131,7 @@ class Forwarder:
             found = self._connections[peer, place] = _Connection(channel, self._clock.monotonic())
         found.calls += 1
         try:
-            yield found.channel
+            yield found
         finally:
             found.calls -= 1
             found.used = self._clock.monotonic()

@@ -197,6 +197,9 @@ class Standby:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             await self._forwarder.close_idle()
+            if self._forwarder.has_connections:
+                with contextlib.suppress(MillstreamError):  # without an owner there is nowhere else to go
+                    await self._forwarder.close_former((await self.owner()).address)
 
     async def _administration(self, method: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Passes on what people ask; they are told in an answer why that cannot be done."""
