@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
 import shutil
 import socket
+import sqlite3
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from millstream.cli.doctor_machine import check_machine
+from millstream.cli.doctor_machine import _synchronised, check_machine
 from millstream.cli.doctor_packages import PROGRAMS, extras
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
@@ -125,6 +127,39 @@ def test_a_store_whose_disk_is_not_mounted_is_named(doctor: Doctor, tmp_path: Pa
     assert code == 1 and "mount its disk" in checks["stores.second"]["fix"]
     (tmp_path / "not-mounted").mkdir()
     assert doctor(f"[stores.second]\nurl = 'file://{tmp_path}/not-mounted'\n")[0] == 0
+
+
+def test_a_store_that_cannot_be_looked_at_hides_no_other_check(doctor: Doctor, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 300) / "store"  # an error of the file system, as without the right to enter a folder
+    code, checks = doctor(f"[stores.second]\nurl = 'file://{long}'\n[mill]\npolicies = '{long}'\n")
+    assert (code, checks["stores.second"]["found"]) == (1, f"{long} cannot be looked at: File name too long")
+    assert checks["policies"]["found"] == f"{long} cannot be written to: File name too long"
+    assert {"Python", "open files", *EXTRAS} <= checks.keys()
+
+
+def test_an_error_of_a_part_is_one_of_the_checks(doctor: Doctor, tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        node.registry.ledger.append(some_anchor(1))
+    with contextlib.closing(sqlite3.connect(tmp_path / "node.db")) as database:
+        database.execute("ALTER TABLE anchor_trees RENAME COLUMN size TO odd")
+        database.commit()
+    code, checks = doctor("")
+    assert (code, checks["ledgers"]["ok"]) == (1, False)
+    assert {"Python", *EXTRAS} <= checks.keys()
+
+
+def test_a_clock_whose_state_may_not_be_read_is_not_called_synchronised() -> None:
+    assert _synchronised(lambda: -1).found == "not readable on this system"
+    assert _synchronised(lambda: 0).found == "synchronised"
+
+
+def test_a_ledger_without_entries_lacks_no_signature(doctor: Doctor, tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        node.registry.ledger.append(some_anchor(1))
+        assert node.anchoring.ledger.last_number == 0
+    code, checks = doctor("")
+    assert (code, checks["ledger anchors"]["ok"]) == (0, True)
+    assert checks["ledger anchors"]["found"] == "0 entries, of which 0 are signed"
 
 
 def test_a_ledger_that_is_not_signed_and_a_missing_copy_are_named(doctor: Doctor, tmp_path: Path) -> None:

@@ -31,16 +31,18 @@ def check_ledgers(settings: Settings) -> Iterator[Check]:
                 if node.ledgers.has(name):
                     yield _signed(node, name)
             yield _copy(node)
-    except MillstreamError:
-        return  # which other checks name
+    except MillstreamError as error:
+        fix = "start what it names, or correct the settings"
+        yield Check("ledgers", False, str(error), "anchors and their proofs", fix)
 
 
 def _signed(node: Node, name: LedgerName) -> Check:
     status = node.ledgers.tree(name).status()
+    signed = status.signed or 0  # None if there is no checkpoint yet, as of a ledger without entries
     return Check(
         f"ledger {name}",
-        status.signed == status.entries,
-        f"{counted(status.entries, 'entry')}, of which {status.signed or 0:,} are signed",
+        signed == status.entries,
+        f"{counted(status.entries, 'entry')}, of which {signed:,} are signed",
         "small proofs of the newest anchors",
         f"millstream anchor checkpoint --ledger {name}, which signs them or reports why it cannot",
     )

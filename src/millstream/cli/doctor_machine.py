@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,9 @@ def _sqlite() -> Check:
 
 def _folder(name: str, folder: Path, needed_for: str, least: int = 0) -> Check:
     """Whether *folder*, or its nearest existing parent, is writable and has *least* bytes free."""
-    place = nearest_existing(folder)
+    place = folder
     try:
+        place = nearest_existing(folder)
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"millstream")
             file.flush()
@@ -102,15 +103,21 @@ def _clock(folder: Path, clock: Clock) -> Check:
     return Check("clock", last <= now + _AHEAD_SECONDS, text, needed_for, "timedatectl set-ntp true")
 
 
-def _synchronised() -> Check:
-    """Whether the kernel reports that the clock is synchronized (adjtimex)."""
+def _synchronised(read: Callable[[], int] | None = None) -> Check:
+    """Whether the kernel reports that the clock is synchronized; *read* is adjtimex(2), -1 if it may not be called."""
     name, needed_for = "clock synchronization", "several hosts that share work"
-    try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
-    except (AttributeError, OSError):
+    state = (read or _adjtimex)()
+    if state < 0:
         return Check(name, True, "not readable on this system", needed_for)
     found = "not synchronised" if state == _UNSYNCHRONISED else "synchronised"
     return Check(name, state != _UNSYNCHRONISED, found, needed_for, "timedatectl set-ntp true", optional=True)
+
+
+def _adjtimex() -> int:
+    try:
+        return int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))
+    except (AttributeError, OSError):
+        return -1
 
 
 def _open_files() -> Check:

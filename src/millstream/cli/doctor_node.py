@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -96,9 +97,16 @@ def _server(setting: str, url: str) -> Iterator[Check]:
 
 
 def _local_store(name: str, folder: Path) -> Check:
-    found = f"{folder} exists" if folder.is_dir() else f"{folder} does not exist"
+    try:
+        is_there = stat.S_ISDIR(folder.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_there = False
+    except OSError as error:
+        fix = "let this account enter the folders above it, or run the command as the node's account"
+        return Check(f"stores.{name}", False, f"{folder} cannot be looked at: {error.strerror}", "the store", fix)
     fix = f"mount its disk; or, for a new store, mkdir -p {folder}"
-    return Check(f"stores.{name}", folder.is_dir(), found, "the store", fix)
+    found = f"{folder} exists" if is_there else f"{folder} does not exist"
+    return Check(f"stores.{name}", is_there, found, "the store", fix)
 
 
 def _access(settings: Settings) -> Iterator[Check]:
