@@ -40,6 +40,7 @@ def test_commands_print_such_names_in_one_line(desk: Desk, capsysbinary: pytest.
         (["protect", str(desk.photos), *disks, "--read", "all"], 1),
         (["status"], 1),
         (["mill", "check", "--store", "disk1"], 1),
+        (["pipeline", "report", "disk1", "photos"], 1),
         (["mill", "repair"], 1),
         (["mill", "accept", "photos", "photos", f"{NAME} that is not there"], 3),
     ):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millstream.cli.command_group import SummaryGroup
-from millstream.cli.common import json_option, print_json
+from millstream.cli.common import echo_line, json_option, print_json
 from millstream.cli.connection import administration_options
 from millstream.cli.examples import example
 from millstream.core.address import parse_address
@@ -76,7 +76,7 @@ def list_clients(ask: AskBroker, group: str, as_json: bool) -> None:
         seen = datetime.fromtimestamp(each.seen_at / MICROSECONDS, UTC).isoformat(" ", "seconds")
         what = f"{each.kind} of {each.group}" if each.group else each.kind
         topics = ", ".join(each.topics) or "no topic"
-        click.echo(f"{each.client_id}  {what}  {topics}  seen {seen}{'' if each.is_connected else ', no stream'}")
+        echo_line(f"{each.client_id}  {what}  {topics}  seen {seen}{'' if each.is_connected else ', no stream'}")
 
 
 @example("millstream client stack billing-7f3a@host")
@@ -88,7 +88,8 @@ def stack(ask: AskBroker, client_id: str) -> None:
 
     `millstream client list` prints the ids.
     """
-    click.echo(ask(STACK_TRACE, client_id))
+    for line in ask(STACK_TRACE, client_id).splitlines():
+        echo_line(line)
 
 
 @example("millstream client verify billing-7f3a@host orders 42")
@@ -108,6 +109,6 @@ def verify(ask: AskBroker, client_id: str, topic: str, message: int, as_json: bo
     if as_json:
         print_json(found)
     else:
-        click.echo(f"{found.status}{': ' if found.text else ''}{found.text}")
+        echo_line(f"{found.status}{': ' if found.text else ''}{found.text}")
     if found.status != "OK":
         raise click.exceptions.Exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
@@ -13,7 +12,7 @@ import click
 from millstream.anchoring.registry import OperationStatus, SubmissionResult
 from millstream.anchoring.states import state_word
 from millstream.cli.change_log import prepare_audit_log, record_change
-from millstream.cli.common import data_options, json_option, log_options, print_json
+from millstream.cli.common import data_options, echo_line, json_option, log_options, print_json
 from millstream.cli.examples import example
 from millstream.core.address import parse_address
 from millstream.core.settings import seconds
@@ -107,7 +106,7 @@ def print_status(status: OperationStatus, *, as_json: bool) -> None:
     place = f", anchor {status.anchor} at {status.index}" if status.anchor is not None else ""
     effect = f", {status.effect}" if status.effect else ""
     reason = f": {status.reason}" if status.reason else ""
-    print(f"{status.id}  {status.type} of {status.suffix}  {state_word(status.state)}{place}{effect}{reason}")
+    echo_line(f"{status.id}  {status.type} of {status.suffix}  {state_word(status.state)}{place}{effect}{reason}")
 
 
 def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -127,4 +126,4 @@ def _report(where: str, outcome: SubmissionResult, *, as_json: bool) -> None:
     if as_json:
         print_json(outcome.status or {"code": outcome.code, "message": outcome.error})
     elif outcome.status is None:
-        print(f"{where}: {outcome.error}", file=sys.stderr)
+        echo_line(f"{where}: {outcome.error}", err=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.amounts import counted
 from millstream.node import Node
@@ -42,7 +42,7 @@ def replay(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
         )
         for finding in result.findings:
             place = f" (anchor {finding.number})" if finding.number is not None else ""
-            print(f"{finding.what}: {finding.reason}{place}")
+            echo_line(f"{finding.what}: {finding.reason}{place}")
     if result.findings:
         raise click.exceptions.Exit(1)
 

@@ -11,7 +11,7 @@ import msgspec
 from millstream.anchoring.states import state_word
 from millstream.cli.anchor.observe import observed_entries, print_follow_state
 from millstream.cli.anchor.operations import print_status
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.amounts import counted
 from millstream.node import Node
@@ -52,7 +52,7 @@ def status(settings: Settings, operation: str | None, as_json: bool) -> None:
     if figures["following"]:
         print_follow_state(figures["following"])
     for fault in figures["faults"]:
-        print(f"fault      {fault}")
+        echo_line(f"fault      {fault}")
 
 
 def _statuses(node: Node, name: str) -> Sequence[OperationStatus]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.common import echo_line, json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
 from millstream.core.amounts import counted, format_duration, size_text
@@ -40,7 +40,7 @@ def describe(settings: Settings, name: str, as_json: bool) -> None:
     click.echo(f"trimmed   {_trimmed(found.kind, policy, rule)}")
     click.echo(f"writer    {found.writer or 'none'}")
     for consumer, pointer in found.consumers.items():
-        click.echo(f"consumer  {consumer}: acknowledged up to {pointer}, {found.last_id - pointer:,} behind")
+        echo_line(f"consumer  {consumer}: acknowledged up to {pointer}, {found.last_id - pointer:,} behind")
 
 
 def _trimmed(kind: Kind, policy: Retention | None, rule: LogRule | None) -> str:

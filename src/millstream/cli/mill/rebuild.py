@@ -48,7 +48,7 @@ def rebuild(settings: Settings, table: str, store: str | None, space: str | None
                 right = f", {rebuilt.right:,} were right already" if rebuilt.right else ""
                 counts = f"{rebuilt.written:,} of {rebuilt.looked_at:,} written{right}"
                 what = counts if rebuilt.looked_at else "there is nothing to write"
-                click.echo(f"{rebuilt.store}/{rebuilt.space}: {what}")
+                echo_line(f"{rebuilt.store}/{rebuilt.space}: {what}")
                 if rebuilt.left_out:
                     echo_line(f"  {rebuilt.left_out:,} left out: {rebuilt.reason}")
         process_audits(node)

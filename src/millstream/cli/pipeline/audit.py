@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
@@ -108,4 +108,4 @@ def _show(audited: AnchorAuditResult) -> None:
     )
     for finding in audited.findings:
         place = f" (anchor {finding.number})" if finding.number is not None else ""
-        click.echo(f"  {finding.what}: {finding.reason}{place}")
+        echo_line(f"  {finding.what}: {finding.reason}{place}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option
+from millstream.cli.common import data_options, echo_line, json_option
 from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import HELD, print_plan
 from millstream.cli.mill.policy_rounds import listed_rounds, print_failed_plan
@@ -121,7 +121,7 @@ def _duplicate(
                 err=True,
             )
             for content_id, error in copied.failures:
-                click.echo(f"  {content_id}: {error}", err=True)
+                echo_line(f"  {content_id}: {error}", err=True)
     queue = node.queues.open(QueueName.DUPLICATION_LOW)
     enqueue(planned, queue, copied=copied)
     put_space(node.stores.providers, pair, space, queue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text, difference_lines
 from millstream.node import Node
@@ -34,8 +34,8 @@ def report_command(settings: Settings, *, store: str, space: str, as_json: bool)
 def echo_report(found: IntegrityReport) -> None:
     place = f"{found.store}/{found.space}"
     share = f"{found.checked:,} checked and {found.explained:,} explained of {found.listed:,}"
-    click.echo(f"{found.result.value:<10} {place}: {share} ({coverage_text(found)}), {found.failed:,} failed")
+    echo_line(f"{found.result.value:<10} {place}: {share} ({coverage_text(found)}), {found.failed:,} failed")
     for note in (*difference_lines(found), *found.notes):
-        click.echo(f"  {note}")
+        echo_line(f"  {note}")
     for finding in found.findings:
-        click.echo(f"  {finding.verdict} {finding.row} {finding.content_id}: {finding.detail}")
+        echo_line(f"  {finding.verdict} {finding.row} {finding.content_id}: {finding.detail}")
