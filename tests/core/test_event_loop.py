@@ -16,7 +16,7 @@ from millstream.testing.waiting import until
 WITHOUT_UVLOOP = "import sys\nsys.modules['uvloop'] = None\n"
 
 DRAINING = """
-import asyncio
+import asyncio, threading
 from millstream.cli.serve import _stop_on_signals
 from millstream.core.event_loop import run_server
 async def main():
@@ -25,7 +25,7 @@ async def main():
     print("runs", flush=True)
     await stop.wait()
     print("drains", flush=True)
-    await asyncio.Event().wait()
+    await asyncio.to_thread(threading.Event().wait)
 run_server(main())
 """
 
@@ -74,7 +74,10 @@ def test_the_first_signal_drains_a_node_and_the_second_ends_it(before: str, numb
         for state in ("runs", "drains"):
             assert child.stdout.readline() == f"{state}\n"
             child.send_signal(number)
-        until(_ended(child))
+        try:
+            until(_ended(child))
+        finally:
+            child.kill()
     assert child.returncode == -number
 
 

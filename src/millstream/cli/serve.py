@@ -238,6 +238,7 @@ def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
     def ask() -> None:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)  # a KeyboardInterrupt would wait for the threads of the roles
         stop.set()
 
     for number in _SIGNALS:
