@@ -220,22 +220,29 @@ def test_a_log_that_is_to_be_batched_and_is_not_there_is_made_and_may_become_a_t
     assert failures == []
 
 
-def test_a_log_with_a_message_out_of_order_suspends_its_own_batching_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_log_that_cannot_be_batched_suspends_its_own_batching_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batching = {"bad": "bad.batches", "good": "good.batches"}
-    settings = Settings(data=str(tmp_path), serve=ServeSettings(batching=batching))
+    monkeypatch.setattr("millstream.cli.node_roles._BATCHING_RETRY_SECONDS", 0.1)
+    names = ("unordered", "uncounted", "good")
+    settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={name: f"{name}.batches" for name in names}))
     failures: list[str] = []
     hour = 3600 * MICROSECONDS
     with Node.open(settings, create=True) as node:
-        for name, times in (("bad", (9 * hour, hour)), ("good", (hour, 9 * hour))):
+        for name, times in (("unordered", (9 * hour, hour)), ("good", (hour, 9 * hour))):
             with node.logs.store.log(LogSpec(name)).writer() as writer:
                 writer.append([Message(b"", "a", "pump", time, time) for time in times])
-        good = node.logs.store.log(LogSpec("good.batches", kind="batches"))
+        good, other = (
+            node.logs.store.log(LogSpec(f"{name}.batches", kind="batches")) for name in ("good", "uncounted")
+        )
+        with other.writer() as writer:
+            writer.append([b"of another program"])
         with ServeRoles(node, lambda: failures.append("failed")):
-            until(lambda: "batching bad is suspended" in caplog.text, "the first log suspended")
-            until(lambda: good.last_id == 1, "the second log batched")
-    assert "message 2 of log 'bad' has the receive time" in caplog.text
+            until(lambda: "batching unordered is suspended" in caplog.text, "the first log suspended")
+            until(lambda: "batching uncounted is suspended" in caplog.text, "the second log suspended")
+            until(lambda: good.last_id == 1, "the third log batched")
+    assert "message 2 of log 'unordered' has the receive time" in caplog.text
+    assert "log 'uncounted.batches' has messages 1 to 1" in caplog.text
     assert failures == []
 
 

@@ -123,8 +123,9 @@ class RulesRecord:
         if given != recorded.current:
             raise ConfigError(
                 f"the settings have the batching rules {given.rules_text}, but the latest rules of log "
-                f"{self.output.name!r} are {recorded.current.rules_text}: restore these settings, or let the new rules "
-                f"begin at a later time with `millstream batch rules {self.output.name} --change`"
+                f"{self.output.name!r} are {recorded.current.rules_text}: restore these settings (and the document "
+                "batching/limits.json if it is missing), or let the new rules begin at a later time with "
+                f"`millstream batch rules {self.output.name} --change`"
             )
         return recorded
 

@@ -24,6 +24,7 @@ from millstream.node.ledger_trees import LEDGERS
 from millstream.node.members.assignment import BROKER_ROLE
 
 if TYPE_CHECKING:
+    from millstream.batching.service import BatchService
     from millstream.batching.ticks import Ticker
     from millstream.cli.role_run import RoleRun
     from millstream.log import Writer
@@ -190,15 +191,24 @@ class NodeRoles:
         """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""
         node = self._node
         node.logs.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
-        service = node.batching.service(log, output, ticks=self._ticker(log))
-        with contextlib.closing(service):
+        service: BatchService | None = None
+        with contextlib.ExitStack() as stack:
+
+            def open_service() -> BatchService:
+                made = node.batching.service(log, output, ticks=self._ticker(log))
+                return stack.enter_context(contextlib.closing(made))
+
+            with contextlib.suppress(BatchServiceError, DamagedLogError):  # the thread reports it
+                service = open_service()
             anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, self._settings.anchor_every)
             _log.info("batching %s into %s, and anchoring", log, output)
 
             def batch_all() -> None:
+                nonlocal service
                 reported = ""
                 while not run.stopping.is_set():
                     try:
+                        service = service or open_service()
                         service.run(run.stopping.is_set, between=anchoring.when_due)
                     except (BatchServiceError, DamagedLogError) as error:  # of this log: the rest of the node works on
                         if str(error) != reported:
