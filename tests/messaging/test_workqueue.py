@@ -99,6 +99,24 @@ def test_a_delay_is_waited_for_at_the_broker_and_holds_up_nobody(broker: BrokerP
         assert 0.5 <= clock.monotonic() - start < 10.0
 
 
+def test_a_notice_that_is_settled_too_late_is_no_outage(
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = new_name()
+    notices = RocketNotices(url(broker), name)
+    try:
+        notices.send([1])
+        notices.send([2])
+        late, other = until(lambda: notices.receive(2), "notices")
+        for _ in range(2):
+            notices.settle([late])
+        notices.settle([late, other])
+        assert not notices.receive(1)
+    finally:
+        notices.close()
+    assert not any("is unreachable" in record.message for record in caplog.records)
+
+
 @pytest.mark.crash
 def test_p6_nothing_is_lost_while_the_broker_is_away(
     mortal_broker: BrokerProcess, engine: sa.Engine, caplog: pytest.LogCaptureFixture

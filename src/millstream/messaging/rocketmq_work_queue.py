@@ -28,6 +28,7 @@ from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import (
     Credentials,
+    InvalidHandleError,
     Message,
     Options,
     PartialFailureError,
@@ -133,7 +134,10 @@ class RocketNotices:
             self._outstanding.pop(message.receipt_handle, None)
 
         async def acknowledge(_producer: Producer, consumer: SimpleConsumer) -> None:
-            await consumer.ack(*mine)
+            try:
+                await consumer.ack(*mine)
+            except (InvalidHandleError, PartialFailureError) as error:  # too late for some: these come again
+                _log.info("notices of queue %s were settled too late, and come again: %s", self._name, error)
 
         if mine:
             self._with_clients(acknowledge)
