@@ -497,3 +497,16 @@ def test_a_form_names_as_many_dead_tasks_as_it_discards(data: Path, monkeypatch:
         assert "The first 2 of 3 dead tasks" in node.form("/queues/bit-error/discard", by="all")
         assert node.api("/queues/bit-error/discard", {"everything": True, "reason": "test"})["tasks"] == 2
         assert "All 1 dead tasks" in node.form("/queues/bit-error/discard", by="all")
+
+
+def test_p9_the_overview_is_shown_while_no_queue_can_be_read(logged: Path) -> None:
+    with asked_in_process(logged) as node:
+        assert node.api("/overview")["unreadable"] == []
+        with contextlib.closing(sqlite3.connect(logged / "log.db")) as database, database:
+            database.execute("ALTER TABLE logs RENAME TO hidden")
+        found = node.api("/overview")
+        assert {"queues", "copies", "checks"} <= set(found["unreadable"]) and found["queues"] == []
+        assert "counters" in str(found["verdict"]["unknown"])
+        assert "the queues cannot be read, see the issues" in node.page("/")
+        status, text = node.ask("GET", "/metrics")
+        assert (status, "\nmillstream_up 1" in text, "millstream_queue_ready{" in text) == (200, True, False)

@@ -79,7 +79,7 @@ class Events:
                 now = self._app.clock.monotonic()
                 if fragments is not None and now - shown_at >= SAMPLE_SECONDS:  # also where no sample can be taken
                     shown_at = now
-                    for name, html in (await run_in_threadpool(fragments)).items():
+                    for name, html in (await self._rendered(fragments)).items():
                         yield event(name, html)
                 try:
                     async with asyncio.timeout(SAMPLE_SECONDS / 2):
@@ -88,6 +88,16 @@ class Events:
                     continue
         finally:
             self._open -= 1
+
+    async def _rendered(self, fragments: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
+        """The *fragments*; none where a part of the node cannot be read, so that the stream goes on.
+
+        The page then keeps what it shows, with its time.
+        """
+        try:
+            return await run_in_threadpool(fragments)
+        except (MillstreamError, sa.exc.SQLAlchemyError):  # the poller logs why
+            return {}
 
     def _fragments(self, session: Session | None, principal: Principal) -> Callable[[], Mapping[str, str]]:
         """Renders the parts of the overview that change, for *principal* in *session*."""

@@ -218,7 +218,8 @@ class Fault(msgspec.Struct, frozen=True):
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The overview at one time; ``counted_at`` is the time of the slower counts (microseconds). ``unreadable`` names
-    the steps (``log``, ``batches``, ``anchors``, ``copies``, ``checks``) with counts that cannot be read and are 0.
+    the steps (``log``, ``batches``, ``anchors``, ``copies``, ``checks``) with counts that cannot be read and are 0, and
+    ``queues`` if no queue can be read.
     """
 
     at: int

@@ -62,6 +62,9 @@ _FAILED_SECONDS = 8.0
 COUNTERS, TOTALS, COPIES, PROCESS = "counters", "totals", "protected spaces", "servers and certificates"
 """The displayed names of the polls."""
 
+QUEUES, _WITH_QUEUES = "queues", ("copies", "checks")
+"""The queues among the parts of the overview that cannot be read, and the steps that count tasks, too."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -281,7 +284,12 @@ class StatusPoller:
     def overview(self) -> Overview:
         """The state of each step, from logs to checks."""
         verdict = self.verdict()
-        snapshot, queues = self._snapshot or self.snapshot, self.queues()
+        snapshot, unreadable = self._snapshot or self.snapshot, list[str]()
+        queues: Sequence[QueueStatus] = ()
+        try:
+            queues = self.queues()
+        except (MillstreamError, OSError, sa.exc.SQLAlchemyError):  # the verdict says why
+            unreadable = [QUEUES, *_WITH_QUEUES]
         with self._changed:
             per_second, per_minute = self._memory.rates()
         log = log_metrics(snapshot, per_second)
@@ -300,7 +308,7 @@ class StatusPoller:
                 *(Fault("unknown", "warn", one.what, one.todo, "/") for one in verdict.unknown),
             ],
             verdict=verdict,
-            unreadable=unreadable_steps(snapshot),
+            unreadable=list(dict.fromkeys([*unreadable_steps(snapshot), *unreadable])),
         )
 
     def sample(self) -> None:
