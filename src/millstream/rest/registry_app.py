@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -235,7 +236,11 @@ class _RegistryHandlers:
             self._registry.store.require_database()
 
     async def openapi(self, _request: Request) -> Response:
-        return answer(describe(self._profile))
+        return Response(await run_in_threadpool(lambda: self._description), media_type="application/json")
+
+    @cached_property
+    def _description(self) -> bytes:
+        return msgspec.json.encode(describe(self._profile))
 
 
 def _outcome_line(outcome: SubmissionResult) -> bytes:

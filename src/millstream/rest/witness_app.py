@@ -14,9 +14,9 @@ from starlette.routing import Route
 from millstream.anchoring.witness.requests import MAX_REQUEST_BYTES
 from millstream.anchoring.witness.witness import Witness
 from millstream.core.clock import Clock
-from millstream.core.errors import MillstreamError
+from millstream.core.errors import InputError, MillstreamError
 from millstream.core.token_bucket import TokenBucket
-from millstream.rest.bodies import TooLargeError, read_body
+from millstream.rest.bodies import error_response, read_body
 
 _MOST_ADDRESSES = 10_000
 
@@ -45,8 +45,8 @@ class _WitnessHandlers:
             return PlainTextResponse("too many requests from this address: try again later\n", 429, headers)
         try:
             body = await read_body(request, MAX_REQUEST_BYTES, ())
-        except TooLargeError as error:
-            return PlainTextResponse(f"{error}\n", 413)
+        except InputError as error:
+            return PlainTextResponse(f"{error}\n", error_response(error).status_code)
         try:
             answer = await run_in_threadpool(self._witness.add_checkpoint, body)
         except MillstreamError as error:

@@ -31,9 +31,9 @@ NO_TLS = ["--tls-key", "x", "--tls-certificate", "y"]
 FORK = WitnessedLog(size=2_000, branch="other")
 
 
-def refused(url: str, body: bytes) -> tuple[int, str | None]:
-    """Status and ``Retry-After`` of the refusal of *body*."""
-    with pytest.raises(HTTPError) as caught, urlopen(Request(url, body)):
+def refused(url: str, body: bytes, **headers: str) -> tuple[int, str | None]:
+    """Status and ``Retry-After`` of the refusal of *body*, sent with *headers*."""
+    with pytest.raises(HTTPError) as caught, urlopen(Request(url, body, headers)):
         pass
     with caught.value as answer:
         return answer.code, answer.headers.get("Retry-After")
@@ -50,6 +50,7 @@ def test_a_witness_makes_its_key_cosigns_over_http_and_ends_in_order(tmp_path: P
             signed = parse_note(note)
             assert verify_note(type(signed)(signed.text, cosigned.signatures), [witness.key])[0].time == cosigned.time
         assert refused(f"{witness.url}/add-checkpoint", b"x" * (MAX_REQUEST_BYTES + 1))[0] == 413
+        assert refused(f"{witness.url}/add-checkpoint", b"x", **{"Content-Encoding": "gzip"})[0] == 415
         assert witness.stop() == 0
     assert (tmp_path / "witness.key").stat().st_mode & 0o777 == 0o600
     status = json.loads(run_command("witness", "status", "--key", str(tmp_path / "witness.key"), "--json").out)

@@ -35,7 +35,9 @@ class InvalidCidError(InputError):
 
 
 class AnchorsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Entries of a ledger with numbers below ``before``; with ``only=bad``, only those with invalid content."""
+    """Entries of a ledger with numbers below ``before``; with ``only=bad``, only those of the ledger ``records`` with
+    invalid content.
+    """
 
     ledger: Which = "records"
     before: Number | None = None
@@ -101,18 +103,21 @@ class Refused(msgspec.Struct, frozen=True):
 def anchors(app: AppContext, request: ApiRequest[AnchorsQuery, Any]) -> Listing[AnchorRow]:
     """List the entries of a ledger, the last one first."""
     query = request.query
+    if query.only == "bad" and query.ledger == "registry":
+        raise InputError("only=bad lists invalid entries of the ledger records: leave out ledger=registry")
     ledger = app.node.registry.ledger if query.ledger == "registry" else app.node.anchoring.ledger
     head = ledger.head()
     total = head.number if head else 0
     index = None if query.ledger == "registry" else app.node.anchoring.observer.index
     if query.only == "bad" and index is not None:
         numbers = sorted({number for number, _, _ in index.invalid()}, reverse=True)
+        total = len(numbers)
         numbers = [number for number in numbers if query.before is None or number < query.before]
         entries = (ledger.entry(number) for number in numbers[: query.limit])
         chosen = [entry for entry in entries if entry is not None]
         more = len(numbers) > query.limit
     else:
-        last = min(total, (query.before or total + 1) - 1)
+        last = total if query.before is None else min(total, query.before - 1)
         first = max(1, last - query.limit + 1)
         chosen = list(ledger.entries(first, last))[::-1]
         more = first > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -28,6 +29,8 @@ from millstream.status.models import Lag, LogRow
 from millstream.status.snapshot import LOGS, log_part, log_row
 
 endpoints = EndpointRegistry()
+
+_utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 PREVIEW_BYTES = 400
 MOST_BODY_BYTES = 1 << 20
@@ -238,17 +241,17 @@ def message_row(m: Message) -> MessageRow:
 
 
 def _whole(name: str, m: Message) -> WholeMessage:
-    body = m.body[:MOST_BODY_BYTES]
+    text = _text(m.body, MOST_BODY_BYTES)
     headers = [(header, value[:4096].decode("utf-8", "backslashreplace")) for header, value in m.headers]
     facts = (name, m.id, m.event_time, m.received_at, m.source, m.key, headers, len(m.body))
-    try:
-        return WholeMessage(*facts, body=body.decode("utf-8"))
-    except UnicodeDecodeError:
-        return WholeMessage(*facts, body_base64=base64.b64encode(body).decode("ascii"))
+    if text is not None:
+        return WholeMessage(*facts, body=text)
+    return WholeMessage(*facts, body_base64=base64.b64encode(m.body[:MOST_BODY_BYTES]).decode("ascii"))
 
 
-def _text(body: bytes) -> str | None:
+def _text(body: bytes, most: int = PREVIEW_BYTES) -> str | None:
+    """The first *most* bytes of *body*, without a character that the cut divides; None if they are not UTF-8."""
     try:
-        return body[:PREVIEW_BYTES].decode("utf-8", "ignore" if len(body) > PREVIEW_BYTES else "strict")
+        return _utf8_decoder().decode(body[:most], final=len(body) <= most)
     except UnicodeDecodeError:
         return None
