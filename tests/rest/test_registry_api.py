@@ -32,6 +32,7 @@ from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.cid import cid_of
 from millstream.core.clock import SystemClock, VirtualClock
+from millstream.rest import registry_app as registry_app_module
 from millstream.rest.openapi import encode
 from millstream.rest.registry_app import describe, registry_app, registry_routes
 from millstream.rest.submit_middleware import SubmitMiddleware
@@ -326,6 +327,45 @@ def test_storage_that_does_not_answer_is_said_without_where_it_is(tmp_path: Path
     engine.dispose()
     assert (status, headers[b"retry-after"]) == (503, b"5")
     assert json.loads(body)["code"] == "busy" and b"no-folder" not in body
+
+
+def test_bulk_requests_at_once_hold_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_app_module, "BULK_BYTES_AT_ONCE", 3_000)
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'registry.db'}")
+    parts = RegistryDatabase(engine, SystemClock()), LocalCas(tmp_path), MemoryLedger(SystemClock())
+
+    async def bulk(app: ASGIApp, name: str, goes_on: asyncio.Event, begun: asyncio.Event) -> int:
+        """The status of a request with one operation, of which 2,000 bytes come first."""
+        body = canonical_json(DidOwner(name).create.request).ljust(2_100)
+        messages = [{"type": "http.request", "body": body[:2_000], "more_body": True}]
+        sent = list[Any]()
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            begun.set()
+            await goes_on.wait()
+            return {"type": "http.request", "body": body[2_000:]}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": f"{OPERATIONS}/bulk", "query_string": b"", "headers": []}
+        await app(scope, receive, send)
+        return int(sent[0]["status"])
+
+    async def ask(app: ASGIApp) -> list[int]:
+        goes_on, begun, now = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        now.set()
+        first = asyncio.create_task(bulk(app, "first", goes_on, begun))
+        await begun.wait()
+        refused = await bulk(app, "second", now, now)
+        goes_on.set()
+        return [refused, await first, await bulk(app, "second", now, now)]
+
+    with DidRegistry(*parts, instance="one") as registry:
+        assert asyncio.run(ask(registry_app(registry))) == [503, 200, 200]
+    engine.dispose()
 
 
 def test_a_check_that_fails_is_the_error_of_its_own_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,18 @@ def test_an_address_has_five_guesses_also_if_it_makes_them_at_once(console: Cons
     assert answers.count(TooManySignInsError) == 12 - MAX_FAILED_SIGN_INS
 
 
+def test_the_addresses_of_one_network_of_ipv6_have_their_guesses_together(console: Console) -> None:
+    limiter = access_control._SignInLimiter(console.clock)
+    for number in range(MAX_FAILED_SIGN_INS):
+        limiter.count(f"2001:db8:1:2::{number}")
+        limiter.count(f"::ffff:192.0.2.{number}")
+    assert limiter.turn("2001:db8:1:2:ffff::") is limiter.turn("2001:db8:1:2::1")
+    with pytest.raises(TooManySignInsError):
+        limiter.require("2001:db8:1:2:ffff::")
+    for other in ("2001:db8:1:3::", "::ffff:192.0.2.1", "192.0.2.1", "::1", ""):
+        limiter.require(other)
+
+
 def test_the_number_of_addresses_with_wrong_passwords_that_are_remembered_is_bounded(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

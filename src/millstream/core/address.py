@@ -51,6 +51,21 @@ def is_wildcard(place: Address) -> bool:
         return False
 
 
+def client_network(address: str) -> str:
+    """What counts as one client at *address*: the address, or for IPv6 its network (/64), all of which one client may
+    have. An IPv4 address that is written as IPv6 is that address; what is no address stays as it is.
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), 64), strict=False))
+
+
 def is_free(place: Address) -> bool:
     """Whether no process listens at *place*."""
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET

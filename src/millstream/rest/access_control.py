@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.core.address import client_network
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
 from millstream.core.documents import KEY_BYTES
@@ -250,7 +251,7 @@ def _is_equal(expected: str, given: str) -> bool:
 
 
 class _SignInLimiter:
-    """Counts wrong passwords by address, the address of the last one last."""
+    """Counts wrong passwords by address, or by network where a client may have many addresses; the last one last."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -261,9 +262,10 @@ class _SignInLimiter:
     def turn(self, address: str) -> threading.Lock:
         """To be held from :meth:`require` to :meth:`count`: otherwise an address has as many guesses as there are
         threads. Some addresses share one."""
-        return self._turns[hash(address) % _TURNS]
+        return self._turns[hash(client_network(address)) % _TURNS]
 
     def require(self, address: str) -> None:
+        address = client_network(address)
         with self._lock:
             now = self._clock.monotonic()
             recent = [at for at in self._wrong.get(address, ()) if at > now - BLOCK_SECONDS]
@@ -271,6 +273,7 @@ class _SignInLimiter:
                 raise TooManySignInsError
 
     def count(self, address: str) -> None:
+        address = client_network(address)
         with self._lock:
             now = self._clock.monotonic()
             recent = [at for at in self._wrong.pop(address, ()) if at > now - BLOCK_SECONDS]

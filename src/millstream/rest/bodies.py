@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -35,8 +35,12 @@ class ClientDisconnectedError(InputError):
     """The client left before its request was complete."""
 
 
-async def read_body(request: Request, limit: int, media: Collection[str] = ()) -> bytes:
+async def read_body(
+    request: Request, limit: int, media: Collection[str] = (), *, take: Callable[[int], object] | None = None
+) -> bytes:
     """The body of *request*, of one of the types *media*; nothing beyond *limit* bytes is ever held.
+
+    *take* is called with the size of each part before that is kept, and may refuse it by an error.
 
     Raises :class:`TooLargeError`, :class:`MediaTypeError`, :class:`ClientDisconnectedError`.
     """
@@ -46,6 +50,8 @@ async def read_body(request: Request, limit: int, media: Collection[str] = ()) -
         async for chunk in request.stream():
             size += len(chunk)
             check_size(size, limit)
+            if take is not None:
+                take(len(chunk))
             chunks.append(chunk)
     except ClientDisconnect as error:
         raise ClientDisconnectedError from error

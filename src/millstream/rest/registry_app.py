@@ -6,9 +6,10 @@ Endpoints are declared where they are handled: their routes and ``/openapi.json`
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MethodType
@@ -26,7 +27,7 @@ from starlette.types import ASGIApp
 from millstream.anchoring.registry import DidRegistry, OperationStatus, SubmissionResult, UnknownOperationError
 from millstream.anchoring.sidetree import SIDETREE, OperationType, Profile, RequestError, parse_did
 from millstream.core.durable import write_durably
-from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.core.errors import BusyError, MillstreamError, NotFoundError
 from millstream.core.retry import NO_RETRY
 from millstream.core.sql import waiting_with
 from millstream.rest.bodies import JSON_LINES, answer, read_body
@@ -38,6 +39,9 @@ from millstream.rest.registry_sources import endpoints as source_endpoints
 from millstream.rest.submit_middleware import PATH, SubmitMiddleware, registry_error
 
 BULK_BYTES = 64 << 20
+BULK_BYTES_AT_ONCE = 2 * BULK_BYTES
+"""What all bulk requests together may have sent, until each is answered: anybody may send many of them at once."""
+
 BULK_LINES = 10_000
 RESOLUTION_MEDIA = 'application/ld+json;profile="https://w3id.org/did-resolution"'
 
@@ -50,7 +54,8 @@ _TEXTS = {
     413: "The body is too large; it is not read",
     415: "The content type is not application/json (bulk: application/jsonl) in UTF-8",
     429: "Too many open operations; see Retry-After",
-    503: "The database does not answer, or too many other operations failed; see Retry-After",
+    503: "The database does not answer, too many other operations failed, or too many bulk requests are being sent; "
+    "see Retry-After",
 }
 _SUBMIT_ERRORS, _READ_ERRORS = (400, 408, 409, 413, 415, 429, 503), (400, 404, 503)
 endpoints = EndpointRegistry()
@@ -122,10 +127,39 @@ def describe(profile: Profile) -> dict[str, Any]:
     return found
 
 
+class TooManyBulkRequestsError(BusyError):
+    """Other bulk requests take all memory for them: try again, or send fewer operations in one request."""
+
+
+class _ByteBudget:
+    """At most *most* bytes that several requests hold at once; for one event loop."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    @contextlib.contextmanager
+    def reserving(self) -> Iterator[Callable[[int], None]]:
+        """A function that reserves bytes until the end of the block. It raises :class:`TooManyBulkRequestsError`."""
+        reserved = 0
+
+        def take(size: int) -> None:
+            nonlocal reserved
+            if size > self._left:
+                raise TooManyBulkRequestsError
+            self._left -= size
+            reserved += size
+
+        try:
+            yield take
+        finally:
+            self._left += reserved
+
+
 class _RegistryHandlers:
     def __init__(self, registry: DidRegistry) -> None:
         self._registry = registry
         self._profile = registry.versions.latest.profile
+        self._bulk_budget = _ByteBudget(BULK_BYTES_AT_ONCE)
 
     @endpoints.declare(
         "POST",
@@ -153,12 +187,15 @@ class _RegistryHandlers:
     )
     async def submit_bulk(self, request: Request) -> Response:
         """Accept many operations in one transaction."""
-        lines = (await read_body(request, BULK_BYTES, JSON_LINES)).removeprefix(BOM_UTF8).splitlines()
-        if len(lines) > BULK_LINES:
-            raise RequestError(
-                "too_many", f"the request has {len(lines):,} lines; send at most {BULK_LINES:,} in one bulk request"
-            )
-        outcomes = await run_in_threadpool(self._registry.acceptance.submit_many, lines)
+        with self._bulk_budget.reserving() as take:
+            body = await read_body(request, BULK_BYTES, JSON_LINES, take=take)
+            lines = body.removeprefix(BOM_UTF8).splitlines()
+            del body
+            if len(lines) > BULK_LINES:
+                raise RequestError(
+                    "too_many", f"the request has {len(lines):,} lines; send at most {BULK_LINES:,} in one bulk request"
+                )
+            outcomes = await run_in_threadpool(self._registry.acceptance.submit_many, lines)
         return Response(b"".join(map(_outcome_line, outcomes)), media_type="application/jsonl")
 
     @endpoints.declare(

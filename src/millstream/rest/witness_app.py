@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from millstream.anchoring.witness.requests import MAX_REQUEST_BYTES
 from millstream.anchoring.witness.witness import Witness
+from millstream.core.address import client_network
 from millstream.core.clock import Clock
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.token_bucket import TokenBucket
@@ -59,7 +60,7 @@ class _WitnessHandlers:
 
 
 class RateLimit:
-    """*rate* requests a second from each address, and up to *burst* at once; not thread-safe."""
+    """*rate* requests a second from each address (IPv6: each network), and up to *burst* at once; not thread-safe."""
 
     def __init__(self, rate: float, burst: int, clock: Clock) -> None:
         self._rate = rate
@@ -70,6 +71,7 @@ class RateLimit:
 
     def seconds_to_wait(self, address: str) -> float:
         """Count a request of *address*: 0 if it is allowed, otherwise the seconds after which the next one is."""
+        address = client_network(address)
         bucket = self._buckets.pop(address, None) or TokenBucket(self._rate, self._clock, burst=self._burst)
         self._buckets[address] = bucket
         if len(self._buckets) > _MOST_ADDRESSES:
