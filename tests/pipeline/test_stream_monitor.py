@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from millstream.batching import Rulebook
+from millstream.batching import BatchConfig, Rulebook, SnapshotError
 from millstream.batching.service import BatchService
 from millstream.core.clock import VirtualClock
 from millstream.core.documents import FileDocument
 from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.log import Log, LogSpec, StorageError, Tiering, open_store
-from millstream.pipeline.jobs.batch_stream import StreamPlan, _check_source, _StreamMonitor
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.jobs.batch_stream import StreamPlan, _check_rules, _check_source, _StreamMonitor
 from millstream.pipeline.output.batch_sink import BatchSink
 from millstream.stores import StoreError
 from support.batched_logs import RULES, traffic
@@ -60,6 +62,31 @@ def test_a_stream_with_a_state_needs_no_older_messages_from_a_tier_that_cannot_b
         cloud.store = Down()
         with output.writer("batching") as writer:
             _check_source(plan, source, output, writer)
+            _check_rules(plan, source, output)
+            others = msgspec.structs.replace(plan, rules=Rulebook(BatchConfig(60, 20)))
+            with pytest.raises(SnapshotError, match=r"state: .*window=50 .*window=60 "):
+                _check_rules(others, source, output)
             state.path.unlink()
-            with pytest.raises(StorageError, match="unplugged"):
-                _check_source(plan, source, output, writer)
+            for check in (
+                lambda: _check_source(plan, source, output, writer),
+                lambda: _check_rules(plan, source, output),
+            ):
+                with pytest.raises(StorageError, match="unplugged"):
+                    check()
+
+
+def test_p6_a_stream_without_a_state_continues_no_batches_of_other_rules(tmp_path: Path) -> None:
+    state = FileDocument(tmp_path / "state")
+    plan = StreamPlan(store_url="memory://", log="in", output="out", rules=Rulebook(RULES), state=state.path)
+    with open_store("memory://") as store:
+        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+        with source.writer() as writer:
+            writer.append(traffic(9, 300))
+        service = BatchService(source, output, RULES, state)
+        service.step()
+        service.close()
+        state.path.unlink()
+        _check_rules(plan, source, output)
+        others = msgspec.structs.replace(plan, rules=Rulebook(BatchConfig(60, 20)))
+        with pytest.raises(PipelineInputError, match=r"window=60 .*'out' has batches of other rules"):
+            _check_rules(others, source, output)

@@ -40,13 +40,19 @@ def is_made_from(output: Log, source: Log, *, has_state: bool = False) -> bool:
         return True
 
 
-def is_made_by(rules: Rulebook, output: Log, source: Log) -> bool:
+def is_made_by(rules: Rulebook, output: Log, source: Log, *, has_state: bool = False) -> bool:
     """Whether the newest batch of *output* has the id that *rules*, which were never changed, give for its messages.
 
-    True also where this is unknown: there is no batch, or messages of it were trimmed, are missing or damaged.
+    True also where this is unknown: there is no batch, or messages of it were trimmed, are missing or damaged. For
+    *has_state* see :func:`is_made_from`.
     """
-    batch = _newest_batch(output)
-    members = None if batch is None else _members(source, batch.events)
+    try:
+        batch = _newest_batch(output)
+        members = None if batch is None else _members(source, batch.events)
+    except StorageError:
+        if not has_state:
+            raise
+        return True
     if batch is None or members is None:
         return True
     rows = [tuple(members[number][name] for name in _ROW) for number in batch.events]

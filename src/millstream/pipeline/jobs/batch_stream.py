@@ -149,8 +149,8 @@ def run_stream(
         record = RulesRecord(output)
         plan = msgspec.structs.replace(plan, rules=record.in_force(plan.rules, is_blank=_is_blank(plan, writer)))
         _check_source(plan, source, output, writer)
-        if record.is_empty and writer.sequence and not is_made_by(plan.rules, output, source):
-            raise PipelineInputError(other_rules(plan.output, plan.rules))
+        if record.is_empty and writer.sequence:
+            _check_rules(plan, source, output)
         began = clock.monotonic()
         sink = BatchSink(plan.output, writer, clock, figures, lambda: _record_end(plan, writer))
         watch = _StreamMonitor(sink, source, ticks, on_trigger=on_trigger, clock=clock)
@@ -236,10 +236,29 @@ def _known_end(plan: StreamPlan) -> OutputEnd | None:
 def _check_source(plan: StreamPlan, source: Log, output: Log, writer: Writer) -> None:
     if writer.sequence > source.last_id:
         raise PipelineInputError(shortened_source(plan.output, source, writer.sequence))
-    has_state = plan.state.exists() or (plan.checkpoint / "begin.json").exists()
-    if writer.sequence and not is_made_from(output, source, has_state=has_state):
+    if writer.sequence and not is_made_from(output, source, has_state=_has_state(plan)):
         raise PipelineInputError(foreign_batches(plan.output, plan.log))
     _discard_newer_progress(plan, source, output, end_of(writer))
+
+
+def _has_state(plan: StreamPlan) -> bool:
+    """Whether the stream continues from a state or a checkpoint."""
+    return plan.state.exists() or (plan.checkpoint / "begin.json").exists()
+
+
+def _check_rules(plan: StreamPlan, source: Log, output: Log) -> None:
+    """Raise :class:`PipelineInputError` where *output*, which an earlier release wrote, has batches of other rules.
+
+    Where the state has the rules, these are compared. Raises :class:`SnapshotError` then.
+    """
+    document, kept = FileDocument(plan.state), None
+    with contextlib.suppress(SnapshotError):  # where there is a checkpoint, nobody needs the state
+        kept = read_state(document, plan.log, plan.output)
+    if kept is not None:
+        with naming_state(document):
+            decode_snapshot_for(kept.snapshot, plan.rules)
+    elif not is_made_by(plan.rules, output, source, has_state=_has_state(plan)):
+        raise PipelineInputError(other_rules(plan.output, plan.rules))
 
 
 def _start(
