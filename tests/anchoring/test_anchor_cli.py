@@ -19,6 +19,7 @@ from millstream.anchoring.transparency.policy import trusting
 from millstream.anchoring.transparency.signed_note import parse_verifier_key
 from millstream.anchoring.transparency.tlog_proof import verify_tlog_proof
 from millstream.batching import Reject
+from millstream.cli.doctor_ledgers import check_ledgers
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
@@ -121,6 +122,8 @@ def test_a_ledger_whose_log_was_restored_from_an_older_backup_is_named_and_read_
         code, out, error = run_command(*command)
         assert (code, out) == (1, "") and "the ledger ends at entry 2, but entry 4 was observed before" in error
         assert "`millstream anchor observe --rebuild`" in error
+    lost = [check for check in check_ledgers(Settings(data=str(data))) if check.name == "entries of ledger anchors"]
+    assert [(check.ok, "--rebuild" in check.fix) for check in lost] == [(False, True)]
     assert run_command("anchor", "observe", "--rebuild", *at)[:2] == (0, "2 new entries; the observer is at entry 2\n")
     shutil.move(
         data / "keys" / "anchors.json", tmp_path

@@ -1,8 +1,8 @@
-"""Checks of the ledgers of a node: entries without a signature, and the location of copied checkpoints."""
+"""Checks of the ledgers of a node: unsigned and lost entries, and the location of copied checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from millstream.cli.doctor_machine import Check
@@ -30,6 +30,7 @@ def check_ledgers(settings: Settings) -> Iterator[Check]:
             for name in LEDGERS:
                 if node.ledgers.has(name):
                     yield _signed(node, name)
+            yield from _lost_entries(node)
             yield _copy(node)
     except MillstreamError as error:
         fix = "start what it names, or correct the settings"
@@ -46,6 +47,23 @@ def _signed(node: Node, name: LedgerName) -> Check:
         "small proofs of the newest anchors",
         f"millstream anchor checkpoint --ledger {name}, which signs them or reports why it cannot",
     )
+
+
+def _lost_entries(node: Node) -> Iterator[Check]:
+    """A check that fails for each ledger without entries that the node has observed, such as one of an older backup."""
+    from millstream.anchoring.errors import LedgerReplacedError
+
+    checks: list[tuple[LedgerName, Callable[[], object]]] = []
+    if node.ledgers.has("anchors"):
+        checks.append(("anchors", node.anchoring.observer.check_ledger))
+    if node.ledgers.has("registry") and node.registry.follow_state() is None:
+        checks.append(("registry", node.registry.instance.observer.check_ledger))
+    for name, check in checks:
+        try:
+            check()
+        except LedgerReplacedError as error:
+            what, _, fix = str(error).partition(". ")
+            yield Check(f"entries of ledger {name}", False, what, "anchoring", fix)
 
 
 def _copy(node: Node) -> Check:
