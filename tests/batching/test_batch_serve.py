@@ -98,6 +98,13 @@ def test_once_takes_what_is_there_and_says_how_it_went(data):
     assert status["delay_seconds"]["half"] <= status["delay_seconds"]["all"]
 
 
+def test_a_single_run_that_was_stopped_is_an_interruption(data, monkeypatch, capsysbinary):
+    append(data, 400)
+    monkeypatch.setattr("millstream.cli.batch_serve.stop_on_signals", lambda: lambda: True)
+    assert run(["batch", "serve", "--log", "in", "--output", "out", "--once", "--json", "--data", str(data)]) == 130
+    assert json.loads(capsysbinary.readouterr().out)["behind"] == 400
+
+
 def test_metrics_that_cannot_be_written_do_not_end_the_service(data):
     append(data, 100)
     file = data / "absent" / "batch.prom"

@@ -104,6 +104,12 @@ def test_a_producer_that_was_stopped_ends_in_order(data: Path, mill: Run) -> Non
         assert child.wait(30) == 0
 
 
+def test_a_single_run_that_was_stopped_is_an_interruption(mill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.cli.mill.produce.stop_on_signals", lambda: lambda: True)
+    code, (made,) = mill("produce", "duplication", "--once")
+    assert (code, made["outcome"]) == (130, "stopped")
+
+
 def test_a_producer_goes_on_after_a_run_that_another_process_kept_off(
     data: Path, mill: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from millstream.cli.common import (
 from millstream.cli.examples import example
 from millstream.cli.log_owners import claim_logs
 from millstream.cli.parameter_types import Duration, Seconds
-from millstream.cli.stop_signals import stop_on_signals
+from millstream.cli.stop_signals import end_if_stopped, stop_on_signals
 from millstream.core.amounts import counted
 from millstream.core.clock import Clock
 from millstream.core.metric_collection.collector import MetricsCollector
@@ -158,6 +158,8 @@ def serve_command(
         )
         anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, anchor_every) if anchor else None
         serve(service, status, stop, anchoring, once=once, as_json=as_json)
+    if once:
+        end_if_stopped(stop)
 
 
 def serve(

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
+import click
+
 
 def stop_on_signals(stop: Callable[[], object] = bool) -> Callable[[], bool]:
     """Let the first SIGTERM or Ctrl-C ask for an orderly end; the function returned says whether it came.
@@ -24,3 +26,12 @@ def stop_on_signals(stop: Callable[[], object] = bool) -> Callable[[], bool]:
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
     return lambda: asked
+
+
+def end_if_stopped(stopped: Callable[[], bool]) -> None:
+    """End a command that has an end of its own as one that was interrupted, if it was *stopped* before.
+
+    To be called in the end, when what was done is stored and printed. Raises :class:`click.Abort`.
+    """
+    if stopped():
+        raise click.Abort

@@ -15,7 +15,7 @@ from millstream.cli.common import echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.prove import trust_policy
-from millstream.cli.stop_signals import stop_on_signals
+from millstream.cli.stop_signals import end_if_stopped, stop_on_signals
 from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import BusyError
@@ -137,8 +137,11 @@ def monitor(
         seconds = None if once else interval / MICROSECONDS
         others = {str(path): _checkpoint_in(path) for path in compared}
         look = partial(found.look, others=others)
-        if not _run(look, clock, seconds, alarms, as_json=as_json):
+        stop = stop_on_signals()
+        if not _run(look, clock, seconds, alarms, stop, as_json=as_json):
             sys.exit(1)
+        if once:
+            end_if_stopped(stop)
 
 
 def _checkpoint_in(path: Path) -> bytes:
@@ -184,11 +187,12 @@ def _run(
     clock: Clock,
     seconds: float | None,
     alarms: _AlarmSender | None,
+    stop: Callable[[], bool],
     *,
     as_json: bool,
 ) -> bool:
-    """Check every *seconds* (None: once) until SIGTERM, or (without *alarms*) the first finding; True without one."""
-    stop, before, failed = stop_on_signals(), None, 0
+    """Check every *seconds* (None: once) until *stop*, or (without *alarms*) the first finding; True without one."""
+    before, failed = None, 0
     while not stop():
         try:
             report = look(stop)

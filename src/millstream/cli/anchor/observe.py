@@ -15,7 +15,7 @@ import msgspec
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
-from millstream.cli.stop_signals import stop_on_signals
+from millstream.cli.stop_signals import end_if_stopped, stop_on_signals
 from millstream.core.amounts import Duration as Microseconds
 from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock
@@ -213,8 +213,10 @@ def _follow(node: Node, settings: FollowSettings, *, as_json: bool, forever: boo
             follower.catch_up(stop)
     finally:
         _print_total(follower.total, speaker.refusals, as_json=as_json)
-    waiting = follower.history.postponed(limit=1)
-    if waiting and not forever:
+    if forever:
+        return
+    end_if_stopped(stop)
+    if waiting := follower.history.postponed(limit=1):
         raise ObservationBlockedError(follower.waiting_for(waiting[0]))
 
 

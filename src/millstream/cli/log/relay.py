@@ -12,7 +12,7 @@ import msgspec
 from millstream.cli.common import json_option, log_options, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.parameter_types import Seconds, SizeType
-from millstream.cli.stop_signals import stop_on_signals
+from millstream.cli.stop_signals import end_if_stopped, stop_on_signals
 from millstream.core.amounts import counted
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
@@ -136,9 +136,12 @@ def relay(
         with open_log_store(settings.log_url) as store:
             target = f"{name} in {store.url}"
             outbox = Outbox(database, table, target, bad=bad, limits=BatchLimits(rows, size), adopt=adopt)
-            mover = Relay(outbox, store.log(LogSpec(name)), clock, stop_on_signals())
+            stop = stop_on_signals()
+            mover = Relay(outbox, store.log(LogSpec(name)), clock, stop)
             moved = mover.run() if once else mover.follow(longest_pause=poll, standby=standby)
             _report(moved, outbox, name, clock, as_json=as_json)
+            if once:
+                end_if_stopped(stop)
 
 
 def _report(moved: Iterator[RelayResult], outbox: Outbox, log: str, clock: Clock, *, as_json: bool) -> None:

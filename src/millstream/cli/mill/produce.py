@@ -14,6 +14,7 @@ import msgspec
 from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
+from millstream.cli.logging_setup import INTERRUPTED
 from millstream.cli.mill.plan_printing import print_held
 from millstream.cli.open_changes import print_open_changes
 from millstream.cli.progress import progress_bar
@@ -27,7 +28,13 @@ from millstream.mill.producers.space_filter import SpaceFilter, read_patterns
 from millstream.node import Node
 from millstream.settings import Settings, SettingsError
 
-EXIT_CODES = {LoopOutcome.FAILED: 1, LoopOutcome.QUEUE_FULL: 10, LoopOutcome.NOT_DUE: 11, LoopOutcome.WAITING: 12}
+EXIT_CODES = {
+    LoopOutcome.FAILED: 1,
+    LoopOutcome.QUEUE_FULL: 10,
+    LoopOutcome.NOT_DUE: 11,
+    LoopOutcome.WAITING: 12,
+    LoopOutcome.STOPPED: INTERRUPTED,
+}
 """Exit codes of a run with ``--once``; other runs end with 0, or with 1 if a space failed."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from millstream.cli.parameter_types import Duration
 from millstream.cli.pipeline.log_stream import run_log_stream
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
-from millstream.cli.stop_signals import stop_on_signals
+from millstream.cli.stop_signals import end_if_stopped, stop_on_signals
 from millstream.cli.stream_options import check_way, rules_of_option, stream_options
 from millstream.core.amounts import counted
 from millstream.log import LogSpec
@@ -59,7 +60,8 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
     with Node.open(settings) as node:
         claim_logs(node, settings, log, *filter(None, [output]))
         began = node.clock.monotonic()
-        done = _stream(node, log, output, **given) if output else _history(node, log, **given)
+        stop: Callable[[], bool] = stop_on_signals() if output else bool
+        done = _stream(node, log, output, stop, **given) if output else _history(node, log, **given)
         head = node.anchoring.ledger.head()
         seconds = round(node.clock.monotonic() - began, 3)
     figures = {
@@ -71,14 +73,16 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
     }
     if given["as_json"]:
         print_json(figures)
-        return
-    click.echo(
-        f"{log}: {counted(done.messages, 'message')} in {counted(done.batches, 'new batch')}, "
-        f"{done.rejects:,} rejected, {done.known:,} "
-        f"batches known, {counted(done.anchors, 'anchor')}, {seconds:.1f} s"
-    )
-    if head:
-        click.echo(f"ledger entry {head.number}, {head.hash}")
+    else:
+        click.echo(
+            f"{log}: {counted(done.messages, 'message')} in {counted(done.batches, 'new batch')}, "
+            f"{done.rejects:,} rejected, {done.known:,} "
+            f"batches known, {counted(done.anchors, 'anchor')}, {seconds:.1f} s"
+        )
+        if head:
+            click.echo(f"ledger entry {head.number}, {head.hash}")
+    if given["available_now"]:
+        end_if_stopped(stop)
 
 
 def _history(node: Node, log: str, *, last_id: int | None, flush: bool, rules_of: str | None, **_: Any) -> FeedProgress:
@@ -116,6 +120,7 @@ def _stream(
     node: Node,
     log: str,
     output: str,
+    stop: Callable[[], bool],
     *,
     available_now: bool,
     per_trigger: int,
@@ -124,7 +129,6 @@ def _stream(
     every: int,
     **_: Any,
 ) -> FeedProgress:
-    stop = stop_on_signals()
     feed = node.anchoring.feed(log, output)
     anchoring = AnchorSchedule(feed, node.clock, every)
 

@@ -15,7 +15,7 @@ from millstream.cli.log_owners import claim_logs
 from millstream.cli.pipeline.log_stream import run_log_stream
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
-from millstream.cli.stop_signals import stop_on_signals
+from millstream.cli.stop_signals import end_if_stopped, stop_on_signals
 from millstream.cli.stream_options import check_way, rules_of_option, stream_options
 from millstream.core.amounts import counted, size_text
 from millstream.core.metric_collection.collector import MetricsCollector
@@ -147,6 +147,8 @@ def _stream(
             f"{counted(done.batches, 'batch')}, "
             f"{done.rejected:,} rejected in {done.seconds:.1f} s"
         )
+    if available_now:
+        end_if_stopped(stop)
 
 
 def _print_trigger(trigger: Trigger) -> None:

@@ -9,7 +9,7 @@ from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
-from millstream.cli.stop_signals import stop_on_signals
+from millstream.cli.stop_signals import end_if_stopped, stop_on_signals
 from millstream.core.amounts import counted
 from millstream.node import Node
 from millstream.settings import Settings
@@ -62,13 +62,15 @@ def operations_command(
     figures = {"job": "operations", "log": log, **msgspec.structs.asdict(done), "anchors": anchors, "waiting": waiting}
     if as_json:
         print_json(figures)
-        return
-    click.echo(
-        f"{log}: {counted(done.taken, 'operation')} accepted, {done.refused:,} refused (see {plan.outcomes}), "
-        f"{counted(anchors, 'anchor')} in the ledger, {done.seconds:.1f} s"
-    )
-    if waiting:
+    else:
+        click.echo(
+            f"{log}: {counted(done.taken, 'operation')} accepted, {done.refused:,} refused (see {plan.outcomes}), "
+            f"{counted(anchors, 'anchor')} in the ledger, {done.seconds:.1f} s"
+        )
+    if waiting and not as_json:
         click.echo(
             f"{waiting:,} operations wait for a retry or belong to another instance. If that instance sends "
             "no heartbeat for op_queue_task_expiration, this command or `millstream anchor serve` takes them over"
         )
+    if available_now:
+        end_if_stopped(stop)
