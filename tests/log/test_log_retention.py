@@ -12,6 +12,7 @@ from millstream.cli import main
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import Log, LogInputError, LogSpec, LogStore, Message, Retention, RetentionEnforcer, open_store
 from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.log.spec import system_log
 from millstream.log.upkeep.upkeep_thread import run_upkeep
 
 SPEC = LogSpec("weather")
@@ -183,3 +184,24 @@ def test_the_command_trims_by_id_by_rules_and_by_the_policy_of_the_log(
     assert "would begin at id 101" in run("--max-bytes", "0", "--dry-run")
     assert "invalid size" in run("--max-bytes", "many", code=2)
     assert "cannot be combined" in run("--below", "3", "--max-count", "4", code=2)
+
+
+def test_a_dry_run_refuses_what_the_run_refuses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with open_store(url) as store:
+        for spec in (SPEC, LogSpec("all"), system_log("ledger", "ledger")):
+            with store.log(spec).writer() as writer:
+                writer.append([b"x"] * 10)
+        store.log(LogSpec("all")).set_retention(Retention(keep_all=True))
+    for name, rule, text in (
+        ("weather", ("--below", "12"), "choose 1 to 11"),
+        ("all", ("--below", "2"), "keeps everything"),
+        ("all", ("--max-count", "2"), "keeps everything"),
+        ("system:ledger", ("--below", "2"), "but not trimmed"),
+    ):
+        refusals = []
+        for dry in (["--dry-run"], []):
+            assert main.run(["log", "trim", name, *rule, *dry, "--store", url]) == 2
+            refusals.append(capfd.readouterr().err)
+        assert refusals[0] == refusals[1]
+        assert text in refusals[0]

@@ -267,6 +267,18 @@ class Log:
         block that holds *first_id* stays, and segment files are freed whole, so more may be stored than can be read.
         Raises :class:`LogInputError` for an id beyond the log's next one.
         """
+        self.require_trimmable(first_id)
+        raise_watermarks(self._backend, self.name, first_id=first_id)
+        try:
+            return self._drop_trimmed() + free_blocks(self._backend, self.name)
+        except (StorageFullError, StorageBusyError) as error:
+            raise type(error)(
+                f"log {self.name!r} now begins at id {first_id}, but not all space before it was freed: "
+                f"{error}. Trim it again to free the rest"
+            ) from error
+
+    def require_trimmable(self, first_id: int) -> None:
+        """Raise the :class:`LogInputError` with which :meth:`trim` would refuse *first_id*."""
         self._refuse_users("trimmed")
         last_id, policy = self.last_id, self.retention
         if policy is not None and policy.keep_all:
@@ -276,14 +288,6 @@ class Log:
             )
         if not 1 <= first_id <= last_id + 1:
             raise LogInputError(f"cannot trim log {self.name!r} to begin at id {first_id}: choose 1 to {last_id + 1}")
-        raise_watermarks(self._backend, self.name, first_id=first_id)
-        try:
-            return self._drop_trimmed() + free_blocks(self._backend, self.name)
-        except (StorageFullError, StorageBusyError) as error:
-            raise type(error)(
-                f"log {self.name!r} now begins at id {first_id}, but not all space before it was freed: "
-                f"{error}. Trim it again to free the rest"
-            ) from error
 
     @property
     def tiering(self) -> Tiering | None:

@@ -56,6 +56,7 @@ def trim(
     with existing_log(settings, name, create=False, read_only=dry_run) as found:
         if below is not None:
             before = found.first_id
+            found.require_trimmable(below)
             freed = 0 if dry_run else found.trim(below)
             done = RetentionPlan(
                 log=name, first_id=below if below > before else None, messages=max(below - before, 0), freed_bytes=freed

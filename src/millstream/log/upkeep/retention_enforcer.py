@@ -38,6 +38,8 @@ class RetentionEnforcer:
         for reason in plan.held:
             _log.warning("%s: %s", self._log.name, reason)
         if dry_run:
+            if plan.first_id is not None:
+                self._log.require_trimmable(plan.first_id)
             return plan
         if policy.max_age is not None and not plan.held:
             self._log.put_metadata(RETENTION_CLOCK, b"%d" % max(self._clock.now(), self._last_seen or 0))
