@@ -14,6 +14,7 @@ from in_process import AskedInProcess
 from millstream.log import LogSpec, Message
 from millstream.node import Node
 from millstream.rest import api
+from millstream.rest.views import search
 from millstream.rest.views.logs import MOST_BODY_BYTES, PREVIEW_BYTES
 from millstream.settings import load_settings
 from millstream.testing.batches import CONFIG, make_batch
@@ -63,6 +64,13 @@ def test_only_a_body_that_is_text_is_shown_as_text(node: Node) -> None:
         assert rows[number]["body"] == shown, name
         found = asked.api(f"/logs/weather/messages/{number + 1}")
         assert (found["bytes"], found["body"], found["body_base64"] is None) == (len(body), whole, whole is not None)
+
+
+def test_a_search_for_a_key_goes_on_after_a_log_that_was_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    with node.logs.store.log(LogSpec("weather")).writer("test") as writer:
+        writer.append([Message(b"x", "JFK-1")])
+    monkeypatch.setattr(search, "message_logs", lambda _app: ["dropped", "weather"])
+    assert [row["name"] for row in AskedInProcess(node).api("/search?q=JFK-1")["items"]] == ["weather/1"]
 
 
 def test_invalid_entries_of_a_ledger_are_counted_by_themselves(node: Node) -> None:
