@@ -43,9 +43,10 @@ def begin(plan: StreamPlan, logs: tuple[Log, Log]) -> int:
         return _first_id(plan, source, end_of(writer))
 
 
-def complete_trigger(plan: StreamPlan, last_id: int) -> None:
+def complete_trigger(plan: StreamPlan, last_id: int, received_at: int | None = None) -> None:
     """Write a checkpoint of *plan* as Spark does, with one trigger, which ended at *last_id*."""
-    for name, text in (("offsets", "v1\n{}\n" + json.dumps({"id": last_id})), ("commits", "v1\n{}")):
+    offset = {"id": last_id} if received_at is None else {"id": last_id, "received_at": received_at}
+    for name, text in (("offsets", "v1\n{}\n" + json.dumps(offset)), ("commits", "v1\n{}")):
         (plan.checkpoint / name).mkdir()
         (plan.checkpoint / name / "0").write_text(text)
 
@@ -82,6 +83,21 @@ def test_a_stream_whose_checkpoint_is_beyond_the_end_of_its_log_names_the_checkp
     begin(plan, logs)
     complete_trigger(plan, 2)
     expected = r"the checkpoint .*out\.checkpoint is at message 2 of log 'in', but this log now ends at 1: .*Delete"
+    with pytest.raises(PipelineInputError, match=expected):
+        begin(plan, logs)
+
+
+@pytest.mark.parametrize("received_at", [None, 120, 121])
+def test_p6_a_stream_whose_log_lost_messages_and_has_others_by_their_ids_names_the_checkpoint(
+    tmp_path: Path, logs: tuple[Log, Log], received_at: int | None
+) -> None:
+    plan = plan_of(tmp_path)
+    begin(plan, logs)
+    complete_trigger(plan, 1, received_at)
+    if received_at != 121:
+        assert begin(plan, logs) == 1
+        return
+    expected = r"the checkpoint .*out\.checkpoint is at message 1 of log 'in', but another message has this id now"
     with pytest.raises(PipelineInputError, match=expected):
         begin(plan, logs)
 

@@ -82,13 +82,22 @@ def test_triggers_go_as_far_as_they_may(log_url: str, untidy: Untidy, write_log:
     count = len(write_log(log_url, "untidy", untidy(2, 300)))
     stream = reader(log_url, barrier=50, maxMessagesPerTrigger=120)
     assert stream.getDefaultReadLimit() == ReadMaxRows(120)
-    assert stream.latestOffset({"id": 0}, ReadMaxRows(120)) == {"id": 50}
-    assert stream.latestOffset({"id": 0}, ReadMaxRows(20)) == {"id": 20}
-    assert stream.latestOffset({"id": 50}, ReadMaxRows(120)) == {"id": 170}
-    assert stream.latestOffset({"id": 50}, ReadAllAvailable()) == {"id": count} == stream.reportLatestOffset()
+    assert stream.latestOffset({"id": 0}, ReadMaxRows(120))["id"] == 50
+    assert stream.latestOffset({"id": 0}, ReadMaxRows(20))["id"] == 20
+    assert stream.latestOffset({"id": 50}, ReadMaxRows(120))["id"] == 170
+    assert stream.latestOffset({"id": 50}, ReadAllAvailable())["id"] == count
+    assert stream.reportLatestOffset() == {"id": count}
     assert stream.latestOffset({"id": count}, ReadMaxRows(120)) == {"id": count}
     assert reader(log_url).getDefaultReadLimit() == ReadAllAvailable()
-    assert reader(log_url, to=80).latestOffset({"id": 0}, ReadAllAvailable()) == {"id": 80}
+    assert reader(log_url, to=80).latestOffset({"id": 0}, ReadAllAvailable())["id"] == 80
+
+
+def test_an_offset_has_the_receive_time_of_its_message(log_url: str, untidy: Untidy, write_log: WriteLog) -> None:
+    messages = write_log(log_url, "untidy", untidy(2, 30))
+    stream = reader(log_url)
+    offset = stream.latestOffset({"id": 0}, ReadMaxRows(20))
+    assert offset == {"id": 20, "received_at": messages[19].received_at}
+    assert stream.latestOffset(offset, ReadMaxRows(0)) == offset, "there is nothing new"
 
 
 def test_available_now_ends_where_the_log_ended(log_url: str, untidy: Untidy, write_log: WriteLog) -> None:
@@ -96,7 +105,7 @@ def test_available_now_ends_where_the_log_ended(log_url: str, untidy: Untidy, wr
     stream = reader(log_url)
     stream.prepareForTriggerAvailableNow()
     write_log(log_url, "untidy", untidy(4, 50))
-    assert stream.latestOffset({"id": 0}, ReadAllAvailable()) == {"id": count}
+    assert stream.latestOffset({"id": 0}, ReadAllAvailable())["id"] == count
     assert stream.partitions({"id": count}, {"id": count}) == []
 
 
@@ -170,7 +179,7 @@ def test_options_that_cannot_be_used_are_named(options: dict[str, str], named: s
 
 
 def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    assert read_progress(tmp_path) == (0, 0)
+    assert read_progress(tmp_path) == (0, 0, None)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("v1\n{}\nnonsense")
     with pytest.raises(PipelineError, match=r"cannot read .*offsets/0 \(its last line"):

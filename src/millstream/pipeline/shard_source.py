@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from millstream.batching.message_columns import COLUMNS
@@ -35,7 +36,7 @@ from millstream.pipeline.read_options import OPTIONS, LogReadOptions, required, 
 from millstream.pipeline.run_reader import read_run
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts, shard_of, shares_of, write_share
-from millstream.pipeline.trigger_limits import TriggerLimitedReader
+from millstream.pipeline.trigger_limits import Offset, TriggerLimitedReader
 
 NAME = "millstream-shards"
 
@@ -106,16 +107,31 @@ class TickRange(InputPartition):
 
 
 class ShardStreamReader(TriggerLimitedReader):
-    """Plans the triggers of a stream of shares on the driver; the executors read them."""
+    """Plans the triggers of a stream of shares on the driver; the executors read them.
+
+    Its offsets also have ``received_at``, the receive time of the last message: a log that lost messages gives their
+    ids to other ones.
+    """
 
     def __init__(self, request: ShardReadOptions) -> None:
         super().__init__(request)
         self._shards = request
+        self._last = (0, 0)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        end = super().latestOffset(start, limit)
+        return {**end, "received_at": self._clock_at(end["id"])} if end["id"] > start["id"] else start
+
+    def _clock_at(self, last_id: int) -> int:
+        """The receive time of message *last_id*, which is asked for again when its trigger is planned."""
+        if self._last[0] != last_id:
+            self._last = last_id, _clock_at(self._shards, last_id)
+        return self._last[1]
 
     def plan(self, first_id: int, last_id: int) -> Sequence[InputPartition]:
         """The blocks of the trigger, and its ticks."""
         request = self._shards
-        clock = _clock_at(request, last_id)
+        clock = self._clock_at(last_id)
         runs = plan_block_ranges(request, first_id, last_id)
         seeds = self._seeds(first_id) if first_id == request.first_id else [None] * request.shards
         return [*runs, TickRange(first_id, last_id, clock, seeds)]

@@ -41,7 +41,7 @@ from millstream.core.decoding import prepared
 from millstream.core.documents import FileDocument
 from millstream.core.durable import write_durably
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.log import Log, LogSpec, Writer
+from millstream.log import Gap, Log, LogSpec, StorageError, Writer
 from millstream.log.errors import WHY_SHORTER
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.output.batch_sink import BatchSink, Trigger, lease_lost
@@ -305,6 +305,8 @@ def _first_id(plan: StreamPlan, source: Log, end: OutputEnd) -> int:
         if progress.done and ours and (kept.shards, kept.changes) == (plan.shards, len(plan.rules.later)):
             if progress.done > source.last_id:
                 raise PipelineInputError(_checkpoint_beyond_source(plan, progress.done, source))
+            if not _has_message(source, progress.done, progress.received_at):
+                raise PipelineInputError(_checkpoint_of_lost_messages(plan, progress.done, source))
             return kept.first_id
     first_id = _first_id_anew(plan, source, written)
     _save_beginning(plan, first_id, end)
@@ -312,6 +314,25 @@ def _first_id(plan: StreamPlan, source: Log, end: OutputEnd) -> int:
     plan.checkpoint.mkdir(parents=True)
     write_durably(begin, msgspec.json.encode(_StreamStart(first_id, plan.shards, len(plan.rules.later))))
     return first_id
+
+
+def _has_message(source: Log, number: int, received_at: int | None) -> bool:
+    """Whether message *number* of *source* was received at this time; True also where that cannot be said."""
+    if received_at is None or number < source.first_id:
+        return True
+    with contextlib.suppress(StorageError):
+        (found,) = source.read(number, number, ["received_at"], gaps="all")
+        return isinstance(found, Gap) or found.arrow.column("received_at")[0].as_py() == received_at
+    return True
+
+
+def _checkpoint_of_lost_messages(plan: StreamPlan, done: int, source: Log) -> str:
+    return (
+        f"the checkpoint {plan.checkpoint} is at message {done} of log {source.name!r}, but another message has this "
+        f"id now: {WHY_SHORTER}, or in a failover of its database. The new messages up to this one would not be "
+        f"batched. Delete the checkpoint: the stream then continues from the state {plan.state}, which must not be "
+        "newer than the loss, either"
+    )
 
 
 def _checkpoint_beyond_source(plan: StreamPlan, done: int, source: Log) -> str:

@@ -10,16 +10,21 @@ from millstream.pipeline.errors import PipelineError
 
 
 class QueryProgress(NamedTuple):
-    """The last ids of the last trigger that is done and of the last one that was begun (0: none)."""
+    """The last ids of the last trigger that is done and of the last one that was begun (0: none).
+
+    ``received_at`` is the receive time of the message ``done``; None where it is unknown, as in earlier releases.
+    """
 
     done: int
     begun: int
+    received_at: int | None = None
 
 
 def read_progress(checkpoint: Path) -> QueryProgress:
     """How far the query of *checkpoint* has come. Raises :class:`PipelineError` where that cannot be read."""
     begun, done = _newest(checkpoint / "offsets"), _newest(checkpoint / "commits")
-    return QueryProgress(_end_of(checkpoint, done), _end_of(checkpoint, begun))
+    (done_id, received_at), (begun_id, _) = _end_of(checkpoint, done), _end_of(checkpoint, begun)
+    return QueryProgress(done_id, begun_id, received_at)
 
 
 def last_done(checkpoint: Path) -> int | None:
@@ -33,13 +38,14 @@ def _newest(folder: Path) -> int | None:
     return max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=None)
 
 
-def _end_of(checkpoint: Path, trigger: int | None) -> int:
+def _end_of(checkpoint: Path, trigger: int | None) -> tuple[int, int | None]:
     """The end of *trigger*: the last line of its file is the offset of the query's only source."""
     if trigger is None:
-        return 0
+        return 0, None
     path = checkpoint / "offsets" / str(trigger)
     try:
-        return int(json.loads(path.read_text("utf-8").splitlines()[-1])["id"])
+        offset = json.loads(path.read_text("utf-8").splitlines()[-1])
+        return int(offset["id"]), offset.get("received_at")
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         why = error.strerror if isinstance(error, OSError) else 'its last line is not an object with an integer "id"'
         raise PipelineError(
