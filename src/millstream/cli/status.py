@@ -83,9 +83,10 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
             spaces = _protected_spaces(node, verdict, now)
             members, is_monitored = member_lines(node)
         except _NOT_READABLE as error:  # the verdict is shown in any case: it says what is wrong
-            why = f"the protected spaces cannot be shown: {error}"
+            subject = "members" if spaces else "protected spaces"
+            why = f"the {subject} cannot be shown: {error}"
             if verdict.ok:  # the serving process can read what this one cannot
-                verdict = Verdict.of(verdict.at, [], [_not_readable(why)])
+                verdict = Verdict.of(verdict.at, [], [_not_readable(subject, why)])
     if as_json:
         lines = [{**msgspec.to_builtins(space), "well": space.is_well} for space in spaces] or [{}]
         whole = {
@@ -166,9 +167,9 @@ def _nothing_yet(node: Node) -> Unknown:
     )
 
 
-def _not_readable(what: str) -> Unknown:
+def _not_readable(subject: str, what: str) -> Unknown:
     todo = "run the command with the account, the settings and the release of the process that serves the node"
-    return Unknown(subject="protected spaces", area="copies", since=None, what=what, todo=todo)
+    return Unknown(subject=subject, area="copies", since=None, what=what, todo=todo)
 
 
 def _disk_issues(node: Node) -> list[Issue]:
