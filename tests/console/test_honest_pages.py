@@ -330,7 +330,9 @@ def test_p9_a_log_that_cannot_be_read_is_named_and_not_just_left_out(logged: Pat
             assert (status, "log weather cannot be read" in text) == (503, True), view
         assert "flights" in [row["log"] for row in node.api("/logs")["items"]]
         assert node.api("/consumers?log=flights")["unreadable"] == {}
-        for page in ("/logs", "/workers"):
+        assert list(node.api("/batches/logs")["unreadable"]) == ["log weather"]
+        assert node.api("/overview")["unreadable"] == ["log", "batches"], "their counts lack this log"
+        for page in ("/logs", "/workers", "/batches"):
             assert "Unknown: log weather cannot be read" in node.page(page), page
         for page, said in (("/logs?kind=ledger", "No such log"), ("/workers", "No active"), ("/", "No consumers yet")):
             assert said not in node.page(page), page
@@ -347,6 +349,7 @@ def test_p9_no_log_is_listed_only_if_there_is_none(logged: Path) -> None:
 
 
 def test_p9_a_queue_that_cannot_be_read_is_named_and_not_just_left_out(logged: Path) -> None:
+    """Its log is none of messages: their counts are known."""
     with asked_in_process(logged) as node:
         assert node.api("/queues")["unreadable"] == {}
     hide_blocks(logged, queue_log("audit").name)
@@ -356,6 +359,7 @@ def test_p9_a_queue_that_cannot_be_read_is_named_and_not_just_left_out(logged: P
             assert (found["total"], list(found["unreadable"])) == (None, ["queue audit"]), view
         for page in ("/queues", "/dead-letters", "/workers", "/"):
             assert "Unknown: queue audit cannot be read" in node.page(page), page
+        assert node.api("/overview")["unreadable"] == []
         assert "No task is dead" not in node.page("/dead-letters") and "No active alarms." not in node.page("/queues")
 
 

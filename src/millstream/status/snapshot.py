@@ -18,7 +18,7 @@ from millstream.anchoring.states import JournalTotals
 from millstream.batching import BatchingError
 from millstream.batching.batch_log_origin import read_origin
 from millstream.core.errors import BusyError, MillstreamError
-from millstream.log import DATA_KINDS, SYSTEM_KINDS, Log, LogError, LogInfo
+from millstream.log import DATA_KINDS, SYSTEM_KINDS, Log, LogError, LogInfo, is_system
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.duplication.held_items import HeldCount
 from millstream.mill.manifest import ManifestRow
@@ -147,6 +147,12 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     def unreadable_logs(self) -> Mapping[str, str]:
         """The logs that could not be read, as :func:`log_part` names them, with the reasons."""
         return {part: why for part, why in self.troubles.items() if part.startswith(log_part(""))}
+
+    @cached_property
+    def unreadable_user_logs(self) -> Mapping[str, str]:
+        """Those of :attr:`unreadable_logs` that may have messages of users."""
+        begin = log_part("")
+        return {part: why for part, why in self.unreadable_logs.items() if not is_system(part.removeprefix(begin))}
 
     @cached_property
     def space_names(self) -> Sequence[str]:
@@ -383,8 +389,12 @@ _STEPS = {
 
 
 def unreadable_steps(snapshot: StatusSnapshot) -> Sequence[str]:
-    """The steps of the overview with counts that could not be read."""
-    return [step for step, parts in _STEPS.items() if not snapshot.knows(*parts)]
+    """The steps of the overview with counts that could not be read, or lack those of a log."""
+    return [
+        step
+        for step, parts in _STEPS.items()
+        if not snapshot.knows(*parts) or (LOGS in parts and snapshot.unreadable_user_logs)
+    ]
 
 
 def log_metrics(snapshot: StatusSnapshot, per_second: float) -> LogMetrics:

@@ -76,6 +76,7 @@ def list_batches(call: PageRequest) -> Mapping[str, Any]:
         "rejects": _known(batches.rejects, call),
         "states": _known(batches.states, call),
         "logs": _known(batches.batched_logs, call),
+        "unreadable": app.poller.snapshot.unreadable_user_logs,
         "timeline": timeline,
         "begin": min((row.at for row in timeline), default=None),
         "end": max((row.until for row in timeline), default=None),

@@ -25,7 +25,16 @@ from millstream.batching.rulebook import RuleChange
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.core.timestamps import format_timestamp
 from millstream.rest.app_context import AppContext
-from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
+from millstream.rest.endpoint import (
+    ApiRequest,
+    EndpointRegistry,
+    Limit,
+    Listing,
+    Name,
+    Number,
+    PartialListing,
+    partial_listing,
+)
 from millstream.rest.operator_audit_log import OperatorAuditEvent
 from millstream.rest.views.logs import MessageId
 from millstream.status.models import BatchedLog, StateCount
@@ -198,11 +207,11 @@ def timeline(app: AppContext, request: ApiRequest[TimelineQuery, Any]) -> Listin
 
 
 @endpoints.get("/batches/logs")
-def batched_logs(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[BatchedLog]:
+def batched_logs(app: AppContext, _ask: ApiRequest[Any, Any]) -> PartialListing[BatchedLog]:
     """Count, by log, the batched, rejected and open messages."""
     snapshot = app.poller.snapshot
     snapshot.require(LOGS, MESSAGES)
-    return Listing(snapshot.batched, total=len(snapshot.batched), as_of=snapshot.at)
+    return partial_listing(snapshot.batched, snapshot.unreadable_user_logs, snapshot.at)
 
 
 @endpoints.get("/batches/rules")
