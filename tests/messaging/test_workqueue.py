@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ from millstream.settings import load_settings
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
-from millstream.testing.waiting import until
+from millstream.testing.scripted_server import ScriptedServer
+from millstream.testing.waiting import until, until_async
 from suite.sizes import machine
 
 _names = itertools.count(1)
@@ -115,6 +117,42 @@ def test_a_notice_that_is_settled_too_late_is_no_outage(
     finally:
         notices.close()
     assert not any("is unreachable" in record.message for record in caplog.records)
+
+
+def test_a_caller_does_not_wait_as_long_as_apaches_proxy_does_where_there_is_no_notice() -> None:
+    async def test() -> None:
+        arrived = asyncio.Event()
+
+        async def wait_as_apache() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await arrived.wait()
+                    arrived.clear()
+
+        async with ScriptedServer() as server:
+            server.script["ReceiveMessage"].extend([lambda _request: wait_as_apache()] * 100)
+            notices = RocketNotices(f"rocketmq://{server.place}", "q")
+            clock = SystemClock()
+            begin = clock.monotonic()
+            assert await asyncio.to_thread(notices.receive, 10) == []
+            assert await asyncio.to_thread(notices.receive, 10) == []
+            assert len(server.called("ReceiveMessage")) == 2  # one of each topic is still under way
+            server.inbox.append(server.message("q", b"[7]"))
+            arrived.set()
+            found = await asyncio.to_thread(until, lambda: notices.receive(1), "a notice")
+            assert [list(notice.ids) for notice in found] == [[7]]
+            await asyncio.to_thread(notices.settle, found)
+            assert len(server.called("AckMessage")) == 1
+            assert clock.monotonic() - begin < 4
+            assert await asyncio.to_thread(notices.receive, 1) == []
+            server.inbox.append(server.message("q", b"[8]"))
+            arrived.set()
+            await until_async(lambda: any(poll.done() and poll.result() for poll in notices._polls.values()))
+            await asyncio.to_thread(notices.close)
+            given_back = [call.receipt_handle for call in server.called("ChangeInvisibleDuration")]
+            assert given_back == ["handle-[8]"]
+
+    asyncio.run(test())
 
 
 @pytest.mark.crash

@@ -8,6 +8,7 @@ leased at once, one for those that wait.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import re
@@ -49,6 +50,9 @@ LONGEST_DELAY: Final = 23 * 3600.0
 
 _INVISIBLE: Final = 60.0
 _STARTUP_SECONDS: Final = 3.0
+_PATIENCE_SECONDS: Final = 0.2
+"""For how long a caller waits for notices of a server that itself waits for seconds where there are none."""
+
 _RECONNECT: Final = (0.1, 10.0)  # seconds between attempts: at first, at most
 _MOST_FILE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,100}")
@@ -97,6 +101,7 @@ class RocketNotices:
         self._loop = LoopThread()
         self._clients: tuple[Producer, SimpleConsumer] | None = None
         self._outstanding: dict[str, Received] = {}
+        self._polls: dict[str, asyncio.Future[list[Received]]] = {}  # by topic, on the loop
         self._session = 0
         self._failures = 0
         self._not_before = 0.0
@@ -118,15 +123,45 @@ class RocketNotices:
         found = list[RocketNotice]()
 
         async def get(_producer: Producer, consumer: SimpleConsumer) -> None:
+            if not consumer.millstream_servers:
+                await self._receive_slowly(consumer, found, count)
+                return
             empty = 0  # topics in a row that had nothing; the consumer takes them in turn
             while empty < 2 and (missing := count - sum(len(notice.ids) for notice in found)) > 0:
                 messages = await consumer.receive(_batch(found, missing), invisible=_INVISIBLE)
                 empty = 0 if messages else empty + 1
-                found.extend(RocketNotice(read_notice(each.body), each, self._session) for each in messages)
-                self._outstanding.update((each.receipt_handle, each) for each in messages)
+                found.extend(self._take(messages))
 
         self._with_clients(get)
         return found
+
+    async def _receive_slowly(self, consumer: SimpleConsumer, found: list[RocketNotice], count: int) -> None:
+        """Add to *found* the notices that a server has which waits for seconds where there is none, as Apache's does.
+
+        A call that waits is left under way: what it brings is for the next caller.
+        """
+        empty = set[str]()
+        while (
+            len(empty) < len(consumer.subscriptions) and (missing := count - sum(len(each.ids) for each in found)) > 0
+        ):
+            for topic in consumer.subscriptions.keys() - self._polls.keys() - empty:
+                receiving = consumer.receive(_batch(found, missing), invisible=_INVISIBLE, topic=topic)
+                self._polls[topic] = asyncio.ensure_future(receiving)
+            done, _ = await asyncio.wait(
+                self._polls.values(), timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return
+            for topic in [topic for topic, poll in self._polls.items() if poll in done]:
+                messages = self._take(await self._polls.pop(topic))
+                found.extend(messages)
+                if not messages:
+                    empty.add(topic)
+
+    def _take(self, messages: Sequence[Received]) -> list[RocketNotice]:
+        """The notices that *messages* are, to be settled in this session."""
+        self._outstanding.update((each.receipt_handle, each) for each in messages)
+        return [RocketNotice(read_notice(each.body), each, self._session) for each in messages]
 
     def settle(self, notices: Sequence[RocketNotice]) -> None:
         mine = [notice.message for notice in notices if notice.session == self._session]
@@ -144,11 +179,12 @@ class RocketNotices:
 
     def close(self) -> None:
         async def give_back(_producer: Producer, consumer: SimpleConsumer) -> None:
+            await self._end_polls()
             for message in self._outstanding.values():
                 await consumer.change_invisible_duration(message, 0)
 
         with self._lock:
-            if self._clients is not None and self._outstanding:
+            if self._clients is not None and (self._outstanding or self._polls):
                 self._with_clients(give_back)
             self._forget()
             self._loop.stop()
@@ -214,8 +250,20 @@ class RocketNotices:
         for spec in (TopicSpec(self._name, "NORMAL", 1), TopicSpec(self._delayed, "DELAY", 1)):
             call_broker(self._place, CREATE_TOPIC, spec, self._options)
 
+    async def _end_polls(self) -> None:
+        """Receive no more; what was received already is outstanding."""
+        polls = list(self._polls.values())
+        self._polls.clear()
+        for poll in polls:
+            poll.cancel()
+        for received in await asyncio.gather(*polls, return_exceptions=True):
+            if not isinstance(received, BaseException):
+                self._take(received)
+
     def _forget(self) -> None:
         clients, self._clients = self._clients, None
+        if self._polls:
+            self._loop.run(self._end_polls())
         self._outstanding.clear()
         for client in clients or ():
             self._loop.run(client.close())

@@ -60,11 +60,11 @@ class SimpleConsumer(Blocking[simple_consumer.SimpleConsumer]):
     def __init__(self, endpoints: str, group: str, subscriptions: Mapping[str, str | Filter], *, await_duration: float | timedelta = 20.0, options: Options = DEFAULTS, clock: Clock | None = None) -> None:
         super().__init__(simple_consumer.SimpleConsumer(endpoints, group, subscriptions, await_duration=await_duration, options=options, clock=clock))
 
-    def receive(self, count: int = 32, *, invisible: float | timedelta = 30.0) -> list[Received]:
+    def receive(self, count: int = 32, *, invisible: float | timedelta = 30.0, topic: str | None = None) -> list[Received]:
         """At most *count* messages of one topic, hidden from the group's others for *invisible*; none is no error.
 
-        Topics take turns, and so do their queues. Raises :class:`ClientError`."""
-        return self._loop.run(self._client.receive(count, invisible=invisible))
+        Unless it is *topic*, the topics take turns; so do their queues. Raises :class:`ClientError`."""
+        return self._loop.run(self._client.receive(count, invisible=invisible, topic=topic))
 
     def ack(self, *messages: Received) -> None:
         """*messages* are done. Raises :class:`ClientError`, of the first call that failed."""

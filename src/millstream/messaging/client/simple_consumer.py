@@ -49,18 +49,22 @@ class SimpleConsumer(Consumer):
         self._topic_turns = itertools.count()
         self._queue_turns: dict[str, Iterator[int]] = defaultdict(itertools.count)
 
-    async def receive(self, count: int = 32, *, invisible: float | timedelta = 30.0) -> list[Received]:
+    async def receive(
+        self, count: int = 32, *, invisible: float | timedelta = 30.0, topic: str | None = None
+    ) -> list[Received]:
         """At most *count* messages of one topic, hidden from the group's others for *invisible*; none is no error.
 
-        Topics take turns, and so do their queues. Raises :class:`ClientError`.
+        Unless it is *topic*, the topics take turns; so do their queues. Raises :class:`ClientError`.
         """
         self.require_running()
         if count < 1:
             raise BadRequestError(f"count must be at least 1, not {count}")
         topics = sorted(self.subscriptions)
-        if not topics:
-            raise BadRequestError("the consumer has no subscription: subscribe to a topic first")
-        topic = topics[next(self._topic_turns) % len(topics)]
+        if not topics or (topic is not None and topic not in topics):
+            what = "subscription" if topic is None else f"subscription of topic {topic}"
+            raise BadRequestError(f"the consumer has no {what}: subscribe to a topic first")
+        if topic is None:
+            topic = topics[next(self._topic_turns) % len(topics)]
         began = self.clock.now()
         try:
             found = await self._receive(topic, count, seconds_of(invisible))
