@@ -78,6 +78,18 @@ def test_p6_batches_that_the_output_lost_are_missed_where_the_source_was_trimmed
         output.writer().close()
 
 
+def test_p6_batches_that_a_job_handed_over_are_not_computed_again_by_a_service(store: LogStore, tmp_path: Path) -> None:
+    state, source = FileDocument(tmp_path / "state"), store.log(LogSpec("in"))
+    serve(source, store.log(LogSpec("out")), state)
+    before = state.read()
+    with open_store("memory://") as restored:
+        output = older(store.log(LogSpec("out")), restored, *counted_end(store, FileDocument(tmp_path / "early")))
+        write_origin(output, BatchLogOrigin("in", 50, 10))
+        with pytest.raises(BatchServiceError, match=r"A job batched log 'in' up to message 50 .*newer backup"):
+            serve(source, output, state)
+    assert state.read() == before
+
+
 def test_p6_messages_that_the_sequence_does_not_count_are_not_written_again(store: LogStore, tmp_path: Path) -> None:
     state, source = FileDocument(tmp_path / "state"), store.log(LogSpec("in"))
     service = BatchService(source, store.log(LogSpec("out")), RULES, state)

@@ -51,6 +51,24 @@ def test_lines_on_standard_error_that_nobody_reads_do_not_end_a_command(node: Pa
     assert subprocess.run(command, stdout=unread, stderr=unread, check=False).returncode == 1
 
 
+def test_log_lines_go_on_after_a_moment_without_space(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from millstream.cli.output import prepare_streams
+kept = os.dup(2)
+os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+prepare_streams()
+try:
+    print("lost", file=sys.stderr)
+except OSError:
+    pass
+os.dup2(kept, 2)
+print("there is space again", file=sys.stderr)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "there is space again" in result.stderr
+
+
 def test_a_list_that_nobody_reads_ends_quietly(tmp_path: Path, unread: int) -> None:
     store = f"sqlite:///{tmp_path}/log.db"
     (tmp_path / "lines").write_text("line\n" * 20_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -239,3 +240,18 @@ def test_a_search_over_messages_that_cannot_be_read_fails(shell: Shell) -> None:
     found = shell.run("read", "weather", "--text", "grain", "--store", store, code=1)
     assert found.splitlines() == [f"second grain {number}" for number in range(10)]
     assert "ids 1 to 10 could not be searched" in shell.errors
+
+
+def test_an_interrupted_append_says_where_the_log_ends(shell: Shell) -> None:
+    process = subprocess.Popen(
+        shell.line("append", "weather"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"a\nb\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"1 2\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert b"interrupted: the log ends at id 2;" in errors

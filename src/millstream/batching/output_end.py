@@ -53,6 +53,13 @@ def goes_as_far(end: OutputEnd, known: OutputEnd | None, source: Log, output: Lo
             f"the lost batches cannot be computed again: restore log {output.name!r} from a newer backup, or choose a "
             "new output log"
         )
+    origin = read_origin(output)
+    if origin is not None and origin.log == source.name:
+        raise BatchServiceError(
+            f"{lost}: {WHY_SHORTER}. A job batched log {source.name!r} up to message {origin.position} from any order, "
+            f"so that a service may not compute the lost batches again: restore log {output.name!r} from a newer "
+            f"backup, or run `millstream pipeline batch {source.name}` with --hand-over and a new output log"
+        )
     refuse_uncounted(end, NOTHING, source, output)
     _log.warning("%s: log %r is read from its beginning, and the lost batches are computed again", lost, source.name)
     return False

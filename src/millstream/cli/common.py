@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping
@@ -137,7 +138,8 @@ def write_metrics(file: Path | None, metrics: MetricsCollector) -> None:
     try:
         write_prometheus(file, metrics.figures())
     except OSError as error:
-        echo_line(f"--metrics {file} could not be written: {error.strerror}", err=True)
+        with contextlib.suppress(OSError):  # standard error may be on the same disk
+            echo_line(f"--metrics {file} could not be written: {error.strerror}", err=True)
 
 
 def print_json(value: Any) -> None:

@@ -34,9 +34,11 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            with Path(os.devnull).open("wb") as nowhere:  # what is still in buffers fails no more, when Python ends
-                os.dup2(nowhere.fileno(), self.fileno())
-            if not isinstance(error, BrokenPipeError | ConnectionResetError):
+            has_ended = isinstance(error, BrokenPipeError | ConnectionResetError)
+            if has_ended or self.fileno() == _STDOUT:  # a log on a full disk continues when there is space again
+                with Path(os.devnull).open("wb") as nowhere:  # what is still in buffers fails no more, when Python ends
+                    os.dup2(nowhere.fileno(), self.fileno())
+            if not has_ended:
                 raise
             if _ending and self.fileno() == _STDOUT:
                 raise ReaderEndedError from None

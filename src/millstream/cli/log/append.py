@@ -6,7 +6,7 @@ import os
 import select
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,23 +51,30 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
     zone, such as "2013-01-31T12:00:00.25Z". Empty lines are skipped.
     """
     commits = settings.log.bucket_commits
-    with open_log_store(settings.log_url, bucket_commits=commits) as store, store.log(LogSpec(name)).writer() as writer:
-        for place, file in enumerate(files or (Path("-"),)):
-            try:
-                _append_file(writer, file, jsonl)
-            except KeyboardInterrupt:
-                print_error(
-                    f"interrupted in {_where(file)}: the lines up to the last id that was printed are stored; append "
-                    "only the lines after them"
-                )
-                return INTERRUPTED
-            except InputError as error:
-                if not place:
-                    raise
-                raise InputError(
-                    f"{error}. All lines of the files before {_where(file)} are stored: do not append these files again"
-                ) from error
+    with open_log_store(settings.log_url, bucket_commits=commits) as store:
+        log = store.log(LogSpec(name))
+        try:
+            with log.writer() as writer:
+                _append_files(writer, files, jsonl)
+        except KeyboardInterrupt:
+            print_error(
+                f"interrupted: the log ends at id {log.last_id}; if this is more than the last id that was printed, "
+                "the lines between are stored, too: append only the lines after them"
+            )
+            return INTERRUPTED
     return 0
+
+
+def _append_files(writer: Writer, files: Sequence[Path], jsonl: bool) -> None:
+    for place, file in enumerate(files or (Path("-"),)):
+        try:
+            _append_file(writer, file, jsonl)
+        except InputError as error:
+            if not place:
+                raise
+            raise InputError(
+                f"{error}. All lines of the files before {_where(file)} are stored: do not append these files again"
+            ) from error
 
 
 def _append_file(writer: Writer, file: Path, jsonl: bool) -> None:
