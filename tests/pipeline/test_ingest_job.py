@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,9 +24,9 @@ from millstream.cli.main import run
 from millstream.core.message import Message, encode_line
 from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.selectors import parse_selector
-from millstream.log import LogSpec, WriterBusyError, open_store
+from millstream.log import Log, LogSpec, WriterBusyError, open_store
 from millstream.node.spark import SparkPart
-from millstream.pipeline.errors import PipelineInputError, StagedPartGoneError, UnusableFileError
+from millstream.pipeline.errors import PipelineError, PipelineInputError, StagedPartGoneError, UnusableFileError
 from millstream.pipeline.jobs.ingest import FileRecord, IngestLogs, IngestResult, known_files, run_ingest
 from millstream.pipeline.planning import source_files
 from millstream.pipeline.planning.source_files import cuts_of, file_content, find_files, splits_of
@@ -283,6 +284,35 @@ def test_a_run_whose_staged_rows_are_lost_is_given_up_where_its_files_are_given_
         work.finish()
     assert [message.body for message in read(log_url, "in")] == [b"a"]
     assert [message.key for message in read(log_url, "in.files")] == ["sha-a", "lost/sha-a", "sha-a"]
+
+
+def test_a_run_whose_messages_are_in_the_log_is_not_taken_for_lost_with_its_rejects(
+    tmp_path: Path, log_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = tmp_path / "staging"
+    with ingest_logs(log_url, staging) as work:
+        file, other = staged_file(staging, work, "a"), staged_file(staging, work, "rejected")
+        work.write_down([msgspec.structs.replace(file, rejects=other.messages)])
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            commit = Staging.commit
+
+            def fail_at_the_rejects(self: Staging, log: Log, *args: Any, **options: Any) -> int:
+                return commit(self, log, *args, **options) if log.name == "in" else 1 // 0
+
+            patch.setattr(Staging, "commit", fail_at_the_rejects)
+            work.finish()
+    staging.rename(tmp_path / "elsewhere")
+    with (
+        ingest_logs(log_url, staging) as work,
+        pytest.raises(PipelineError, match=r"messages are in the log already: use the --staging of that run$"),
+    ):
+        work.finish_or_lost()
+    shutil.rmtree(staging)
+    (tmp_path / "elsewhere").rename(staging)
+    with ingest_logs(log_url, staging) as work:
+        assert work.finish_or_lost() is None
+    assert [message.body for message in read(log_url, "in")] == [b"a"]
+    assert [message.body for message in read(log_url, "in.rejects")] == [b"rejected"]
 
 
 # Without Spark: what tasks do.

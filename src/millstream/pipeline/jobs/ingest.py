@@ -21,8 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.decoding import prepared
 from millstream.core.message import Message
+from millstream.core.secrets import mask_password
 from millstream.log import LogInputError, LogSpec, LogStore, Writer
-from millstream.pipeline.errors import PipelineInputError, StagedPartGoneError, UnusableFileError
+from millstream.pipeline.errors import PipelineError, PipelineInputError, StagedPartGoneError, UnusableFileError
 from millstream.pipeline.output.job_folder import JobRecord, log_record
 from millstream.pipeline.planning.source_files import FileContent, SourceFile, Split, file_content, splits_of
 from millstream.pipeline.reachable import check_files, check_provider, check_reachable
@@ -163,7 +164,8 @@ class IngestLogs:
     def finish(self) -> None:
         """Append what the last run that was written down has not appended yet.
 
-        Raises :class:`StagedPartGoneError` where parts are gone and nothing of the run is in the logs.
+        Raises :class:`StagedPartGoneError` where parts are gone and nothing of the run is in the logs,
+        :class:`PipelineError` where something of it is.
         """
         run = self.last_run
         if not run:
@@ -175,7 +177,16 @@ class IngestLogs:
         if not any(is_started(log, write, run) for log, write in logs):
             staging.check_stored([*messages, *rejects])
         staging.commit(self._log, _MESSAGES_WRITE, run, messages, keep=True)
-        staging.commit(self._rejects, _REJECTS_WRITE, run, rejects)
+        try:
+            staging.commit(self._rejects, _REJECTS_WRITE, run, rejects)
+        except StagedPartGoneError as error:  # not as a run that is lost: its messages would be appended twice
+            if not is_started(self._log, _MESSAGES_WRITE, run):
+                raise
+            raise PipelineError(
+                f"the rejects of the last run of the ingest into log {self._log.name!r} are not in "
+                f"{mask_password(self._staging)}, and its messages are in the log already: use the --staging of "
+                "that run"
+            ) from error
 
     def finish_or_lost(self) -> StagedPartGoneError | None:
         """:meth:`finish`; where that is not possible since all of the run is lost, the error."""
