@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import msgspec
 import pytest
 from serving_nodes import Serving, open_node
 
 from millstream.anchoring import AnchorIndex, replay
+from millstream.batching.settings import BatchingSettings
 from millstream.cli.main import run
 from millstream.cli.serve_roles import ServeRoles
 from millstream.core.canonical import canonical_json
@@ -244,6 +246,66 @@ def test_a_log_that_cannot_be_batched_suspends_its_own_batching_alone(
     assert "message 2 of log 'unordered' has the receive time" in caplog.text
     assert "log 'uncounted.batches' has messages 1 to 1" in caplog.text
     assert failures == []
+
+
+def test_batching_stays_suspended_while_a_command_uses_the_log_of_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.cli.node_roles._BATCHING_RETRY_SECONDS", 0.05)
+    settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={"events": "out"}))
+    failures: list[str] = []
+    with Node.open(settings, create=True) as node:
+        output = node.logs.store.log(LogSpec("out", kind="batches"))
+        with output.writer() as writer:
+            writer.append([b"of another program"])
+        with ServeRoles(node, lambda: failures.append("failed")):
+            until(lambda: "log 'out' has messages 1 to 1" in caplog.text, "batching suspended")
+            with output.writer():
+                until(lambda: failures or "'out' is being written by" in caplog.text, "the next try")
+    assert failures == []
+
+
+@pytest.mark.parametrize("spoil", ["state", "rules"])
+def test_a_state_or_rules_that_do_not_fit_suspend_the_batching_of_their_log_alone(
+    spoil: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={"events": "out"}))
+    with Node.open(settings, create=True) as node:
+        with node.logs.store.log(LogSpec("events")).writer() as writer:
+            writer.append([Message(b"", "a", "pump", time, time) for time in (0, 3600 * MICROSECONDS)])
+        with contextlib.closing(node.batching.service("events", "out")) as service:
+            service.step()
+        if spoil == "state":
+            node.batching.state("out").write(b"damaged")
+    failures: list[str] = []
+    if spoil == "rules":
+        settings = msgspec.structs.replace(settings, batching=BatchingSettings(window=7 * MICROSECONDS))
+    with Node.open(settings) as node, ServeRoles(node, lambda: failures.append("failed")):
+        until(lambda: "batching events is suspended" in caplog.text, "batching suspended")
+    assert failures == []
+
+
+def test_a_log_is_batched_on_while_its_batches_cannot_be_anchored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve = ServeSettings(batching={"events": "out"}, anchor_every=1000)
+    settings = Settings(data=str(tmp_path), serve=serve)
+    hour = 3600 * MICROSECONDS
+    failures: list[str] = []
+    with Node.open(settings, create=True) as node:
+        output = node.logs.store.log(LogSpec("out", kind="batches"))
+        with node.logs.store.log(LogSpec("events")).writer() as writer:
+            writer.append([Message(b"", "a", "pump", time, time) for time in (hour, 9 * hour)])
+            with contextlib.closing(node.batching.service("events", "out")) as service:
+                service.step()
+            with contextlib.closing(sqlite3.connect(tmp_path / "log.db")) as database, database:
+                number = database.execute("SELECT number FROM logs WHERE name = 'out'").fetchone()[0]
+                database.execute(f"UPDATE blocks_{number} SET data = zeroblob(length(data))")
+            with ServeRoles(node, lambda: failures.append("failed")):
+                until(lambda: "anchoring the batches of events failed" in caplog.text, "an error of anchoring")
+                writer.append([Message(b"", "a", "pump", 99 * hour, 99 * hour)])
+                until(lambda: failures or output.last_id == 2, "the next batch")
+    assert failures == [] and "is suspended" not in caplog.text
 
 
 def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -306,6 +306,7 @@ class AnchorSchedule:
         """Anchor what has come where it is time; what was done, None where it is not time or another process writes."""
         if self._clock.monotonic() < self._next:
             return None
+        self._next = self._clock.monotonic() + self._every  # also after an error
         done = self._step(force=True)
         self._next = self._clock.monotonic() + (min(self._every, _BUSY_SECONDS) if done is None else self._every)
         return done

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeAlias
 
 from millstream.anchoring.feed import AnchorSchedule
-from millstream.batching.errors import BatchServiceError
+from millstream.batching.errors import BatchServiceError, ConfigError, SnapshotError
 from millstream.cli.anchor.observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watching
@@ -18,10 +18,11 @@ from millstream.cli.producer_threads import running_producers
 from millstream.core.amounts import counted
 from millstream.core.errors import MillstreamError
 from millstream.core.metric_collection.hook import LabelledMetrics
-from millstream.log import DamagedLogError, LogSpec
+from millstream.log import DamagedLogError, LogSpec, TrimmedError
 from millstream.mill.workers.pools import queues_of
 from millstream.node.ledger_trees import LEDGERS
 from millstream.node.members.assignment import BROKER_ROLE
+from millstream.node.members.role_scheduler import may_pass
 
 if TYPE_CHECKING:
     from millstream.batching.service import BatchService
@@ -47,6 +48,9 @@ _DRAFTS_SECONDS = 86_400.0
 
 _BATCHING_RETRY_SECONDS = 60.0
 """How long batching a log that cannot be batched pauses before it is tried again."""
+
+_SUSPENDING = BatchServiceError, ConfigError, DamagedLogError, SnapshotError, TrimmedError
+"""The errors of a log that cannot be batched as it is, or not by the rules and the state that there are."""
 
 _log = logging.getLogger(__name__)
 
@@ -198,24 +202,32 @@ class NodeRoles:
                 made = node.batching.service(log, output, ticks=self._ticker(log))
                 return stack.enter_context(contextlib.closing(made))
 
-            with contextlib.suppress(BatchServiceError, DamagedLogError):  # the thread reports it
+            with contextlib.suppress(*_SUSPENDING):  # the thread reports it
                 service = open_service()
             anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, self._settings.anchor_every)
             _log.info("batching %s into %s, and anchoring", log, output)
+            suspended = _errors_once(f"batching {log} is suspended, and tried again every minute")
+            unanchored = _errors_once(f"anchoring the batches of {log} failed, and is tried again")
+
+            def anchor(step: Callable[[], object]) -> None:
+                try:
+                    step()
+                except DamagedLogError as error:  # the log can be batched on
+                    unanchored(error)
 
             def batch_all() -> None:
                 nonlocal service
-                reported = ""
                 while not run.stopping.is_set():
                     try:
                         service = service or open_service()
-                        service.run(run.stopping.is_set, between=anchoring.when_due)
-                    except (BatchServiceError, DamagedLogError) as error:  # of this log: the rest of the node works on
-                        if str(error) != reported:
-                            _log.error("batching %s is suspended, and tried again every minute: %s", log, error)
-                        reported = str(error)
+                        service.run(run.stopping.is_set, between=lambda: anchor(anchoring.when_due))
+                    except Exception as error:  # of this log: the rest of the node works on
+                        busy = service is None and not run.is_owned and may_pass(error)  # with a command, for example
+                        if not (busy or isinstance(error, _SUSPENDING)):
+                            raise
+                        suspended(error)
                         run.stopping.wait(_BATCHING_RETRY_SECONDS)
-                anchoring.finish()
+                anchor(anchoring.finish)
                 done = anchoring.feed.total
                 _log.info("batching %s has ended: %s batches handed over, %s anchors", log, done.batches, done.anchors)
 
@@ -300,6 +312,19 @@ class NodeRoles:
         _log.info("producing tasks of duplication, of bit checks and of storage statistics")
         wake = functools.partial(wake_others, self._managers)
         return running_producers(self._node, wake, _log.info, run.stopping, run.fence)
+
+
+def _errors_once(text: str) -> Callable[[Exception], None]:
+    """A function that logs *text* with an error, unless the error before had the same words."""
+    last = ""
+
+    def report(error: Exception) -> None:
+        nonlocal last
+        if str(error) != last:
+            _log.error("%s: %s", text, error)
+        last = str(error)
+
+    return report
 
 
 _OF_LOGS = ("batching ", "ingest ", "relay ")

@@ -32,7 +32,8 @@ class RoleRun:
         self.name, self.is_lost = name, False
         self.fence: Callable[[], AbstractContextManager[object]] = fence or contextlib.nullcontext
         self.stopping = threading.Event()
-        self._failed, self._is_owned = failed, fence is not None
+        self._failed = failed
+        self.is_owned = fence is not None
         self._threads: list[threading.Thread] = []
         self._stack = contextlib.ExitStack()
 
@@ -75,12 +76,12 @@ class RoleRun:
             with self.fence():
                 self._stack.close()
         except (MillstreamError, sa.exc.OperationalError) as error:
-            if not self._is_owned:
+            if not self.is_owned:
                 raise
             _log.warning("%s has ended with an error: %s", self.name, error)
 
     def _handle(self, thread: str, error: Exception) -> None:
-        if self._is_owned and may_pass(error):
+        if self.is_owned and may_pass(error):
             _log.warning("%s has ended, and starts again where it is assigned: %s", thread, error)
             self.is_lost = True
             return
