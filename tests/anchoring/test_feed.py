@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring import LogLedger
 from millstream.anchoring.errors import AnchoringError, JournalBusyError
-from millstream.anchoring.feed import CONSUMER, AnchorFeed, AnchorSchedule
+from millstream.anchoring.feed import CONSUMER, AnchorFeed, AnchorSchedule, check_conflicts
 from millstream.anchoring.journal_tables import payloads
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.batching import BatchConfig, Rulebook
@@ -200,3 +200,16 @@ def test_a_schedule_warns_when_a_damaged_journal_keeps_batches_waiting(
         clock.advance(1.0)
     assert [seconds for seconds, _ in warned] == [90.0, 150.0]
     assert "waiting for 1 min to be anchored" in warned[0][1] and "Restore the node's database" in warned[0][1]
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["a"], r"1 batch of log 'l' \(a\) was recorded with other messages"),
+        (["a", "b", "c"], r"3 batches of log 'l' \(a, b, c\) were recorded"),
+        (["a", "b", "c", "d"], r"4 batches of log 'l' \(a, b, c, …\) .* verify-batches l --batches BATCHES`"),
+    ],
+)
+def test_batches_with_other_messages_are_counted_and_named(names: list[str], text: str) -> None:
+    with pytest.raises(AnchoringError, match=text):
+        check_conflicts("l", names)

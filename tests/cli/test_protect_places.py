@@ -47,6 +47,14 @@ def test_both_spellings_of_a_place_that_is_named_twice_are_in_the_error(
     assert f"--to {one} and --to {one}/ are the same place" in capsysbinary.readouterr().err.decode()
 
 
+def test_a_copy_that_would_lie_in_the_source_names_the_folder_to_change(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run(["protect", str(desk.photos), "--to", str(desk.photos / "copy"), "--data", str(desk.data)]) == 2
+    assert "would lie in the source" in (text := capsysbinary.readouterr().err.decode())
+    assert "choose another folder for the copy" in text
+
+
 @pytest.mark.parametrize("scheme", ["cas", "folder"])
 def test_a_store_that_cannot_hold_copies_is_refused_before_anything_is_written(desk: Desk, scheme: str) -> None:
     copy = desk.photos / "copy"

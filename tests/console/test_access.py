@@ -127,7 +127,11 @@ def test_roles_are_kept_on_pages_and_in_the_interface(guarded: Served) -> None:
     assert "Publish a test message" in operator.get("/logs/weather")[1]
     assert viewer.post("/logs/weather/publish", {"body": "x"})[0] == 403
     status, page = operator.post("/policies/local", {"do": "save", "text": "{}", "version": "x"})[:2]
-    assert status == 403 and "Saving a policy requires the role admin" in page
+    assert (
+        status == 403
+        and "Saving a policy requires the role admin" in page
+        and "sign in as a user with the role admin" in page
+    )
     body = {"body": "x"}
     assert guarded.ask("POST", f"{API}/logs/weather/messages", body, basic("vera"))[0] == 403
     assert guarded.ask("POST", f"{API}/logs/weather/messages", body, basic("otto"))[0] == 200

@@ -94,7 +94,9 @@ def test_a_row_that_another_process_has_changed_is_not_replaced(tmp_path: Path) 
     one, other = (DatabaseDocuments(engine).document("batching/x.state") for _ in range(2))
     assert one.read() is other.read() is None
     one.write(b"ours")
-    with pytest.raises(DocumentBusyError, match=r"has changed batching/x\.state in the node's database"):
+    with pytest.raises(
+        DocumentBusyError, match=r"has changed batching/x\.state \(a row of the table node_documents in"
+    ):
         other.write(b"theirs")
     assert other.read() == b"ours"
     other.write(b"theirs")

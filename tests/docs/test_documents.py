@@ -12,6 +12,7 @@ import click
 import pytest
 
 from millstream.cli.main import millstream
+from millstream.cli.reference import settings
 from millstream.settings import Settings
 
 COMMANDS = millstream.list_commands(click.Context(millstream))
@@ -149,6 +150,16 @@ def test_each_decision_has_a_number_of_its_own_with_which_its_heading_begins() -
         assert path.read_text("utf-8").startswith(f"# {number}: "), path.name
         assert number not in numbers, (path.name, numbers[number])
         numbers[number] = path.name
+
+
+def test_the_reference_of_settings_names_pages_and_no_classes() -> None:
+    page = settings()
+    assert not set(re.findall(r"`[A-Z][a-z]+[A-Z]?\w*`|Raises", page)) - {"`EdDSA`"}
+    links = re.findall(r"\]\(\.\./\.\./([\w/-]+\.md)(?:#([\w-]+))?\)", page)
+    assert ("registry.md", "settings") in links and ("upkeep.md", "set-the-rules-of-many-logs") in links
+    for path, anchor in links:
+        titles = re.findall(r"^#+ (.+)$", (ROOT / "docs" / path).read_text("utf-8"), re.MULTILINE)
+        assert not anchor or anchor in {title.lower().replace(" ", "-") for title in titles}, (path, anchor)
 
 
 def test_tests_that_the_reference_names_are_there() -> None:

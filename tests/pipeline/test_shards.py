@@ -182,7 +182,16 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert read_progress(tmp_path) == (0, 0, None)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("v1\n{}\nnonsense")
-    with pytest.raises(PipelineError, match=r"cannot read .*offsets/0 \(its last line"):
+    with pytest.raises(
+        PipelineError, match=r"cannot read .*offsets/0 \(its last line .* delete the folder .* continues"
+    ):
+        read_progress(tmp_path)
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "7").touch()
+    with pytest.raises(PipelineError, match=r"offsets/7 \(No such file or directory\): delete the folder"):
+        read_progress(tmp_path)
+    (tmp_path / "offsets" / "7").mkdir()
+    with pytest.raises(PipelineError, match=r"offsets/7 \(Is a directory\): check the permissions of this file"):
         read_progress(tmp_path)
 
 

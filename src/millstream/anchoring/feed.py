@@ -277,9 +277,10 @@ def check_conflicts(log: str, names: Sequence[str]) -> None:
     """Raise :class:`AnchoringError` where batches *names* of *log* are known with other messages in them."""
     if names:
         raise AnchoringError(
-            f"{'batches' if len(names) > 1 else 'batch'} {', '.join(names[:3])} of log {log!r} were recorded with "
-            "other messages: the batching rules or the log have changed. `millstream pipeline verify-batches` lists "
-            "the differences"
+            f"{counted(len(names), 'batch')} of log {log!r} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''}) "
+            f"{'was' if len(names) == 1 else 'were'} recorded with other messages: the batching rules or the log have "
+            f"changed. `millstream pipeline verify-batches {log} --batches BATCHES` lists the differences; restore the "
+            "rules or the log from a backup"
         )
 
 

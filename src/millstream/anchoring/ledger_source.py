@@ -343,4 +343,6 @@ def _translated(name: str) -> Iterator[None]:
     except HttpError as error:
         raise LedgerUnavailableError(f"cannot read the ledger: {error}") from error
     except OSError as error:
-        raise LedgerUnavailableError(f"cannot read the ledger {name}: {error.strerror or error}") from error
+        raise LedgerUnavailableError(
+            f"cannot read the ledger {name}: {error.strerror or error}; check the path and its permissions"
+        ) from error

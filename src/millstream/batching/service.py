@@ -294,5 +294,6 @@ class BatchService:
             raise BatchServiceError(
                 f"message {messages.column('id')[place].as_py()} of log {self._source.name!r} has the receive time "
                 f"{time_text(int(received[place]))}, earlier than {time_text(int(before[place]))}, that "
-                f"of the previous message: batch an imported log with `millstream pipeline batch {self._source.name}`"
+                "of the previous message. A batch service needs receive times that never decrease: batch such a log, "
+                f"for example an imported one, with `millstream pipeline batch {self._source.name}`"
             )

@@ -235,10 +235,11 @@ def _require_apart(source: str, space: str, destinations: Sequence[str], data: P
         )
     for folder in folders:
         if lies_in(folder, root) or lies_in(folder / space, root):
-            raise SetupError(f"the copy at {folder} would lie in the source {root}: choose another folder")
+            raise SetupError(f"the copy at {folder} would lie in the source {root}: choose another folder for the copy")
         if lies_in(root, folder / space):
             raise SetupError(
-                f"the source {root} lies inside the folder of its copy, {folder / space}: choose another folder"
+                f"the source {root} lies inside the folder of its copy, {folder / space}: choose another folder for "
+                "the copy"
             )
 
 
@@ -246,7 +247,9 @@ def _require_copies_apart(space: str, folders: Sequence[Path], data: Path) -> No
     """Raise :class:`SetupError` if a copy would lie in the folder of another copy or of the node."""
     for number, one in enumerate(folders):
         if lies_in(one, data):
-            raise SetupError(f"the copy at {one} would lie in the node's folder {data}: choose another folder")
+            raise SetupError(
+                f"the copy at {one} would lie in the node's folder {data}: choose another folder for the copy"
+            )
         if lies_in(data, one):
             raise SetupError(
                 f"the node's folder {data} lies in the destination {one}: choose another folder with --data"
@@ -258,7 +261,9 @@ def _require_copies_apart(space: str, folders: Sequence[Path], data: Path) -> No
                 )
         for other in folders:
             if lies_in(one, other / space):
-                raise SetupError(f"the copy at {one} would lie in the copy {other / space}: choose another folder")
+                raise SetupError(
+                    f"the copy at {one} would lie in the copy {other / space}: choose another folder for the copy"
+                )
 
 
 def _overlap(source: str, copy: str, space: str) -> bool:

@@ -18,6 +18,7 @@ from millstream.settings import Settings
 from millstream.settings.loading import table_kind
 
 _ROLE = re.compile(r":\w+:`~?(?:\w+\.)*(\w+)`")
+_PAGE = re.compile(r"\bdocs/([\w/-]+\.md)(#[\w-]+)?")
 WIDTH = 100
 """Columns of a help text."""
 
@@ -69,8 +70,8 @@ def settings() -> str:
     head = (
         "# Settings\n\n"
         "A node reads `millstream.toml` in its data folder, or the file that `--config` or `MILLSTREAM_CONFIG` names.\n"
-        "Stronger than the file is the environment (`MILLSTREAM_BATCHING__WINDOW=30m` sets `window` of the section\n"
-        "`batching`), stronger than that are the flags of a command. `millstream config show` prints every setting\n"
+        "Environment variables override the file (`MILLSTREAM_BATCHING__WINDOW=30m` sets `window` of the section\n"
+        "`batching`), and the flags of a command override both. `millstream config show` prints every setting\n"
         "with its value and where it comes from. Durations are written as `500ms`, `30s`, `20m`, `2h`, `7d`.\n\n"
     )
     return head + "\n".join(_tables(Settings, ""))
@@ -90,6 +91,7 @@ def _tables(struct: type[msgspec.Struct], section: str) -> Iterator[str]:
             plain.append(f"| `{field.name}` | {_default(field, kind)} |")
     heading = f"## `[{section}]`" if section else "## The node"
     text = _ROLE.sub(r"`\1`", inspect.cleandoc(struct.__doc__ or "").replace("``", "`"))
+    text = _PAGE.sub(r"[docs/\1](../../\1\2)", text)
     if plain:
         yield f"{heading}\n\n{text}\n\n| setting | default |\n|---|---|\n" + "\n".join(plain) + "\n"
     for name, kind in nested:

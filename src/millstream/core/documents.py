@@ -169,7 +169,7 @@ class DatabaseDocument:
         self._lock: _KeptLock | None = None
 
     def __str__(self) -> str:
-        return f"{self._name} in the node's database"
+        return f"{self._name} (a row of the table {_documents.name} in the node's database)"
 
     def read(self) -> bytes | None:
         with self._engine.connect() as connection:

@@ -95,7 +95,7 @@ class ChangeGuardSettings(Section, frozen=True):
 class QueueScalingSettings(Section, frozen=True):
     """Recommended number of workers of one queue, such as ``[mill.scaling.duplication-low]``: one for each
     ``tasks_per_worker`` ready or leased tasks, between ``least`` and ``most``, and at least one while a task is ready,
-    leased or delayed. A value that is not set is the default of the queue (see the page on the mill).
+    leased or delayed. A value that is not set is the default of the queue (docs/mill.md#recommended-number-of-workers).
     """
 
     least: Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None = None

@@ -57,7 +57,7 @@ def require_role(request: Request, access: AccessControl, role: Role) -> Princip
     if not principal.role.covers(role):
         raise PermissionDeniedError(
             f"the request requires the role {role.value}, but the user {principal.name} has the role "
-            f"{principal.role.value}: sign in as another user"
+            f"{principal.role.value}: sign in as a user with the role {role.value}"
         )
     if request.method not in ("GET", "HEAD"):
         _refuse_other_sites(request)

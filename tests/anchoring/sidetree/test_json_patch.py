@@ -35,11 +35,18 @@ def test_it_is_allowed_only_where_the_network_says_so() -> None:
 @pytest.mark.parametrize(
     ("operation", "text"),
     [
-        ({"op": "add", "path": "/services/0", "value": 1}, "must not change 'services'"),
+        (
+            {"op": "add", "path": "/services/0", "value": 1},
+            "must not change 'services': use the patch action add-services or",
+        ),
         ({"op": "add", "path": "/public~0Keys", "value": 1}, None),
-        ({"op": "remove", "path": "/publicKeys"}, "must not change 'publicKeys'"),
-        ({"op": "copy", "path": "/x", "from": "/alsoKnownAs"}, "must not change 'alsoKnownAs'"),
-        ({"op": "add", "path": "/authentication/-", "value": "#k"}, "must not change 'authentication'"),
+        ({"op": "remove", "path": "/publicKeys"}, "must not change 'publicKeys': use .* or remove-public-keys"),
+        (
+            {"op": "copy", "path": "/x", "from": "/alsoKnownAs"},
+            "must not change 'alsoKnownAs': use .* add-also-known-as or",
+        ),
+        ({"op": "add", "path": "/authentication/-", "value": "#k"}, "'authentication': use .* add-public-keys or"),
+        ({"op": "replace", "path": "/id", "value": "x"}, "must not change 'id': resolution writes this member"),
         ({"op": "replace", "path": "", "value": {}}, "must point to a member"),
         ({"op": "add", "path": "name", "value": 1}, "must point to a member"),
         ({"op": "add", "path": ["name"], "value": 1}, "must point to a member"),

@@ -322,6 +322,11 @@ def test_an_invalid_patch_is_told_with_its_action(action: str, member: str, valu
         reference_rules.check_delta({"patches": [patch], "updateCommitment": ""}, SIDETREE)
 
 
+def test_ids_that_are_no_list_are_told_with_their_type() -> None:
+    with pytest.raises(RequestError, match="'ids' must be a list of strings, the ids to remove"):
+        check_patches([{"action": "remove-services", "ids": 5}], SIDETREE)
+
+
 @pytest.mark.parametrize("curve", ["secp256k1", "P-256"])
 def test_a_point_off_the_curve_is_told_with_its_key(curve: str) -> None:
     x, y = encode(bytes(31) + b"\x01"), encode(bytes(31) + b"\x05")

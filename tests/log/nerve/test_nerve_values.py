@@ -123,12 +123,20 @@ def test_bytes_that_are_no_packet_are_refused_or_read_as_the_library_reads_them(
     assert found.source_name == expected.sourceName
 
 
+@pytest.mark.parametrize(("kind", "number"), [("3000000000", 1), ("JFK", 1), ("NST_TEST", -1), ("1", 2**64)])
+def test_a_source_that_does_not_fit_is_told_with_the_limits(kind: str, number: int) -> None:
+    with pytest.raises(LogInputError, match=r"NST_TEST or a number of 0 to 2\^31 - 1, and the id 0 to 2\^64 - 1"):
+        encode_packet(Sourced(kind, number, b""))
+
+
 def test_sourced_and_protobuf_messages_go_both_ways(log: Log, open_original: OpenOriginal, packet_class: Any) -> None:
     with log.writer() as writer:
         writer.append_sourced([Sourced("NST_TEST", 7, b"payload", "Nordwand ↑"), Sourced("3", 2**64 - 1, b"")])
         writer.append_proto([packet_class(sourceId=9)])
-        for wrong in (Sourced("JFK", 1, b""), Sourced("NST_TEST", -1, b"")):
-            with pytest.raises(LogInputError, match="the nerve layout needs a type of NST_TEST or a number"):
+        for wrong in (Sourced("JFK", 1, b""), Sourced("3000000000", 1, b""), Sourced("NST_TEST", -1, b"")):
+            with pytest.raises(
+                LogInputError, match=r"the type must be NST_TEST or a number of 0 to 2\^31 - 1, and the id"
+            ):
                 writer.append_sourced([wrong])
         with pytest.raises(LogInputError, match="remove character 2, which is not text"):
             writer.append_sourced([Sourced("NST_TEST", 1, b"", "x\ud800")])

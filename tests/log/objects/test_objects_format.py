@@ -8,13 +8,18 @@ import json
 import struct
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, LogStore
 from millstream.log.backends.objects.backend import ObjectsBackend
+from millstream.log.backends.objects.commit_chain import ChainEnd, check_link
+from millstream.log.backends.objects.commit_object import BlockEntry, CommitHeader, CommitObject
 from millstream.log.backends.objects.commit_reader import BlockCache, CommitReader
 from millstream.log.backends.objects.names import LogNames
 from millstream.log.backends.objects.probe import RECORD
 from millstream.log.block_header import read_header
+from millstream.log.errors import DamagedLogError
 from millstream.testing.object_bucket import MemoryBucket
 
 
@@ -114,3 +119,16 @@ def test_pages_of_objects_of_others_end_neither_listings_nor_sweeps() -> None:
         log.trim(3)
     assert f"data/a/commits/{number(1)}" not in bucket.objects
     assert f"data/a/commits/{number(1)}.bak0" in bucket.objects
+
+
+@pytest.mark.parametrize(
+    ("first_id", "last_id", "text"),
+    [(5, 4, "a block from id 5 to id 4, which is less"), (6, 7, "a block that begins at id 6, not 5")],
+)
+def test_a_block_with_wrong_ids_is_told_by_its_ids(first_id: int, last_id: int, text: str) -> None:
+    block = BlockEntry(first_id, last_id, 0, 1, 0, 0, 0, 0, b"")
+    header = CommitHeader(
+        log="l", number=2, epoch=1, nonce="n", previous=b"d", previous_id=4, last_id=7, received_at=0, blocks=(block,)
+    )
+    with pytest.raises(DamagedLogError, match=f"commit 2 of log 'l' has {text}"):
+        check_link(ChainEnd(1, 1, b"d", 4, 0), CommitObject(header, b"", 0))

@@ -83,18 +83,19 @@ class RegistrySettings(Section, frozen=True):
     """The registry of identifiers. ``database`` stores its operations (``postgresql://user:password@host:port/name`` or
     ``mysql://…``, which several instances can share; empty: the node's database).
 
-    ``profile`` is ``sidetree`` or ``orb``. ``method`` replaces the DID method of the profile. ``patches`` allows
-    further patch actions (``ietf-json-patch``), and ``algorithms`` further signature algorithms (``EdDSA``), which the
-    reference implementation of Sidetree does not read. ``cid`` sets how batch files are named: ``raw``, ``unixfs-v1``
-    or ``unixfs-v0``. With ``follow`` this registry follows another one and accepts no operations.
+    ``profile`` names the rules of the network (docs/formats/sidetree.md#profiles): ``sidetree`` or ``orb``. ``method``
+    replaces the DID method of the profile. ``patches`` allows further patch actions (``ietf-json-patch``), and
+    ``algorithms`` further signature algorithms (``EdDSA``), which the reference implementation of Sidetree does not
+    read. ``cid`` sets how batch files are named: ``raw``, ``unixfs-v1`` or ``unixfs-v0``. With ``follow`` this registry
+    follows another one and accepts no operations.
 
     A batch is cut ``batch_writer_timeout`` after its oldest operation was accepted, or as soon as it is full; this is
     checked at the interval ``writer_monitor_interval`` (and at least four times per timeout). An instance that receives
     a notice of operations from the broker must queue them within ``op_queue_notice_visibility``; then another instance
     gets the notice. For ``unpublished_operation_lifespan`` after its acceptance (0: never) an unanchored operation
     counts for resolution: an unanchored DID resolves from such operations, an anchored one lists them in its metadata;
-    with ``apply_unpublished_operations`` they also change its document. The other settings are the parameters of
-    :class:`millstream.anchoring.registry.RegistryParameters`.
+    with ``apply_unpublished_operations`` they also change its document. The page on registries
+    (docs/registry.md#settings) explains every setting.
     """
 
     database: str = ""

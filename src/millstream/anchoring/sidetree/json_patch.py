@@ -19,6 +19,9 @@ RESERVED = frozenset(
 )
 """Members that no JSON Patch may touch, beside the purposes of keys: others patch them, or resolution writes them."""
 
+_ACTIONS = {"service": "services", "services": "services", "alsoKnownAs": "also-known-as"}
+_OF_RESOLUTION = frozenset({"id", "@context", "controller"})
+
 _OPERATIONS: Mapping[str, frozenset[str]] = {
     "add": frozenset({"value"}),
     "remove": frozenset(),
@@ -77,7 +80,14 @@ def _check_pointer(pointer: object, purposes: Sequence[str]) -> None:
         )
     member = pointer[1:].split("/", 1)[0].replace("~1", "/").replace("~0", "~")
     if member in RESERVED or member in purposes:
-        raise _wrong(f"a JSON patch must not change {member!r}")
+        raise _wrong(f"a JSON patch must not change {member!r}: {_remedy(member)}")
+
+
+def _remedy(member: str) -> str:
+    if member in _OF_RESOLUTION:
+        return "resolution writes this member"
+    action = _ACTIONS.get(member, "public-keys")  # the others list public keys
+    return f"use the patch action add-{action} or remove-{action}"
 
 
 def _wrong(text: str) -> RequestError:

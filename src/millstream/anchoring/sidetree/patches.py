@@ -106,7 +106,7 @@ def _check_keys(keys: object) -> None:
             )
         purposes = key.get("purposes", [])
         if not isinstance(purposes, list):
-            raise _wrong(f"the purposes of public key {str(key['id'])[:60]!r} must be a list")
+            raise _wrong(f"the purposes of public key {str(key['id'])[:60]!r} must be a list of {', '.join(PURPOSES)}")
         check_purposes(purposes)
     _check_ids([key["id"] for key in checked], unique=True)
 
@@ -148,7 +148,7 @@ def _check_services(services: object) -> None:
 
 def _check_id_list(ids: object) -> None:
     if not isinstance(ids, list):
-        raise _wrong("'ids' must be a list of ids")
+        raise _wrong("'ids' must be a list of strings, the ids to remove")
     _check_ids(ids, unique=False)
 
 
@@ -162,7 +162,7 @@ def _check_ids(ids: Sequence[object], *, unique: bool) -> None:
 
 def _check_uris(uris: object) -> None:
     if not isinstance(uris, list):
-        raise _wrong("'uris' must be a list of URIs")
+        raise _wrong("'uris' must be a list of strings, each a URI")
     for uri in uris:
         if not isinstance(uri, str) or not _URI.fullmatch(uri):
             raise _wrong(f"{str(uri)[:60]!r} in 'uris' is not a URI")

@@ -185,6 +185,6 @@ def _hashes(path: Sequence[Hash]) -> list[bytes]:
     wrong = next((step for step in path if not _HASH.fullmatch(step)), None)
     if wrong is not None:
         raise TimestampError(
-            f"a Merkle path contains {wrong[:80]!r}, which is not a hash in lower-case hexadecimal digits"
+            f"a Merkle path contains {wrong[:80]!r}, which is not a hash of 64 or 128 lower-case hexadecimal digits"
         )
     return list(map(bytes.fromhex, path))

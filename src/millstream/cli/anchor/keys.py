@@ -93,8 +93,9 @@ def show(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
 def rotate(settings: Settings, overlap: int, ledger_name: LedgerName) -> None:
     """Create a new key with the same origin, and print its verifier key.
 
-    Both keys sign during --overlap, so that readers can change to the new one. Then the old private key is deleted; its
-    verifier key stays valid for older signatures.
+    Both keys sign during --overlap, so that readers can change to the new one. After that, the node deletes the
+    old private key at its next signature, if it can write the key file. The old verifier key stays valid for older
+    signatures.
     """
     require_audit_log(settings)
     made = ledger_keys(settings, ledger_name, SystemClock()).rotate(overlap)

@@ -136,7 +136,7 @@ def _save(call: PageRequest, draft: PolicyDraft) -> Mapping[str, Any] | Response
         role = call.principal.role.value
         raise PermissionDeniedError(
             f"saving a policy requires the role admin, but the user {call.principal.name} has the role {role}: "
-            "sign in as another user"
+            "sign in as a user with the role admin"
         )
     body = body_of(policies.PolicyText, text=draft.text)
     try:

@@ -25,8 +25,8 @@ def encode_packet(message: Sourced) -> bytes:
         number = int(number) if number.isascii() and number.isdigit() else -1
     if not 0 <= number <= _MOST_TYPE or not 0 <= message.source_id <= _MOST_ID:
         raise LogInputError(
-            f"invalid source {message.source_type[:40]!r} with id {message.source_id}: the nerve layout "
-            f"needs a type of {', '.join(TYPES)} or a number, and an id of 0 to 2^64 - 1"
+            f"invalid source {message.source_type[:40]!r} with id {message.source_id}: in the nerve layout "
+            f"the type must be {', '.join(TYPES)} or a number of 0 to 2^31 - 1, and the id 0 to 2^64 - 1"
         )
     fields = [b""]
     if number:

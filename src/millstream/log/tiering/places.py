@@ -40,7 +40,7 @@ class ObjectPlaces:
         if self.own is None:
             raise LogInputError(
                 f"log {self.log!r} has objects in its bucket, but {self.backend.url} is not a bucket: open the store "
-                "by the URL of that bucket"
+                "by the URL of the bucket that the log was created in (s3://BUCKET/PREFIX)"
             )
         return self.own
 

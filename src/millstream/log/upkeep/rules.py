@@ -25,8 +25,9 @@ class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rule for the logs whose names match ``log``; ``*`` matches any text without a dot. No rule applies to system
     logs.
 
-    Older messages are moved to the URL ``tier`` (:class:`~millstream.log.Tiering`); the other fields are those of
-    :class:`~millstream.log.Retention`. Times are microseconds. Raises ValueError if the fields contradict one another.
+    ``max_age``, ``max_bytes``, ``max_count``, ``keep_consumers`` and ``cap_bytes`` limit how much is kept. Older
+    messages are moved to the URL ``tier``; ``segment_bytes``, ``keep_age``, ``keep_bytes`` and ``parquet`` are valid
+    only with it. The page on upkeep (docs/upkeep.md#set-the-rules-of-many-logs) explains every setting.
     """
 
     log: str

@@ -319,7 +319,9 @@ class Repairer:
             row = self._manifest.get(good.store, good.space, good.content_id)
             return DEFAULT_MIMETYPE if row is None else row.mimetype, {}
         if info is None:
-            raise RepairError(f"{good} vanished before it could be copied: repair the item again, from another copy")
+            raise RepairError(
+                f"{good} was deleted during the repair: repair the item again, from the copies that remain"
+            )
         return info.mimetype, clean_properties(info.properties)
 
     def _event(self, place: ItemRef, reason: str, *, healed: bool = False, **known: str | None) -> RepairEvent:

@@ -47,8 +47,10 @@ def _end_of(checkpoint: Path, trigger: int | None) -> tuple[int, int | None]:
         offset = json.loads(path.read_text("utf-8").splitlines()[-1])
         return int(offset["id"]), offset.get("received_at")
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        why = error.strerror if isinstance(error, OSError) else 'its last line is not an object with an integer "id"'
-        raise PipelineError(
-            f"cannot read the progress of the stream from {path} ({why}): delete the folder {checkpoint}, then start "
-            "the stream again"
-        ) from error
+        why, remedy = 'its last line is not an object with an integer "id"', f"delete the folder {checkpoint}"
+        remedy += ": the stream then continues from its state file"
+        if isinstance(error, OSError):
+            why = error.strerror or str(error)
+            if not isinstance(error, FileNotFoundError):  # the progress itself may be undamaged
+                remedy = "check the permissions of this file and the disk, then start the stream again"
+        raise PipelineError(f"cannot read the progress of the stream from {path} ({why}): {remedy}") from error

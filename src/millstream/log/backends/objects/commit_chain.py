@@ -257,7 +257,11 @@ def check_link(end: ChainEnd, commit: CommitObject) -> None:
         raise DamagedLogError(f"{where} has epoch {head.epoch}, but the commit before it has {end.epoch}. {ADVICE}")
     expected = head.previous_id + 1
     for block in head.blocks:
-        if block.first_id != expected or block.last_id < block.first_id:
+        if block.last_id < block.first_id:
+            raise DamagedLogError(
+                f"{where} has a block from id {block.first_id} to id {block.last_id}, which is less. {ADVICE}"
+            )
+        if block.first_id != expected:
             raise DamagedLogError(f"{where} has a block that begins at id {block.first_id}, not {expected}. {ADVICE}")
         expected = block.last_id + 1
     if expected != head.last_id + 1:
