@@ -249,6 +249,28 @@ def test_a_lock_whose_connection_broke_is_taken_again_without_a_write(
             other.alone().__enter__()
 
 
+@pytest.mark.served
+def test_a_lock_is_taken_again_from_the_own_session_that_the_server_has_not_ended_yet(
+    two: tuple[DatabaseDocument, DatabaseDocument],
+) -> None:
+    one, other = two
+    with one.alone():
+        lock = one._lock
+        assert lock is not None
+        for _ in range(2):
+            with lock._using:  # after an outage of the network, the client has given up the connection
+                former, lock._connection = lock._connection, one._engine.connect()
+                lock._connection.close()
+            one.write(b"1")
+            with pytest.raises(sa.exc.DBAPIError):
+                former.exec_driver_sql("SELECT 1")
+            former.close()
+        with pytest.raises(DocumentBusyError):
+            other.alone().__enter__()
+    with other.alone():
+        assert other.read() == b"1"
+
+
 def _break_lock(document: DatabaseDocument) -> None:
     """Let the server close the connection of the lock that *document* has, as a restart does."""
     assert document._lock is not None

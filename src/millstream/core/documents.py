@@ -30,11 +30,14 @@ KEY_BYTES = 32
 """The length of a secret key that processes share."""
 
 _WAIT_OR_STOP = "wait until that process ends, or stop it"
-_IS_HELD = (
-    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted "
-    "AND objsubid = 1 AND ((CAST(classid AS bigint) << 32) | CAST(objid AS bigint)) = :key)"
+_HOLDER = (
+    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted "
+    "AND objsubid = 1 AND ((CAST(classid AS bigint) << 32) | CAST(objid AS bigint)) = :key"
 )
-"""The query whether a connection to PostgreSQL has the advisory lock *key*."""
+"""The query for the process of PostgreSQL that has the advisory lock *key*."""
+
+_END_SECONDS, _END_LOOKS = 0.02, 250
+"""How often it is looked whether a session has ended, and how many times."""
 
 _LOOK_SECONDS = 10.0
 """How often the connection of a lock is looked at."""
@@ -234,6 +237,7 @@ class DatabaseDocument:
         """The lock is a connection's: the server releases it when this process ends or cannot be reached.
 
         After the connection broke, the lock is taken again, within :data:`_LOOK_SECONDS` and before each :meth:`write`.
+        The session of the broken connection is ended if the server still has it, as after an outage of the network.
         If another process has it then, :meth:`write` raises :class:`DocumentBusyError`.
         """
         with contextlib.closing(_KeptLock(self._engine, self._name, str(self))) as lock:
@@ -253,6 +257,7 @@ class _KeptLock:
     def __init__(self, engine: sa.Engine, name: str, label: str) -> None:
         self._engine, self._name, self._label = engine, name, label
         self._using, self._closed = threading.Lock(), threading.Event()
+        self._mark = ""
         self._connection = self._taken()
         self._is_lost = False
         threading.Thread(target=self._keep_again_and_again, name=f"lock of {name}", daemon=True).start()
@@ -292,12 +297,31 @@ class _KeptLock:
             connection.detach()  # nobody else gets it: it may be idle for days
             if connection.dialect.name != "postgresql":
                 connection.exec_driver_sql(f"SET SESSION wait_timeout = {_LONGEST_WAIT}")
-            if not connection.scalar(_lock_of(connection, self._name).take):
+            lock = _lock_of(connection, self._name)
+            if not (connection.scalar(lock.take) or (self._ended_former(connection) and connection.scalar(lock.take))):
                 raise self._busy()
+            mark = secrets.token_hex()
+            connection.execute(_lock_of(connection, mark).take)  # ids of sessions are used again: no one has this lock
+            self._mark = mark
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _ended_former(self, connection: sa.Connection) -> bool:
+        """End the session in which this process took the lock before, by *connection*; whether there was one."""
+        if not self._mark:
+            return False
+        lock = _lock_of(connection, self._mark)
+        holder = connection.scalar(lock.holder)
+        if holder is None:
+            return False
+        with contextlib.suppress(sa.exc.SQLAlchemyError):  # it has just ended
+            connection.execute(lock.end, {"holder": holder})
+        for _ in range(_END_LOOKS):
+            if connection.scalar(lock.holder) is None or self._closed.wait(_END_SECONDS):
+                break
+        return True
 
     def _is_held(self) -> bool:
         try:
@@ -346,11 +370,14 @@ def copy_documents(source: Documents, target: Documents, folder: str) -> int:
 
 
 class _LockStatements(NamedTuple):
-    """The statements that take the lock of a connection without waiting, release it, and tell whether it has it."""
+    """The statements that take the lock of a connection without waiting, release it, and tell whether it has it; those
+    that find the session that has it (NULL: none), and end the session ``:holder``."""
 
     take: sa.TextClause
     release: sa.TextClause
     is_held: sa.TextClause
+    holder: sa.TextClause
+    end: sa.TextClause
 
 
 def _lock_of(connection: sa.Connection, name: str) -> _LockStatements:
@@ -361,7 +388,9 @@ def _lock_of(connection: sa.Connection, name: str) -> _LockStatements:
         return _LockStatements(
             sa.text(f"SELECT pg_try_advisory_lock({key})"),
             sa.text(f"SELECT pg_advisory_unlock({key})"),
-            sa.text(_IS_HELD).bindparams(key=key),
+            sa.text(f"SELECT EXISTS ({_HOLDER} AND pid = pg_backend_pid())").bindparams(key=key),
+            sa.text(_HOLDER).bindparams(key=key),
+            sa.text("SELECT pg_terminate_backend(:holder)"),
         )
     # locks of MariaDB and MySQL are the server's, whatever the database
     words = f"CONCAT('millstream ', LEFT(SHA2(CONCAT(DATABASE(), '{digest.hex()}'), 256), 40))"
@@ -369,4 +398,6 @@ def _lock_of(connection: sa.Connection, name: str) -> _LockStatements:
         sa.text(f"SELECT GET_LOCK({words}, 0)"),
         sa.text(f"SELECT RELEASE_LOCK({words})"),
         sa.text(f"SELECT IS_USED_LOCK({words}) = CONNECTION_ID()"),
+        sa.text(f"SELECT IS_USED_LOCK({words})"),
+        sa.text("KILL :holder"),
     )
