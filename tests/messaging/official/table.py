@@ -22,6 +22,10 @@ This page shows faults of official RocketMQ clients, in the order of the numbere
 tests](../messaging.md#official-clients). If a client lacks a function, the trace shows what preceded the call. Each
 heading names the language, the version and the fault of a client. The text in italics is the expected behaviour.
 
+After a restart of the broker, `orphan` in an error is a transactional message whose producer did not end the
+transaction. The broker asks the clients about it on their telemetry streams, through which it sends commands. The
+last messages contain no such question, because no client has opened a stream since.
+
 The traces show the last messages between client and broker, with the seconds since the start of the broker. Long
 lines are cut (`…`). `make test-clients` writes this page.
 """

@@ -22,12 +22,12 @@ from millstream.settings import Settings
 @click.argument("store")
 @click.option("--yes", is_flag=True, help="Retire the records; without it, they are only counted.")
 @click.option(
-    "--last-copies", is_flag=True, help="With --yes: also if items have no other copy that is recorded as good."
+    "--last-copies", is_flag=True, help="With --yes: even if items have no other copy that is recorded as good."
 )
 @click.option(
     "--writers-stopped",
     is_flag=True,
-    help="With --yes: also if it cannot be seen from here whether the processes that began unfinished changes of STORE "
+    help="With --yes: even if it cannot be seen from here whether the processes that began unfinished changes of STORE "
     "have ended; you have stopped them.",
 )
 @data_options

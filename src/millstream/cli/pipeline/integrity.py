@@ -51,7 +51,7 @@ def integrity_command(
     longer ago than the age of --older-than (half of this age if there is no other copy).
 
     Exit code 0 if everything was listed, the policies could be read, and every copy that is due (without --older-than:
-    every copy) was checked and found intact; 1 otherwise, also if --budget postponed a copy.
+    every copy) was checked and found intact; 1 otherwise, even if --budget postponed a copy.
     """
     from millstream.pipeline.planning.due_items import DueRule
 
