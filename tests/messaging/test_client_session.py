@@ -19,9 +19,11 @@ from millstream.messaging.client import (
     Credentials,
     ForbiddenError,
     Intervals,
+    InvalidHandleError,
     Message,
     NotRunningError,
     Options,
+    PartialFailureError,
     Producer,
     PushConsumer,
     Received,
@@ -514,5 +516,24 @@ def test_a_topic_that_a_consumer_may_not_use_does_not_end_its_telemetry() -> Non
             assert await consumer.receive() == await consumer.receive() == []
             await consumer.sync_settings()
             await until_async(lambda: "secret" in declared(server.called("Telemetry")[-1].settings))
+
+    run(test)
+
+
+def test_results_of_acknowledgements_are_told_by_handle_whatever_their_order() -> None:
+    async def test() -> None:
+        async with (
+            ScriptedServer() as server,
+            SimpleConsumer(server.place, "g", {"t": "*"}, options=QUIET) as consumer,
+        ):
+            server.inbox.extend(server.message("t", b"%d" % number) for number in range(3))
+            answer = v2.AckMessageResponse(status=v2.Status(code=v2.MULTIPLE_RESULTS))
+            for number, code in ((2, v2.INVALID_RECEIPT_HANDLE), (0, v2.OK), (1, v2.OK)):
+                answer.entries.add(receipt_handle=f"handle-{number}").status.code = code
+            server.script["AckMessage"].append(answer)
+            messages = await consumer.receive()
+            with pytest.raises(PartialFailureError) as failed:
+                await consumer.ack(*messages)
+            assert [type(result) for result in failed.value.results] == [type(None), type(None), InvalidHandleError]
 
     run(test)

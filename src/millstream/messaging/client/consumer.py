@@ -127,7 +127,12 @@ class Consumer(Client):
             error = status_error(response.status, request_id)
             text = f"the server returned {len(response.entries):,} results for {count:,} acknowledgements"
             raise error or ServerFailedError(text, request_id=request_id)
-        return [status_error(entry.status, request_id) for entry in response.entries]
+        results = list(response.entries)
+        by_handle = {result.receipt_handle: result for result in results}
+        handles = [entry.receipt_handle for entry in request.entries]
+        if by_handle.keys() == set(handles):  # Apache's with enableBatchAck has another order
+            results = [by_handle[handle] for handle in handles]
+        return [status_error(result.status, request_id) for result in results]
 
     async def _ack_batch(self, messages: Sequence[Received]) -> Errors:
         first = messages[0]
