@@ -33,6 +33,7 @@ from millstream.messaging.client import (
     ThrottledError,
     Tls,
     TransportError,
+    client,
 )
 from millstream.messaging.client.server_connections import COOLDOWN, ConnectionRecovery
 from millstream.messaging.protocol import v2
@@ -535,5 +536,28 @@ def test_results_of_acknowledgements_are_told_by_handle_whatever_their_order() -
             with pytest.raises(PartialFailureError) as failed:
                 await consumer.ack(*messages)
             assert [type(result) for result in failed.value.results] == [type(None), type(None), InvalidHandleError]
+
+    run(test)
+
+
+def test_a_send_goes_on_with_a_new_stream_where_another_one_gave_up_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "SETTLING", 0.0)
+
+    async def test() -> None:
+        async with (
+            ScriptedServer() as server,
+            ScriptedServer() as other,
+            Producer(server.place, ["t"], options=options(request_timeout=1.0)) as producer,
+        ):
+            server.queues = [server.queue(0, "b", other.port)]
+            other.script["Telemetry"].append(lambda _command: asyncio.Event().wait())  # no answer to the first settings
+            first = asyncio.ensure_future(producer.send(Message("a", b"x")))
+            begin = producer.clock.monotonic()
+            await until_async(lambda: producer.clock.monotonic() - begin > 0.6)
+            second = asyncio.ensure_future(producer.send(Message("b", b"x")))
+            with pytest.raises(StartupError, match="no settings within 1 seconds"):
+                await first
+            await second
+            await producer.send(Message("a", b"x"))
 
     run(test)

@@ -57,6 +57,7 @@ class PushConsumer(Consumer):
         self._concurrency = concurrency
         self._consume_service: ConsumeService | None = None
         self._queues: dict[AssignedQueue, ProcessQueue] = {}
+        self._assigning = asyncio.Lock()
         self._polling = Polling()
         self._policy: v2.Settings | None = None
 
@@ -108,7 +109,9 @@ class PushConsumer(Consumer):
 
     async def _assign(self) -> None:
         """Ask which queues this consumer is to have, drop the others, and begin with those that are new."""
-        results = await asyncio.gather(*map(self._assign_topic, sorted(self.subscriptions)), return_exceptions=True)
+        async with self._assigning:
+            topics = sorted(self.subscriptions)
+            results = await asyncio.gather(*map(self._assign_topic, topics), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result

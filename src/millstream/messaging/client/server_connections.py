@@ -70,6 +70,8 @@ class ServerConnections:
         self._used: dict[Endpoints, float] = {}
         self._streams: dict[Endpoints, TelemetryStream] = {}
         self._recoveries: dict[Endpoints, ConnectionRecovery] = {}
+        self._settling: list[Endpoints] = []  # once for each caller
+        self._keeping = asyncio.Lock()
 
     @property
     def with_streams(self) -> list[Endpoints]:
@@ -103,21 +105,38 @@ class ServerConnections:
 
     async def settle(self, endpoints: Endpoints, topic: str, *, seconds: float) -> None:
         """Wait until a stream to *endpoints* has settled. Raises :class:`StartupError`, which names *topic*."""
-        stream = self._streams.get(endpoints)
-        if stream is None:
-            stream = self._streams[endpoints] = self._open_stream(endpoints)
+        stream: TelemetryStream | None = None
+        self._settling.append(endpoints)
         try:
             async with asyncio.timeout(seconds):
-                await stream.settled()
+                is_settled = False
+                while not is_settled:
+                    stream = self._streams.get(endpoints)
+                    if stream is None:
+                        stream = self._streams[endpoints] = self._open_stream(endpoints)
+                    is_settled = await self._has_settled(endpoints, stream)
         except (ClientError, TimeoutError) as error:
-            if self._streams.get(endpoints) is stream:
-                del self._streams[endpoints]
-            await stream.close()
+            if stream is not None:
+                if self._streams.get(endpoints) is stream:
+                    del self._streams[endpoints]
+                await stream.close()
             text = str(error) or f"no settings within {seconds:g} seconds"
             raise StartupError(
                 f"{endpoints} did not confirm the settings of this client for {topic}: {text}",
                 code=getattr(error, "code", 0),
             ) from error
+        finally:
+            self._settling.remove(endpoints)
+
+    async def _has_settled(self, endpoints: Endpoints, stream: TelemetryStream) -> bool:
+        """Wait until *stream* to *endpoints* has settled; False where another caller gave it up meanwhile."""
+        try:
+            await stream.settled()
+        except ClientError:
+            if self._streams.get(endpoints) is stream:
+                raise
+            return False
+        return True
 
     async def sync(self, endpoints: Collection[Endpoints] | None = None) -> None:
         """Send the settings to *endpoints*, as far as there are streams; None: to all."""
@@ -126,12 +145,14 @@ class ServerConnections:
                 await self._streams[each].sync()
 
     async def keep_streams(self, endpoints: set[Endpoints]) -> None:
-        """Have streams to *endpoints* and to no other server."""
-        for each in [each for each in self._streams if each not in endpoints]:
-            self._recoveries.pop(each, None)
-            await self._streams.pop(each).close()
-        for each in endpoints.difference(self._streams):
-            self._streams[each] = self._open_stream(each)
+        """Have streams to *endpoints* and to no other server, but for those with which a caller is settling."""
+        async with self._keeping:
+            for each in [each for each in self._streams if each not in endpoints and each not in self._settling]:
+                self._recoveries.pop(each, None)
+                if (stream := self._streams.pop(each, None)) is not None:
+                    await stream.close()
+            for each in endpoints.difference(self._streams):
+                self._streams[each] = self._open_stream(each)
 
     async def close_idle(self, seconds: float, needed: Collection[Endpoints]) -> None:
         """Close the connections that no client has used for *seconds*, but for *needed* ones."""

@@ -66,7 +66,7 @@ class TelemetryStream:
         await asyncio.gather(*ending, return_exceptions=True)
         if self._call is not None:
             self._call.cancel()
-        self._settled.cancel()
+        self._settle(TransportError("the telemetry stream was closed"))
 
     async def _run(self) -> None:
         while not self._is_ending:
