@@ -22,6 +22,7 @@ from millstream.core.documents import (
     DocumentBusyError,
     Documents,
     FolderDocuments,
+    IncompleteDocumentError,
     _lock_of,
     copy_documents,
 )
@@ -142,6 +143,30 @@ def test_a_document_that_an_earlier_release_wrote_after_a_large_one_has_its_cont
     assert one.read() == b"small"
     one.write(b"1")
     assert one.read() == b"1"
+    engine.dispose()
+
+
+@pytest.mark.parametrize("gone", ["number = 3", "true"])
+def test_a_large_document_without_all_of_its_parts_is_an_error(gone: str, tmp_path: Path, part_bytes: int) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    one = DatabaseDocuments(engine).document("batching/x.state")
+    one.write(bytes(3 * part_bytes))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DELETE FROM node_document_parts WHERE {gone}")
+    with pytest.raises(
+        IncompleteDocumentError, match=r"has [02] of its 3 parts\. Restore the tables node_documents and"
+    ):
+        one.read()
+    engine.dispose()
+
+
+def test_a_document_whose_first_part_is_not_among_the_parts_is_read(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    one = DatabaseDocuments(engine).document("batching/x.state")
+    one.write(b"first, ")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO node_document_parts VALUES (?, 1, 1, ?)", (one._name, b"second"))
+    assert one.read() == b"first, second"
     engine.dispose()
 
 

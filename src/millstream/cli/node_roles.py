@@ -16,6 +16,7 @@ from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watching
 from millstream.cli.producer_threads import running_producers
 from millstream.core.amounts import counted
+from millstream.core.documents import IncompleteDocumentError
 from millstream.core.errors import MillstreamError
 from millstream.core.metric_collection.hook import LabelledMetrics
 from millstream.log import DamagedLogError, LogSpec, TrimmedError
@@ -49,7 +50,7 @@ _DRAFTS_SECONDS = 86_400.0
 _BATCHING_RETRY_SECONDS = 60.0
 """How long batching a log that cannot be batched pauses before it is tried again."""
 
-_SUSPENDING = BatchServiceError, ConfigError, DamagedLogError, SnapshotError, TrimmedError
+_SUSPENDING = BatchServiceError, ConfigError, DamagedLogError, IncompleteDocumentError, SnapshotError, TrimmedError
 """The errors of a log that cannot be batched as it is, or not by the rules and the state that there are."""
 
 _log = logging.getLogger(__name__)

@@ -61,7 +61,10 @@ _parts = sa.Table(
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("data", LONG_BYTES, nullable=False),
 )
-"""What follows the ``data`` of a document in ``node_documents``, of the same ``version``: parts from 1 on."""
+"""The parts of a large document, of the same ``version`` as its row of ``node_documents``, from 1 on."""
+
+_IN_PARTS = b"\xc1parts "
+"""Begins the ``data`` of a document that has only its number of parts there: no MessagePack, JSON or text begins so."""
 
 _SMALL_BYTES = 1_000_000
 """A document of so many bytes fits into a statement of every server."""
@@ -72,6 +75,10 @@ _STATEMENT_BYTES = 65_536
 
 class DocumentBusyError(BusyError):
     """Another process uses the document, or has changed it."""
+
+
+class IncompleteDocumentError(MillstreamError):
+    """A part of the document is missing."""
 
 
 class Document(Protocol):
@@ -181,7 +188,10 @@ class DatabaseDocument:
         return data
 
     def _read(self, connection: sa.Connection) -> tuple[int, bytes | None]:
-        """The version and the content; 0 and None if the document does not exist."""
+        """The version and the content; 0 and None if the document does not exist.
+
+        Raises :class:`IncompleteDocumentError`.
+        """
         tables = (_documents, sa.literal(0)), (_parts, _parts.c.number)
         rows = [
             sa.select(number.label("number"), table.c.version, table.c.data).where(table.c.name == self._name)
@@ -190,14 +200,23 @@ class DatabaseDocument:
         found = sorted(connection.execute(sa.union_all(*rows)), key=lambda row: row.number)  # all as of one moment
         if not found or found[0].number:
             return 0, None
-        version = found[0].version
-        return version, b"".join(row.data for row in found if row.version == version)
+        version, first = found[0].version, bytes(found[0].data)
+        parts = [row.data for row in found[1:] if row.version == version]
+        if not first.startswith(_IN_PARTS):  # parts beside it are of the first releases that had them
+            return version, b"".join([first, *parts])
+        if len(parts) != (count := int(first.removeprefix(_IN_PARTS))):
+            raise IncompleteDocumentError(
+                f"{self} is incomplete: the table {_parts.name} has {len(parts)} of its {count} parts. Restore the "
+                f"tables {_documents.name} and {_parts.name} from the same backup"
+            )
+        return version, b"".join(parts)
 
     def write(self, data: bytes) -> None:
         mine = _documents.c.name == self._name
         if self._lock is not None:
             self._lock.keep()
         size = self._part_bytes(len(data))
+        parts = [data[first : first + size] for first in range(0, len(data), size)] if len(data) > size else []
         with writing(self._engine) as connection:
             found = connection.scalar(sa.select(_documents.c.version).where(mine).with_for_update()) or 0
             if found == self._version + 1 and self._is_sent(connection):
@@ -206,15 +225,15 @@ class DatabaseDocument:
                 raise DocumentBusyError(
                     f"another process has changed {self}: stop one of the two processes, and start the other again"
                 )
-            new = {"name": self._name, "version": found + 1, "data": data[:size]}
+            first_row = _IN_PARTS + b"%d" % len(parts) if parts else data
+            new = {"name": self._name, "version": found + 1, "data": first_row}
             if found:
                 connection.execute(sa.update(_documents).where(mine).values(new))
             else:
                 connection.execute(sa.insert(_documents).values(new))
             connection.execute(sa.delete(_parts).where(_parts.c.name == self._name))
-            for number, first in enumerate(range(size, len(data), size), start=1):
-                part = {**new, "number": number, "data": data[first : first + size]}
-                connection.execute(sa.insert(_parts).values(part))
+            for number, part in enumerate(parts, start=1):
+                connection.execute(sa.insert(_parts).values({**new, "number": number, "data": part}))
             self._sent = data
         self._version, self._sent = found + 1, None
 
