@@ -286,6 +286,22 @@ def test_a_run_whose_staged_rows_are_lost_is_given_up_where_its_files_are_given_
     assert [message.key for message in read(log_url, "in.files")] == ["sha-a", "lost/sha-a", "sha-a"]
 
 
+def test_a_lost_run_of_unusable_files_alone_is_given_up_although_no_file_is_new(tmp_path: Path, log_url: str) -> None:
+    staging = tmp_path / "staging"
+    with ingest_logs(log_url, staging) as work:
+        file = staged_file(staging, work, "a")
+        work.write_down([msgspec.structs.replace(file, messages=(), rejects=file.messages, unusable="no CSV")])
+    shutil.rmtree(staging)
+    with ingest_logs(log_url, staging) as work:
+        lost = work.finish_or_lost()
+        assert lost is not None
+        work.give_up(set(), lost)
+        work.finish()
+    assert [(message.key, json.loads(message.body)["unusable"]) for message in read(log_url, "in.files")] == [
+        ("", "no CSV")
+    ] * 2
+
+
 def test_a_run_whose_messages_are_in_the_log_is_not_taken_for_lost_with_its_rejects(
     tmp_path: Path, log_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,7 +202,8 @@ class IngestLogs:
         Raises :class:`PipelineInputError` where they are not all among *contents* (SHA-256): they may be gone, and the
         parts with *error* may be elsewhere.
         """
-        records = [record for record in self._records() if not record.unusable]
+        all_records = list(self._records())
+        records = [record for record in all_records if not record.unusable]
         others = [record for record in records if record.sha256 not in contents]
         if others:
             raise PipelineInputError(
@@ -214,10 +215,12 @@ class IngestLogs:
         run = self.last_run + 1
         self._append(
             (
-                msgspec.structs.replace(record, run=run, place=place, messages=(), rejects=(), unusable=why),
-                LOST + record.sha256,
+                msgspec.structs.replace(
+                    record, run=run, place=place, messages=(), rejects=(), unusable=record.unusable or why
+                ),
+                "" if record.unusable else LOST + record.sha256,
             )
-            for place, record in enumerate(records, 1)
+            for place, record in enumerate(all_records, 1)
         )
 
     def _append(self, records: Iterable[tuple[FileRecord, str]]) -> None:
