@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -11,13 +14,14 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.core.address import Address
+from millstream.messaging import admin_client
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.admin import CLIENTS, AdminCallError
+from millstream.messaging.broker.admin import ADMIN_SERVICE, CLIENTS, AdminCallError
 from millstream.messaging.broker.clients import client_commands
 from millstream.messaging.broker.clients.client_commands import ClientCommands
 from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.client import Message, Producer, PushConsumer, Received
-from millstream.messaging.errors import ClientNotRespondingError
+from millstream.messaging.errors import ClientNotRespondingError, UnreachableError
 from millstream.messaging.protocol import v2
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.waiting import until_async
@@ -117,3 +121,33 @@ def test_a_server_without_the_admin_service_is_not_called_an_old_broker() -> Non
             call_broker(Address("127.0.0.1", port), CLIENTS, "g")
     finally:
         server.stop(None).wait()
+
+
+@contextlib.contextmanager
+def admin_server(answer: Callable[[], bytes]) -> Iterator[Address]:
+    """Where a server is that gives *answer* to each administration call."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    handler = grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer())
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ADMIN_SERVICE, {CLIENTS.name: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield Address("127.0.0.1", port)
+    finally:
+        server.stop(None).wait()
+
+
+def test_a_large_answer_of_a_broker_is_taken() -> None:
+    with admin_server(lambda: b'{"result":[]}' + b" " * (5 << 20)) as place:
+        assert call_broker(place, CLIENTS, "g") == []
+
+
+def test_a_broker_that_does_not_answer_in_time_may_have_made_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_client, "_SECONDS", 0.2)
+    ended = threading.Event()
+    with admin_server(lambda: str(ended.wait()).encode()) as place:
+        try:
+            with pytest.raises(UnreachableError, match="it may have made a change"):
+                call_broker(place, CLIENTS, "g")
+        finally:
+            ended.set()

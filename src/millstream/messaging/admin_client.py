@@ -46,10 +46,14 @@ def call_broker(
     tls = options.tls
     target = str(place)
     headers = Signer("millstream", SystemClock(), credentials=options.credentials).headers()
+    arguments: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+    ]
+    if tls and tls.server_name:
+        arguments.append(("grpc.ssl_target_name_override", tls.server_name))
     with (
-        grpc.secure_channel(target, grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate))
-        if tls
-        else grpc.insecure_channel(target)
+        grpc.secure_channel(target, tls.credentials(), arguments) if tls else grpc.insecure_channel(target, arguments)
     ) as channel:
         send: Any = channel.unary_unary(f"/{ADMIN_SERVICE}/{call.name}")
         try:
@@ -59,6 +63,11 @@ def call_broker(
                 raise AdminCallError(
                     f"the server at {place} does not support this command: it is not a Millstream broker, or one of an "
                     "earlier release. Give the address of a Millstream broker, or upgrade the broker"
+                ) from error
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise UnreachableError(
+                    f"the broker at {place} did not answer within {_SECONDS:g} seconds: it may have made a change that "
+                    "was asked for. Examine the state before you repeat the command"
                 ) from error
             reason = str(error.details() or error.code().name)[:200]
             raise UnreachableError(
