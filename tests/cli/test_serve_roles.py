@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -306,6 +307,35 @@ def test_a_log_is_batched_on_while_its_batches_cannot_be_anchored(
                 writer.append([Message(b"", "a", "pump", 99 * hour, 99 * hour)])
                 until(lambda: failures or output.last_id == 2, "the next batch")
     assert failures == [] and "is suspended" not in caplog.text
+
+
+def test_a_ledger_from_an_older_backup_ends_neither_batching_nor_the_rest_of_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve = ServeSettings(batching={"events": "out"}, anchor_every=1000)
+    settings = Settings(data=str(tmp_path), serve=serve)
+    hour = 3600 * MICROSECONDS
+    with Node.open(settings, create=True) as node:
+        with node.logs.store.log(LogSpec("events")).writer() as writer:
+            writer.append([Message(b"", "a", "pump", time, time) for time in (hour, 9 * hour)])
+        with contextlib.closing(node.batching.service("events", "out")) as service:
+            service.step()
+    shutil.copy(tmp_path / "log.db", tmp_path / "backup.db")
+    with Node.open(settings) as node:
+        assert node.anchoring.feed("events", "out").step(force=True).anchors == 1
+    for left in tmp_path.glob("log.db-*"):
+        left.unlink()
+    shutil.move(tmp_path / "backup.db", tmp_path / "log.db")
+    failures: list[str] = []
+    with (
+        Node.open(settings) as node,
+        node.logs.store.log(LogSpec("events")).writer() as writer,
+        ServeRoles(node, lambda: failures.append("failed")),
+    ):
+        until(lambda: failures or "anchoring the batches of events failed" in caplog.text, "an error of anchoring")
+        writer.append([Message(b"", "a", "pump", 99 * hour, 99 * hour)])
+        until(lambda: failures or node.logs.store.log(LogSpec("out", kind="batches")).last_id == 2, "the next batch")
+    assert failures == []
 
 
 def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -329,6 +329,27 @@ def test_storage_that_does_not_answer_is_said_without_where_it_is(tmp_path: Path
     assert json.loads(body)["code"] == "busy" and b"no-folder" not in body
 
 
+def test_a_bulk_request_that_never_ends_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_app_module, "BULK_SECONDS", 0.01)
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'registry.db'}")
+    parts = RegistryDatabase(engine, SystemClock()), LocalCas(tmp_path), MemoryLedger(SystemClock())
+    messages = [{"type": "http.request", "body": b"{", "more_body": True}]
+    sent = list[Any]()
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": f"{OPERATIONS}/bulk", "query_string": b"", "headers": []}
+    with DidRegistry(*parts, instance="one") as registry:
+        asyncio.run(registry_app(registry)(scope, receive, send))
+    engine.dispose()
+    assert sent[0]["status"] == 503
+    assert b"did not arrive whole" in sent[1]["body"]
+
+
 def test_bulk_requests_at_once_hold_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_app_module, "BULK_BYTES_AT_ONCE", 3_000)
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'registry.db'}")

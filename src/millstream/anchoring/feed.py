@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.anchoring.batch_records import BatchHeader, EncodedBatch
-from millstream.anchoring.errors import RESTORE_DATABASE, AnchoringError, BatchFormatError
+from millstream.anchoring.errors import RESTORE_DATABASE, AnchoringError, BatchFormatError, LedgerError
 from millstream.anchoring.message_traces import MessageTraces
 from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.anchoring.states import FeedPosition
@@ -87,7 +87,7 @@ class AnchorFeed:
         self.total = FeedProgress()
         self._missing_after = 0
         """The position after which trimmed messages were reported last."""
-        with contextlib.suppress(BusyError):  # then another process is at it, and each cut does the same
+        with contextlib.suppress(BusyError, LedgerError):  # another process is at it, or each cut fails alike
             writer.recover()
 
     def step(self, *, force: bool = False) -> FeedProgress:

@@ -204,7 +204,7 @@ class AnchorIndex:
             at = int(np.searchsorted(stored, message_id))
             if at < len(stored) and stored[at] == message_id:
                 row = self._row(sa.select(_anchors.c.ordinals).where(_anchors.c.number == number))
-                return self._location(number, int(np.frombuffer(row.ordinals, "<u4")[at]))
+                return row and self._location(number, int(np.frombuffer(row.ordinals, "<u4")[at]))
         return None
 
     def find_batch(self, log: str, batch: str) -> Sequence[MessageLocation]:

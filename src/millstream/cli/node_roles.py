@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeAlias
 
+from millstream.anchoring.errors import AnchoringError
 from millstream.anchoring.feed import AnchorSchedule
 from millstream.batching.errors import BatchServiceError, ConfigError, SnapshotError
 from millstream.cli.anchor.observe import follow_in_background
@@ -213,7 +214,9 @@ class NodeRoles:
             def anchor(step: Callable[[], object]) -> None:
                 try:
                     step()
-                except DamagedLogError as error:  # the log can be batched on
+                except (DamagedLogError, AnchoringError) as error:  # the log can be batched on
+                    if error.transient:
+                        raise
                     unanchored(error)
 
             def batch_all() -> None:
@@ -227,6 +230,7 @@ class NodeRoles:
                         if not (busy or isinstance(error, _SUSPENDING)):
                             raise
                         suspended(error)
+                        anchor(anchoring.when_due)  # what there is of batches
                         run.stopping.wait(_BATCHING_RETRY_SECONDS)
                 anchor(anchoring.finish)
                 done = anchoring.feed.total

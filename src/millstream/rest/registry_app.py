@@ -6,6 +6,7 @@ Endpoints are declared where they are handled: their routes and ``/openapi.json`
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 from codecs import BOM_UTF8
@@ -41,6 +42,9 @@ from millstream.rest.submit_middleware import PATH, SubmitMiddleware, registry_e
 BULK_BYTES = 64 << 20
 BULK_BYTES_AT_ONCE = 2 * BULK_BYTES
 """What all bulk requests together may have sent, until each is answered: anybody may send many of them at once."""
+
+BULK_SECONDS = 300.0
+"""How long a bulk request may take to arrive: until then it holds memory that others need."""
 
 BULK_LINES = 10_000
 RESOLUTION_MEDIA = 'application/ld+json;profile="https://w3id.org/did-resolution"'
@@ -131,6 +135,10 @@ class TooManyBulkRequestsError(BusyError):
     """Other bulk requests take all memory for them: try again, or send fewer operations in one request."""
 
 
+class SlowBulkRequestError(BusyError):
+    """The bulk request did not arrive whole within 5 minutes: send fewer operations in one request."""
+
+
 class _ByteBudget:
     """At most *most* bytes that several requests hold at once; for one event loop."""
 
@@ -188,7 +196,11 @@ class _RegistryHandlers:
     async def submit_bulk(self, request: Request) -> Response:
         """Accept many operations in one transaction."""
         with self._bulk_budget.reserving() as take:
-            body = await read_body(request, BULK_BYTES, JSON_LINES, take=take)
+            try:
+                async with asyncio.timeout(BULK_SECONDS):
+                    body = await read_body(request, BULK_BYTES, JSON_LINES, take=take)
+            except TimeoutError:
+                raise SlowBulkRequestError from None
             lines = body.removeprefix(BOM_UTF8).splitlines()
             del body
             if len(lines) > BULK_LINES:

@@ -196,10 +196,14 @@ class Standby:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            await self._forwarder.close_idle()
-            if self._forwarder.has_connections:
-                with contextlib.suppress(MillstreamError):  # without an owner there is nowhere else to go
+            try:
+                await self._forwarder.close_idle()
+                if self._forwarder.has_connections:
                     await self._forwarder.close_former((await self.owner()).address)
+            except MillstreamError:  # without an owner there is nowhere else to go
+                pass
+            except Exception:  # the next round may succeed
+                _log.exception("connections to former brokers were not looked through")
 
     async def _administration(self, method: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Passes on what people ask; they are told in an answer why that cannot be done."""
