@@ -484,6 +484,24 @@ def test_an_orphan_is_asked_about_and_rolled_back_in_the_end() -> None:
     with_harness(step, limits=Limits(longest_poll=0, max_checks=3))
 
 
+@pytest.mark.parametrize(("namespace", "name"), [("", "space%halves"), ("space", "halves")])
+def test_a_producer_is_asked_about_a_topic_by_the_name_that_it_declared(namespace: str, name: str) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.core.create_topic(TopicSpec("space%halves", "TRANSACTION", 1))
+        session = desk.core.sessions.touch("producer", desk.clock.now())
+        settings = v2.Settings(client_type=v2.PRODUCER)
+        settings.publishing.topics.add(name=name, resource_namespace=namespace)
+        desk.service.telemetry.merge_settings(session, settings)
+        session.streams.append(commands := asyncio.Queue[v2.TelemetryCommand]())
+        await desk.send("space%halves", b"x", message_type=v2.TRANSACTION)
+        desk.clock.advance(31)
+        desk.delayed_messages.check_due_now()
+        message = (await asyncio.wait_for(commands.get(), 5)).recover_orphaned_transaction_command.message
+        assert (message.topic.resource_namespace, message.topic.name) == (namespace, name)
+
+    with_harness(step)
+
+
 def test_a_producer_that_does_not_read_is_not_asked_about_more_transactions_until_it_does() -> None:
     async def step(desk: BrokerHarness) -> None:
         session = desk.core.sessions.touch("producer", desk.clock.now())

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Set
 
 from millstream.core.clock import MICROSECONDS
+from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.security.access_keys import UNRESTRICTED, CallerPermissions
 from millstream.messaging.protocol import v2
 
@@ -73,6 +74,17 @@ class ClientSession:
         """The client has asked for the route of *topic*."""
         self.routes.add(topic)
         self._route_asked.set()
+
+    def declared_name(self, topic: str) -> tuple[str, str] | None:
+        """The namespace and the name by which a producer declared *topic*, whose name may have a % and no namespace;
+        None if it did not."""
+        if self.settings is None:
+            return None
+        settings, namespace = self.settings
+        for declared in settings.publishing.topics:
+            if full_name(declared, namespace) == topic:
+                return declared.resource_namespace or namespace, declared.name
+        return None
 
     def touch(self, connection: str, now: int) -> None:
         """The client was heard of at *now* (microseconds), by *connection* where that is known."""

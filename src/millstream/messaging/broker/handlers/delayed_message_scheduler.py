@@ -212,12 +212,13 @@ class DelayedMessageScheduler:
         producers = [each for each in self._core.sessions.producers_of(hold.topic) if each.takes_commands]
         if not producers or hold.ending or not self._still_held([hold]):
             return
-        namespace, topic = split_name(hold.topic)
+        producer = random.choice(producers)
+        namespace, topic = producer.declared_name(hold.topic) or split_name(hold.topic)
         command = v2.TelemetryCommand()
         command.recover_orphaned_transaction_command.message.CopyFrom(to_wire(message, DeliveryInfo(namespace, topic)))
         transaction = write_transaction(hold.id, hold.message_id)
         command.recover_orphaned_transaction_command.transaction_id = transaction
-        random.choice(producers).command(command)
+        producer.command(command)
         self._core.journal.record(TransactionChecked(hold.id, hold.asked + 1))
 
 
