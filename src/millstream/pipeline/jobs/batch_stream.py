@@ -9,7 +9,6 @@ message, and so is the state file that the job leaves: whichever of them stops, 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,7 +44,7 @@ from millstream.log import Gap, Log, LogSpec, StorageError, Writer
 from millstream.log.errors import WHY_SHORTER
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.output.batch_sink import BatchSink, Trigger, lease_lost
-from millstream.pipeline.output.checkpoint import last_done, read_progress
+from millstream.pipeline.output.checkpoint import discard_checkpoint, last_done, read_progress
 from millstream.pipeline.output.job_folder import JobRecord, log_record
 from millstream.pipeline.output.streaming_queries import INTERVAL, await_query, start_query
 from millstream.pipeline.reachable import check_reachable
@@ -208,7 +207,7 @@ def _discard_newer_progress(plan: StreamPlan, source: Log, output: Log, end: Out
     document = FileDocument(plan.state)
     if not goes_as_far(end, _known_end(plan), source, output, document):
         document.path.unlink(missing_ok=True)
-        shutil.rmtree(plan.checkpoint, ignore_errors=True)
+        discard_checkpoint(plan.checkpoint)
     if not (document.path.exists() or plan.checkpoint.exists()):
         refuse_handed_over(end, source, output, document)
 
@@ -310,7 +309,7 @@ def _first_id(plan: StreamPlan, source: Log, end: OutputEnd) -> int:
             return kept.first_id
     first_id = _first_id_anew(plan, source, written)
     _save_beginning(plan, first_id, end)
-    shutil.rmtree(plan.checkpoint, ignore_errors=True)
+    discard_checkpoint(plan.checkpoint)
     plan.checkpoint.mkdir(parents=True)
     write_durably(begin, msgspec.json.encode(_StreamStart(first_id, plan.shards, len(plan.rules.later))))
     return first_id

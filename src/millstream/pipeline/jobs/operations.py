@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,6 +41,7 @@ from millstream.core.sql_failures import describe_sql_failure
 from millstream.log import LogSpec, Writer
 from millstream.log.errors import WHY_SHORTER
 from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.output.checkpoint import discard_checkpoint
 from millstream.pipeline.output.job_folder import JobRecord, log_record
 from millstream.pipeline.output.streaming_queries import await_query, start_query
 from millstream.pipeline.reachable import check_reachable
@@ -137,7 +137,7 @@ def run_operations(
             first_id = max(writer.sequence + 1, source.first_id)
             # Each message has an outcome, so these say where to continue. Spark's checkpoint is ahead of them where the
             # database lost its last commits in a failover.
-            shutil.rmtree(plan.checkpoint, ignore_errors=True)
+            discard_checkpoint(plan.checkpoint)
             query = _start(spark, plan, versions, sink, first_id=first_id, drain=available_now)
             try:
                 await_query(query, stopped, clock)

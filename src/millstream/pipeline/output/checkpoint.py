@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import secrets
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +33,24 @@ def read_progress(checkpoint: Path) -> QueryProgress:
 def last_done(checkpoint: Path) -> int | None:
     """The number of the last trigger that is done; None before the first."""
     return _newest(checkpoint / "commits")
+
+
+def discard_checkpoint(checkpoint: Path) -> None:
+    """Remove the folder *checkpoint* in one step, if it exists: no part of it is ever taken for a checkpoint.
+
+    Raises :class:`PipelineError`.
+    """
+    dead = f".{checkpoint.name}.discarded."
+    if checkpoint.exists():
+        try:
+            checkpoint.rename(checkpoint.with_name(f"{dead}{secrets.token_hex(4)}"))
+        except OSError as error:
+            raise PipelineError(
+                f"cannot remove the checkpoint {checkpoint}, which is out of date ({error.strerror}): delete this "
+                "folder, then start the job again"
+            ) from error
+    for path in checkpoint.parent.glob(f"{glob.escape(dead)}*"):  # also those of processes that were killed
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _newest(folder: Path) -> int | None:
