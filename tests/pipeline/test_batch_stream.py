@@ -97,7 +97,7 @@ def test_a_log_is_followed_in_order_and_by_its_columns(
     assert [len(trigger) for trigger in triggers] == [300, len(messages) - 310]
     rows = pa.concat_tables(triggers).sort_by("id").to_pylist()
     assert [(row["key"], row["id"]) for row in rows] == [(m.key, m.id) for m in messages[10:]]
-    assert read_progress(tmp_path / "checkpoint") == (len(messages), len(messages))
+    assert read_progress(tmp_path / "checkpoint")[:2] == (len(messages), len(messages))
     more = write_log(log_url, "untidy", untidy(2, 50))[len(messages) :]
     triggers.clear()
     writing.start().awaitTermination()
