@@ -56,7 +56,7 @@ REFUSED = [
     ("GET", "/clients/stack?client_id=nobody", None, 404, "unknown client nobody"),
     ("POST", "/clients/verify", {"client_id": "nobody", "topic": "orders", "id": 1}, 404, "unknown client nobody"),
     ("POST", "/clients/verify", {"client_id": "silent", "topic": "orders", "id": 9}, 404, "has no message 9"),
-    ("GET", "/clients/stack?client_id=silent", None, 409, "no open telemetry stream"),
+    ("GET", "/clients/stack?client_id=silent", None, 503, "no open telemetry stream"),
 ]
 
 

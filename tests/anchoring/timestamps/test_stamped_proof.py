@@ -216,7 +216,7 @@ def _backdated(members: Members, __: Members, _: TimestampAuthority) -> None:
         (_signed_by_nobody, "is a time stamp of other data"),
         (_no_base64, r"stamp 1 of \d in the proof is invalid: a token is not valid base64; get the proof again"),
         (_no_token, "the token is not valid"),
-        (_capitals, "not a hash in lower-case hex"),
+        (_capitals, "not a hash of 64 or 128 lower-case hex"),
         (_too_many, "the limit is 100"),
         (_backdated, "is not trusted: the token of CN=One TSA is not valid: digest failure"),
     ],
