@@ -180,8 +180,8 @@ def test_no_log_has_more_messages_in_batches_than_messages_while_it_grows(
 ) -> None:
     read_log = snapshot.log_row
 
-    def grown(view: NodeView, name: str) -> Any:
-        row = read_log(view, name)
+    def grown(view: NodeView, name: str, troubles: dict[str, str]) -> Any:
+        row = read_log(view, name, troubles)
         if name == "weather":
             with batching.logs.store.log(LogSpec("weather")).writer() as writer:
                 writer.append([Message(b"x")] * 3)

@@ -18,7 +18,7 @@ from millstream.anchoring.states import JournalTotals
 from millstream.batching import BatchingError
 from millstream.batching.batch_log_origin import read_origin
 from millstream.core.errors import BusyError, MillstreamError
-from millstream.log import DATA_KINDS, SYSTEM_KINDS, Log, LogError, LogInfo, is_system
+from millstream.log import DATA_KINDS, SYSTEM_KINDS, Gap, Log, LogError, LogInfo, is_system
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.duplication.held_items import HeldCount
 from millstream.mill.manifest import ManifestRow
@@ -58,6 +58,11 @@ BATCHING = "batching"
 def log_part(name: str) -> str:
     """The log *name* as a part of a snapshot."""
     return f"log {name}"
+
+
+def unread_part(name: str) -> str:
+    """The messages of the log *name* that a consumer has not read, as a part of a snapshot; the log itself is known."""
+    return f"unread messages of {name}"
 
 
 _OWN_CONSUMERS = frozenset({"snapshot"})
@@ -192,6 +197,10 @@ def badness(one: SpaceCoverage) -> tuple[bool, float, int, str, str]:
     return (not one.failed, one.coverage or 0.0, one.oldest_check or 0, one.space, one.store)
 
 
+def _in_brief(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]
+
+
 class _SnapshotParts:
     """Reads the parts of a snapshot; ``troubles`` has the error of each part that cannot be read."""
 
@@ -204,14 +213,14 @@ class _SnapshotParts:
         try:
             return function()
         except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as error:
-            self.troubles[what] = str(error).partition("\n")[0][:300]
+            self.troubles[what] = _in_brief(error)
             return otherwise
 
     def logs(self) -> tuple[Sequence[LogRow], Sequence[Lag]]:
         """The rows of all logs, and the lags of their consumers, the largest first."""
         no_logs: Sequence[str] = ()
         names = self.read(LOGS, self._view.node.logs.store.logs, no_logs)
-        found = [self.read(log_part(name), partial(log_row, self._view, name), None) for name in names]
+        found = [self.read(log_part(name), partial(log_row, self._view, name, self.troubles), None) for name in names]
         lags = [lag for _, of_log in filter(None, found) for lag in of_log]
         return [row for row, _ in filter(None, found)], sorted(lags, key=lambda lag: -lag.lag)
 
@@ -221,7 +230,8 @@ class _SnapshotParts:
         configured: Sequence[tuple[str, str]] = list(node.settings.serve.batching.items())
         pairs = self.read("states of batch services", node.batching.batched_pairs, configured)
         lags = [
-            self.read(f"batching of {log}", partial(batch_lag, self._view, log, output), None) for log, output in pairs
+            self.read(f"batching of {log}", partial(batch_lag, self._view, log, output, self.troubles), None)
+            for log, output in pairs
         ]
         return [lag for lag in lags if lag is not None]
 
@@ -285,12 +295,13 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
     return msgspec.structs.replace(snapshot, seconds=view.clock.monotonic() - began)
 
 
-def log_row(view: NodeView, name: str) -> tuple[LogRow, list[Lag]]:
-    """The status of the log *name* and of its consumers."""
+def log_row(view: NodeView, name: str, troubles: dict[str, str] | None = None) -> tuple[LogRow, list[Lag]]:
+    """The status of the log *name* and of its consumers. *troubles* gets the damage of what these would read next."""
     log = view.log(name)
     info = log.info()
     own = _OWN_CONSUMERS if info.kind in SYSTEM_KINDS else frozenset[str]()
-    lags = [_lag(log, info, name, pointer) for name, pointer in info.consumers.items() if name not in own]
+    damage = {} if troubles is None else troubles
+    lags = [_lag(log, info, name, pointer, damage) for name, pointer in info.consumers.items() if name not in own]
     row = LogRow(
         log=info.name,
         kind=info.kind,
@@ -307,18 +318,37 @@ def log_row(view: NodeView, name: str) -> tuple[LogRow, list[Lag]]:
     return row, lags
 
 
-def _lag(log: Log, info: LogInfo, consumer: str, pointer: int) -> Lag:
+def _lag(log: Log, info: LogInfo, consumer: str, pointer: int, troubles: dict[str, str]) -> Lag:
     first = max(pointer + 1, info.first_id)
     lag = max(0, info.last_id - pointer)
-    oldest = None
-    if lag and first <= info.last_id:
-        for batch in log.read(first, first, columns=["received_at"], gaps="all"):
-            oldest = next(iter(batch.arrow.column("received_at").to_pylist()), None)
+    oldest = _received_at(log, first, info.last_id, troubles) if lag and first <= info.last_id else None
     return Lag(log=log.name, consumer=consumer, pointer=pointer, lag=lag, oldest_at=oldest)
 
 
-def batch_lag(view: NodeView, name: str, output: str) -> BatchLag | None:
-    """What nothing came of yet in the log *name*, which is batched into *output*; None where there is no such log."""
+def _received_at(log: Log, first: int, last: int, troubles: dict[str, str]) -> int | None:
+    """When the message *first* was received (microseconds); None where it was trimmed meanwhile.
+
+    If it is damaged, *troubles* gets the error, and the time is the least of its block by the index, or that of the
+    next message up to *last* which has one: whoever stops at the damage is late all the same.
+    """
+    for end in (first, last):  # most messages can be read: what comes after the first one is not fetched for them
+        for batch in log.read(first, end, columns=["received_at"], gaps="all"):
+            if not isinstance(batch, Gap):
+                return int(batch.arrow.column("received_at")[0].as_py())
+            if batch.reason == "trimmed":
+                return None
+            if batch.first_id == first:
+                troubles[unread_part(log.name)] = _in_brief(batch.error)
+            if known := log.block_index(batch.first_id, batch.first_id):
+                return known[0].min_received_at
+    return None
+
+
+def batch_lag(view: NodeView, name: str, output: str, troubles: dict[str, str]) -> BatchLag | None:
+    """What nothing came of yet in the log *name*, which is batched into *output*; None where there is no such log.
+
+    *troubles* gets the damage of what would be batched next.
+    """
     store = view.node.logs.store
     if not store.has(name):
         return None
@@ -327,7 +357,7 @@ def batch_lag(view: NodeView, name: str, output: str) -> BatchLag | None:
         origin = read_origin(view.log(output))  # what a job over history took is in files, or was handed over
         before = origin.position if origin is not None and origin.log == name else 0
         done = max(view.log(output).sequence(BATCHING), before)
-    lag = _lag(log, log.info(), BATCHING, done)
+    lag = _lag(log, log.info(), BATCHING, done, troubles)
     patience = _patience_of(view, output, lag.oldest_at)
     return BatchLag(log=name, output=output, messages=lag.lag, oldest_at=lag.oldest_at, patience=patience)
 
