@@ -19,7 +19,7 @@ from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import counted, size_text
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.core.shown_commands import arguments
-from millstream.core.timestamps import format_timestamp
+from millstream.core.timestamps import format_timestamp, time_text
 from millstream.mill.adoption.adopted_store import adopted_store, find_adopted_store
 from millstream.mill.adoption.coverage import NOT_COPIED
 from millstream.mill.adoption.reading_times import reading_times
@@ -201,7 +201,7 @@ def verdict_lines(verdict: Verdict, *, is_monitored: bool) -> Iterator[str]:
         yield f"UNKNOWN  {one.what}"
         yield f"  what to do: {one.todo}"
     for issue in verdict.issues:
-        since = "" if issue.since is None else f" (since {format_timestamp(issue.since)})"
+        since = "" if issue.since is None else f" (since {time_text(issue.since)})"
         yield f"{'ISSUE' if issue.severity == 'bad' else 'WARNING'}  {issue.kind}: {issue.what}{since}"
         yield f"  meaning: {issue.meaning}"
         yield f"  what to do: {issue.todo}"

@@ -5,7 +5,7 @@ The overview, ``/metrics``, `millstream status` and alarms all show what :func:`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -17,26 +17,35 @@ from millstream.status.verdict.judge_members import member_issues
 from millstream.status.verdict.judge_messages import anchor_issues, batch_issues, consumer_issues, queue_issues
 from millstream.status.verdict.judge_stores import store_issues
 from millstream.status.verdict.kinds import BAD, KINDS
-from millstream.status.verdict.models import Unknown, Verdict
+from millstream.status.verdict.models import Issue, Unknown, Verdict
+
+_GROUPS: Mapping[str, Callable[[Facts], Iterable[Issue]]] = {
+    "stores": store_issues,
+    "checks": check_issues,
+    "copies": copy_issues,
+    "batches": batch_issues,
+    "anchors": anchor_issues,
+    "queues": queue_issues,
+    "consumers": consumer_issues,
+    "process and machine": machine_issues,
+    "members": member_issues,
+}
+"""What finds the issues of each part of the node, in the order in which they are shown."""
 
 
 def judge(facts: Facts) -> Verdict:
     """The verdict on a node of which *facts* are known."""
-    found = [
-        *store_issues(facts),
-        *check_issues(facts),
-        *copy_issues(facts),
-        *batch_issues(facts),
-        *anchor_issues(facts),
-        *queue_issues(facts),
-        *consumer_issues(facts),
-        *machine_issues(facts),
-        *member_issues(facts),
-    ]
+    found, failed = list[Issue](), list[Unknown]()
+    for name, issues_of in _GROUPS.items():
+        try:
+            for issue in issues_of(facts):
+                found.append(issue)
+        except Exception as error:  # the other issues are shown all the same
+            failed.append(_not_judged(name, error))
     order = list(KINDS)
     issues = [issue for issue in found if issue.kind not in facts.limits.ignore]
     issues.sort(key=lambda issue: (issue.severity != BAD, order.index(issue.kind)))
-    return Verdict.of(facts.at, issues, list(_unknown(facts)))
+    return Verdict.of(facts.at, issues, [*failed, *_unknown(facts)])
 
 
 def dated(verdict: Verdict, first_seen: dict[tuple[str, str], int]) -> Verdict:
@@ -51,6 +60,16 @@ def dated(verdict: Verdict, first_seen: dict[tuple[str, str], int]) -> Verdict:
         for issue in verdict.issues
     ]
     return msgspec.structs.replace(verdict, issues=issues)
+
+
+def _not_judged(part: str, error: Exception) -> Unknown:
+    return Unknown(
+        subject=f"issues of {part}",
+        area="node",
+        since=None,
+        what=f"issues of {part}: unexpected {type(error).__name__}: {error}",
+        todo="this is a bug: please report it; the other issues are shown",
+    )
 
 
 def _unknown(facts: Facts) -> Iterator[Unknown]:

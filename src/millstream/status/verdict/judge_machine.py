@@ -7,7 +7,7 @@ from functools import partial
 
 from millstream.core.amounts import counted, size_text
 from millstream.core.clock import MICROSECONDS
-from millstream.core.timestamps import format_timestamp
+from millstream.core.timestamps import time_text
 from millstream.mill.reports.page import age_text
 from millstream.settings.verdict import VerdictSettings
 from millstream.status.disk_usage import Disk, filled_by
@@ -52,13 +52,14 @@ def _filling(facts: Facts, disk: Disk) -> Issue:
 
 def _clock(facts: Facts) -> Iterator[Issue]:
     snapshot = facts.snapshot
-    recorded = [row.last_received_at for row in snapshot.logs if row.last_received_at is not None]
-    recorded += [snapshot.head.time] if snapshot.head else []
-    recorded += [row.newest_check for row in snapshot.spaces if row.newest_check is not None]
-    latest, now = max(recorded, default=facts.at), format_timestamp(facts.at)
+    recorded = [(row.last_received_at, f"in the log {row.log}") for row in snapshot.logs if row.last_received_at]
+    recorded += [(snapshot.head.time, "in the ledger")] if snapshot.head else []
+    checked = [row for row in snapshot.spaces if row.newest_check is not None]
+    recorded += [(row.newest_check or 0, f"by a check of {row.space} in {row.store}") for row in checked]
+    (latest, place), now = max(recorded, default=(facts.at, "")), time_text(facts.at)
     if latest - facts.at > facts.limits.clock_off:
         text = f"the clock says {now}, {age_text(latest - facts.at)} before what the node recorded last "
-        yield make_issue("clock", "clock", f"{text}({format_timestamp(latest)})", "/system")
+        yield make_issue("clock", "clock", f"{text}({time_text(latest)}, {place})", "/system")
     elif (step := facts.step) is not None:
         text = f"the clock was set {'forward' if step.amount > 0 else 'back'} by {age_text(abs(step.amount))}"
         yield make_issue("clock", "clock", f"{text}; it says {now}", "/system", since=step.at)

@@ -331,7 +331,8 @@ KINDS: Mapping[str, IssueKind] = {
         "node",
         BAD,
         "Receive times, leases and the ages on this page are wrong until the clock is corrected.",
-        "set the clock: `timedatectl set-ntp true`",
+        "set the clock: `timedatectl set-ntp true`. If the clock is right, and a message was appended with a wrong "
+        "receive time, trim its log after that message (`millstream log trim`)",
     ),
     "trouble": IssueKind(
         "node", BAD, "Its data is missing or out of date.", "read the message; it is retried automatically"
