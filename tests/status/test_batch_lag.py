@@ -13,6 +13,7 @@ from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
+from millstream.settings.serving import ServeSettings
 from millstream.status.node_view import NodeView
 from millstream.status.poller import StatusPoller
 
@@ -22,7 +23,8 @@ GRACE = 300
 
 def settings(folder: Path, window: int) -> Settings:
     """A member whose batches may take as long as *window* seconds."""
-    return Settings(data=str(folder), batching=BatchingSettings(Duration(window * MICROSECONDS), Duration(0)))
+    batching = BatchingSettings(Duration(window * MICROSECONDS), Duration(0))
+    return Settings(data=str(folder), batching=batching, serve=ServeSettings(batching={"in": "out"}))
 
 
 def append(node: Node, clock: VirtualClock) -> None:
@@ -79,3 +81,18 @@ def test_rules_that_ended_long_ago_do_not_delay_the_issue(tmp_path: Path) -> Non
         received = clock.now()
         clock.advance(60 + GRACE + 1)
         assert late_since(node) == received + (60 + GRACE) * MICROSECONDS + 1
+
+
+def test_messages_are_not_called_late_while_the_rules_in_force_cannot_be_read(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    with Node.open(settings(tmp_path, 2 * HOUR), clock, create=True) as node:
+        append(node, clock)
+        service = node.batching.service("in", "out")
+        service.step()
+        service.close()
+    (tmp_path / "batching" / "out.state").write_bytes(b"damaged")
+    with Node.open(settings(tmp_path, 1), clock) as node:
+        clock.advance(HOUR)
+        issues = {one.kind: one.what for one in StatusPoller(NodeView(node)).verdict().issues}
+    assert issues.keys() == {"trouble", "unprotected"}
+    assert issues["trouble"].startswith("batching of in cannot be read: ")

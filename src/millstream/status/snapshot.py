@@ -15,10 +15,9 @@ from millstream.anchoring.journal_reader import CutReasonCount, RejectCount
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.registry.follow_state import FollowState
 from millstream.anchoring.states import JournalTotals
-from millstream.batching import BatchingError
 from millstream.batching.batch_log_origin import read_origin
 from millstream.core.errors import BusyError, MillstreamError
-from millstream.log import DATA_KINDS, SYSTEM_KINDS, Gap, Log, LogError, LogInfo, is_system
+from millstream.log import DATA_KINDS, SYSTEM_KINDS, Gap, Log, LogInfo, LogNotFoundError, is_system
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.duplication.held_items import HeldCount
 from millstream.mill.manifest import ManifestRow
@@ -365,14 +364,16 @@ def batch_lag(view: NodeView, name: str, output: str, troubles: dict[str, str]) 
 def _patience_of(view: NodeView, output: str, oldest_at: int | None) -> int | None:
     """The ``patience`` of a :class:`BatchLag`: if another member batches, the settings of this one do not say it.
 
-    The rules are read only when they matter: they may be in a large state.
+    The rules are read only when they matter: they may be in a large state. Raises
+    :class:`~millstream.batching.BatchingError` and :class:`~millstream.log.LogError` where they cannot be read: whether
+    the messages are late is not known then.
     """
     batching = view.node.batching
     if oldest_at is None or view.clock.now() - oldest_at <= batching.patience:
         return None
     try:
         status = batching.rules_status(output)
-    except (BatchingError, LogError):
+    except LogNotFoundError:  # nothing was batched yet
         return None
     return None if status is None else status.rules.patience_at(oldest_at)
 

@@ -14,6 +14,7 @@ from millstream.mill.tasks import QueueName
 from millstream.queue import Depth
 from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger
 from millstream.status.ledger_timestamps import StampedLedger
+from millstream.status.snapshot import JOURNAL, LEDGER, OBSERVER
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.issues import cut, make_issue
 from millstream.status.verdict.models import Issue, IssueAction
@@ -55,12 +56,12 @@ def anchor_issues(facts: Facts) -> Iterator[Issue]:
         yield make_issue("invalid-anchors", "ledger", text, "/anchors?only=bad", count=count)
     waiting, head = snapshot.journal.accepted + snapshot.journal.cut, snapshot.head
     last = max(snapshot.waiting_since or 0, head.time if head else 0)
-    if waiting and last and facts.at - last > limits.ledger_age:
+    if snapshot.knows(JOURNAL, LEDGER) and waiting and last and facts.at - last > limits.ledger_age:
         text = f"{counted(waiting, 'batch waits', 'batches wait')} for an anchor"
         text += f"; the last was made {age_text(facts.at - head.time)} ago" if head else "; there is none yet"
         yield make_issue("ledger-stuck", "ledger", text, "/anchors", since=last + limits.ledger_age, count=waiting)
     behind = (head.number if head else 0) - snapshot.position
-    if behind > 0 and facts.at - (snapshot.behind_since or 0) > _OBSERVER_GRACE:
+    if snapshot.knows(LEDGER, OBSERVER) and behind > 0 and facts.at - (snapshot.behind_since or 0) > _OBSERVER_GRACE:
         text = f"{counted(behind, 'anchor is', 'anchors are')} not verified yet"
         yield make_issue("observer-behind", "ledger", text, "/anchors", since=snapshot.behind_since, count=behind)
     for ledger in snapshot.unsigned:

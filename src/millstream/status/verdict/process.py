@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
@@ -11,7 +10,7 @@ import msgspec
 
 from millstream.core.errors import MillstreamError
 from millstream.core.url_schemes import scheme_of
-from millstream.log import LogError, LogSpec
+from millstream.log import LogError, LogNotFoundError, LogSpec
 from millstream.log.runtime.writer_refusals import WriterRefusal
 from millstream.mill.workers.monitor import UndeliveredAlarm
 from millstream.node import Node
@@ -70,11 +69,18 @@ def look_at_process(node: Node) -> ProcessState:
 
 def _refused(node: Node) -> Sequence[WriterRefusal]:
     """The leases that were refused to what of this process writes for long, and that others still hold."""
-    store = node.logs.store
+    store, held = node.logs.store, list[WriterRefusal]()
     refused = [one for one in store.refusals if one.producer in _LASTING_WRITERS]
-    with contextlib.suppress(LogError):  # of a store that cannot be reached, which is an issue of its own
-        return [one for one in refused if store.log(LogSpec(one.log), create=False).current_writer is not None]
-    return refused
+    for number, one in enumerate(refused):
+        try:
+            writer = store.log(LogSpec(one.log), create=False).current_writer
+        except LogNotFoundError:  # nobody writes to a log that was removed since
+            continue
+        except LogError:  # of a store that cannot be reached, which is an issue of its own
+            return [*held, *refused[number:]]
+        if writer is not None:
+            held.append(one)
+    return held
 
 
 def _unreachable(settings: Settings) -> Mapping[str, str]:
