@@ -11,10 +11,13 @@ from millstream.anchoring.states import JournalTotals
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.log.runtime.writer_refusals import WriterRefusal
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.report import SpaceTally, build_report
 from millstream.node import Node
 from millstream.settings import AlarmSettings, Settings
 from millstream.settings.verdict import VerdictSettings
 from millstream.status.snapshot import JOURNAL, LEDGER, OBSERVER, StatusSnapshot
+from millstream.status.verdict.copies import LatestReports, look_at_copies
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.judge_messages import anchor_issues
 from millstream.status.verdict.process import look_at_process
@@ -65,3 +68,36 @@ def test_a_log_that_was_removed_does_not_keep_the_refusals_of_others(tmp_path: P
                 node.logs.store.log(LogSpec(name)).writer("batching")
         with other.log(LogSpec("held")).writer():
             assert [one.log for one in look_at_process(node).refused] == ["held"]
+
+
+def test_a_report_is_read_again_until_it_can_be_read(tmp_path: Path) -> None:
+    """It is restored in place, so that its folder stays as it was."""
+    archive = ReportFolder(tmp_path)
+    archive.save(build_report(SpaceTally(), "two", "photos", started_at=1, ended_at=2))
+    path = archive.folder("two", "photos") / "000001.json"
+    before, place = path.read_bytes(), ("two", "photos")
+    path.write_bytes(b"{")
+    reports = LatestReports(archive)
+    assert reports.latest([place]) == {} and reports.troubles.keys() == {"the report on photos in two"}
+    path.write_bytes(before)
+    assert reports.latest([place]).keys() == {place} and not reports.troubles
+
+
+def test_a_file_that_cannot_be_read_hides_no_other_report(tmp_path: Path) -> None:
+    archive = ReportFolder(tmp_path)
+    for space in ("photos", "videos"):
+        archive.save(build_report(SpaceTally(), "two", space, started_at=1, ended_at=2))
+    (archive.folder("two", "photos") / "000002.json").mkdir()  # reading it fails for every user
+    reports = LatestReports(archive)
+    assert reports.latest([("two", "photos"), ("two", "videos")]).keys() == {("two", "videos")}
+    assert reports.troubles.keys() == {"the report on photos in two"}
+
+
+def test_the_trouble_with_a_report_ends_with_the_records_of_its_space(tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        reports = LatestReports(node.mill.reports.archive)
+        node.mill.reports.archive.save(build_report(SpaceTally(), "retired", "photos", started_at=1, ended_at=2))
+        next((tmp_path / "reports" / "retired").rglob("*.json")).write_bytes(b"{")
+        assert reports.latest([("retired", "photos")]) == {} and reports.troubles
+        copies = look_at_copies(node, reports, NOW)
+    assert not copies.troubles and not copies.unreadable

@@ -211,6 +211,23 @@ def test_copies_that_are_newer_than_the_last_check_are_no_issue_and_copies_that_
     assert desk.poller.verdict().ok
 
 
+@pytest.mark.parametrize("has_newer_copy", [False, True])
+def test_a_report_that_cannot_be_read_is_an_issue_and_nothing_is_concluded_from_it(
+    desk: FaultyNode, has_newer_copy: bool
+) -> None:
+    if has_newer_copy:
+        desk.node.stores.providers["one"].put("photos", "new", io.BytesIO(b"new"))
+        desk.command("mill", "duplicate")
+    (path,) = (desk.folder / "reports" / "two" / "photos").glob("*.json")
+    before = path.read_bytes()
+    path.write_bytes(b"{")
+    (issue,) = desk.poller.verdict().issues
+    assert issue.kind == "trouble" and issue.what.startswith("the report on photos in two cannot be read: ")
+    path.write_bytes(before)
+    desk.clock.advance(60)
+    assert desk.poller.verdict().ok
+
+
 def test_an_item_without_a_copy_is_an_issue_after_an_hour(desk: FaultyNode) -> None:
     """Also where the report on the copy has missed it, which says INCOMPLETE until the next check."""
     desk.node.stores.providers["one"].put("photos", "new", io.BytesIO(b"new"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -27,7 +27,7 @@ class CopiesStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The protected ``spaces``, the ``policies`` in force, and the last ``reports`` by store and space.
 
     ``adopted`` has the end of the last run of `protect` (microseconds) by store and space of its source.
-    ``troubles`` names what could not be read.
+    ``troubles`` names what could not be read; ``unreadable`` are the spaces, by store, whose last report is among that.
     """
 
     policies: Policies = Policies()
@@ -35,6 +35,7 @@ class CopiesStatus(msgspec.Struct, frozen=True, kw_only=True):
     reports: Mapping[tuple[str, str], IntegrityReport] = {}
     adopted: Mapping[tuple[str, str], int | None] = {}
     troubles: Mapping[str, str] = {}
+    unreadable: frozenset[tuple[str, str]] = frozenset()
 
 
 def report_part(store: str, space: str) -> str:
@@ -43,30 +44,46 @@ def report_part(store: str, space: str) -> str:
 
 
 class LatestReports:
-    """The last report of each space, read again only where one was added. Its lists of items are left out."""
+    """The last report of each space, read again only where one was added. Its lists of items are left out.
+
+    One that cannot be read is in ``troubles_by_space`` (the error by store and space), and tried again each time.
+    """
 
     def __init__(self, archive: ReportArchive) -> None:
         self._archive = archive
-        self._read: dict[tuple[str, str], tuple[int, IntegrityReport | None]] = {}
-        self.troubles: dict[str, str] = {}
+        self._read: dict[tuple[str, str], tuple[int, IntegrityReport]] = {}
+        self.troubles_by_space: dict[tuple[str, str], str] = {}
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """The reports that cannot be read, as :func:`report_part` names them, with the errors."""
+        return {report_part(*key): why for key, why in self.troubles_by_space.copy().items()}
 
     def latest(self, spaces: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], IntegrityReport]:
         """The last reports of those of *spaces* (store and name) that have one which can be read."""
         found = {key: self._latest(key, head) for key, head in self._archive.heads(spaces).items()}
         return {key: report for key, report in found.items() if report is not None}
 
+    def forget_others(self, spaces: Collection[tuple[str, str]]) -> None:
+        """Forget the reports on all but *spaces*, such as those on a store that was retired, and their troubles."""
+        for key in self._read.keys() - spaces:
+            self._read.pop(key, None)
+        for key in self.troubles_by_space.keys() - spaces:
+            self.troubles_by_space.pop(key, None)
+
     def _latest(self, key: tuple[str, str], head: ReportHead) -> IntegrityReport | None:
         known = self._read.get(key)
         if known is None or known[0] != head.version:
-            store, space = key
-            report = None
+            self._read.pop(key, None)
             try:
                 report = head.read()
-            except ReportError as error:
-                self.troubles[report_part(store, space)] = str(error)
-            else:
-                self.troubles.pop(report_part(store, space), None)
-            known = self._read[key] = head.version, None if report is None else _without_items(report)
+            except (ReportError, OSError) as error:
+                self.troubles_by_space[key] = str(error)
+                return None
+            self.troubles_by_space.pop(key, None)
+            if report is None:
+                return None
+            known = self._read[key] = head.version, _without_items(report)
         return known[1]
 
 
@@ -105,13 +122,16 @@ def look_at_copies(
     statuses = ProtectionStatus(node.databases.own, policies, work, latest, now, names=False).spaces()
     spaces = [one for one in statuses if proceed()]
     where = {(one.store, one.space) for one in spaces} | {(c.store, one.space) for one in spaces for c in one.copies}
-    found = latest(sorted(where | set(node.mill.reports.current_spaces())))
+    where |= set(node.mill.reports.current_spaces())
+    found = latest(sorted(where))
+    reports.forget_others(where)
     return CopiesStatus(
         policies=policies,
         spaces=spaces,
         reports=found,
         adopted=adopted,
         troubles=troubles | reports.troubles,
+        unreadable=frozenset(reports.troubles_by_space),
     )
 
 

@@ -60,7 +60,8 @@ def _left_out(facts: Facts) -> Mapping[tuple[str, str], int]:
         return {}  # it is not known yet when checks began
     began = {place: report.started_at for place, report in facts.copies.reports.items()}
     places = {(row.store, row.space): row for row in unchecked_spaces(facts)}
-    return {place: row.left_out(began.get(place)) for place, row in places.items()}
+    unreadable = facts.copies.unreadable  # what was recorded since these checks is not known
+    return {place: row.left_out(began.get(place)) for place, row in places.items() if place not in unreadable}
 
 
 def _repair(snapshot: StatusSnapshot) -> IssueAction | None:
@@ -82,7 +83,7 @@ def _reports(facts: Facts, copies: CopiesStatus) -> Iterator[Issue]:
     for place, row in rows.items():
         store, space = place
         report = copies.reports.get(place)
-        is_told = row.checked < row.items  # as copies that were never checked
+        is_told = row.checked < row.items or place in copies.unreadable  # as copies that were never checked, or trouble
         if report is None and not is_told and space not in adopted and is_covered(copies, space, store):
             absent.setdefault(store, []).append(space)
     for (store, space), report in sorted(copies.reports.items()):
