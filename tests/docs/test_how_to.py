@@ -28,7 +28,8 @@ from support.timestamp_authority import TimestampAuthority, TimestampRoot
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]  # some pages are dozens of commands, each a process
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
-DATABASE, BROKER = "mysql://millstream:password@db.example/", "amqp://millstream:password@mq.example:5672/%2F"
+DATABASE = "mysql://millstream@db.example/{}?password_file=/etc/millstream/db"
+BROKER = "amqp://millstream@mq.example:5672/%2F?password_file=/etc/millstream/mq"
 SETTINGS = """
 [batching]
 window = "1s"
@@ -90,15 +91,15 @@ def test_an_operator_can_follow_the_page(name: str, folder: Path) -> None:
 
 
 def test_an_operator_keeps_logs_in_a_database(folder: Path, mariadb: str) -> None:
-    follow_page(HOW_TO / "mariadb.md", folder, {f"{DATABASE}logs": f"{mariadb}how_to_{os.getpid()}"})
+    follow_page(HOW_TO / "mariadb.md", folder, {DATABASE.format("logs"): f"{mariadb}how_to_{os.getpid()}"})
 
 
 def test_an_operator_keeps_the_tables_of_a_node_on_a_server(folder: Path, mariadb: str) -> None:
-    follow_page(HOW_TO / "database-server.md", folder, {f"{DATABASE}node": f"{mariadb}how_to_node_{os.getpid()}"})
+    follow_page(HOW_TO / "database-server.md", folder, {DATABASE.format("node"): f"{mariadb}how_to_node_{os.getpid()}"})
 
 
 def test_an_operator_shares_work_over_rabbitmq(folder: Path, mariadb: str, rabbitmq: str) -> None:
-    told = {BROKER: rabbitmq, f"{DATABASE}queues": f"{mariadb}how_to_queues_{os.getpid()}"}
+    told = {BROKER: rabbitmq, DATABASE.format("queues"): f"{mariadb}how_to_queues_{os.getpid()}"}
     follow_page(HOW_TO / "rabbitmq.md", folder, told)
 
 

@@ -70,7 +70,7 @@ def administration_options(command: Command) -> Command:
     @click.option(
         "--url",
         metavar="URL",
-        help="Call the REST interface of the broker's node, such as http://127.0.0.1:8460, not the broker.",
+        help="Call the HTTP interface of the broker's node, such as http://127.0.0.1:8460, not the broker.",
     )
     @click.option("--user", metavar="NAME", default="", help="Sign in to --url as this user; requires --password-file.")
     @click.option("--password-file", type=_file, help="File with the password of --user.")

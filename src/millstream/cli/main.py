@@ -39,7 +39,7 @@ GROUPS = {
         "log": ("millstream.cli.log:log", "Write, read and check message logs."),
         "ingest": ("millstream.cli.ingest:ingest", "Store messages from an MQTT broker in a log."),
         "topic": ("millstream.cli.topic:topic", "Create, list and configure topics of a broker."),
-        "group": ("millstream.cli.topic:group", "Show consumer groups and reset their offsets."),
+        "group": ("millstream.cli.topic:group", "Show consumer groups, and set their positions and limits."),
         "client": ("millstream.cli.client:client", "List the clients of a broker, and query them."),
         "send": ("millstream.cli.messages:send", "Send messages to a broker."),
         "receive": ("millstream.cli.messages:receive", "Receive messages from a broker."),

@@ -42,6 +42,7 @@ def commands() -> str:
         "| witness, quorum | a server of another operator that signs (cosigns) checkpoints; how many must do so |\n"
         "| plan, change guard | the copies and deletions that a command is about to make in a space; the "
         "[change guard](../../mill.md#the-change-guard) holds a plan with too many until an operator approves it |\n"
+        "| account | the name under which a policy is saved, such as `local` |\n"
         "| audited store | a store whose changes are recorded in the [audit log](../../formats/audit.md) |\n"
         "| report, finding | the result of a check of a space; a copy or item with a problem |\n"
         "| task, worker, queue | work on an item or a space; the process that does it; where tasks wait for workers |\n"

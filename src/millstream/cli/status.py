@@ -65,9 +65,9 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
     If the node's tables are on a database server, its members (the processes that serve it, see `millstream node ls`)
     are listed too, but not with --json.
 
-    With --json each space is one line; the last line also has "ok", "issues", "unknown" and "watching" (whether a
-    running node gave the answer). Exit code 0 if there is no issue and nothing unknown, 1 otherwise; with --items
-    always 0.
+    With --json, the command prints one line for each protected space (one line if there is none). The last line also
+    has "ok", "issues", "unknown" and "watching" (whether a running node gave the answer). Exit code 0 if there is no
+    issue and nothing unknown, 1 otherwise; with --items always 0.
     """
     with Node.open(settings, reads=True) as node:
         if items:

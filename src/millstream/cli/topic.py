@@ -142,7 +142,7 @@ def delete(ask: AskBroker, name: str) -> None:
 
 @click.group(cls=SummaryGroup)
 def group() -> None:
-    """Show consumer groups and reset their offsets."""
+    """Show consumer groups, and set their positions and limits."""
 
 
 @example("millstream group list")
@@ -178,7 +178,7 @@ def describe_group(ask: AskBroker, name: str, as_json: bool) -> None:
     help="Maximum deliveries of a message; after the last one it is a dead letter of the group.",
 )
 @click.option("--backoff", metavar="TIMES", help="Pauses between deliveries, such as 1s,10s,1m; the last one repeats.")
-@click.option("--defaults", is_flag=True, help="Reset limits without an option to the settings of the broker.")
+@click.option("--defaults", is_flag=True, help="Use the broker's settings for limits whose option is omitted.")
 @json_option
 @broker_options
 def configure(
@@ -186,8 +186,8 @@ def configure(
 ) -> None:
     """Set the delivery limits of the group NAME: attempts, and pauses between deliveries.
 
-    Give at least one option. Limits without an option do not change, except with --defaults. Connected consumers are
-    notified at once.
+    Give at least one option. A limit whose option is omitted does not change, except with --defaults. Connected
+    consumers are notified at once.
     """
     if max_attempts is None and backoff is None and not defaults:
         raise click.UsageError("nothing to change was given: give --max-attempts N, --backoff TIMES or --defaults")

@@ -1,4 +1,4 @@
-"""The shared context of console and REST API: one node, and its readers and actions."""
+"""The shared context of console and HTTP interface: one node, and its readers and actions."""
 
 from __future__ import annotations
 

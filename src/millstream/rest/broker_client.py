@@ -1,4 +1,4 @@
-"""Calls of a broker's administration over the REST interface of the node in which the broker runs."""
+"""Calls of a broker's administration over the HTTP interface of the node in which the broker runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker that runs in the same process as the REST interface."""
+"""The broker that runs in the same process as the HTTP interface."""
 
 from __future__ import annotations
 

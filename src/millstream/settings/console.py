@@ -34,7 +34,7 @@ class UserSettings(Section, frozen=True):
 
 
 class ConsoleSettings(Section, frozen=True):
-    """The console and the REST interface, at ``address`` (``HOST:PORT``).
+    """The console and the HTTP interface, at ``address`` (``HOST:PORT``).
 
     Without ``users`` everyone on this machine has all permissions, and the console listens on loopback only. Behind a
     proxy, ``hosts`` lists the host names that browsers use, and ``secure`` means that the proxy uses TLS.

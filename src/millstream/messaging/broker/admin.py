@@ -1,6 +1,6 @@
 """The administration calls of a broker: topics, groups and clients.
 
-Each call is declared once, and served in two ways: by the REST interface of the node in which the broker runs
+Each call is declared once, and served in two ways: by the HTTP interface of the node in which the broker runs
 (``millstream/rest/views/topics.py``), and as JSON by a gRPC service beside RocketMQ's.
 """
 
@@ -150,7 +150,7 @@ class AdminCallError(BrokerError):
 class AdminCall(Generic[Request, Result]):
     """A call: its *name* in the gRPC service, and the types of what it takes and returns.
 
-    In the REST interface it is *route*, a method and a path. A request that is only text is called *argument* there.
+    In the HTTP interface it is *route*, a method and a path. A request that is only text is called *argument* there.
     """
 
     def __init__(self, name: str, request: type[Request], result: type[Result], route: str, argument: str = "") -> None:
@@ -173,11 +173,11 @@ class AdminCall(Generic[Request, Result]):
         return serve
 
     def parameters(self, request: Request) -> Mapping[str, Any]:
-        """The members of *request* in the REST interface."""
+        """The members of *request* in the HTTP interface."""
         return {self._argument: request} if self._argument else dict(msgspec.to_builtins(request))
 
     def rest_result(self, answer: Any) -> Result:
-        """The result in *answer* of the REST interface, which has a list as the ``items`` of an object."""
+        """The result in *answer* of the HTTP interface, which has a list as the ``items`` of an object."""
         is_listing = isinstance(answer, dict) and "items" in answer
         return msgspec.convert(answer["items"] if is_listing else answer, prepared(self._result))
 
