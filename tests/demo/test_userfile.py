@@ -87,6 +87,13 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path, name: str, text: str
         read_records(write(tmp_path, name, text))
 
 
+@pytest.mark.parametrize("time", [2**53, -(2**53)])
+def test_a_time_in_another_unit_is_refused_with_the_limit_of_both_signs(tmp_path: Path, time: int) -> None:
+    path = write(tmp_path, "r.jsonl", f'{{"key":"a","event_time":1}}\n{{"key":"b","event_time":{time}}}\n')
+    (bad,) = read_records(path).bad
+    assert bad.reason.endswith("the limit is ±9,007,199,254,740,991 microseconds: check the unit")
+
+
 def test_an_absent_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserFileError, match="cannot read"):
         read_records(tmp_path / "absent.jsonl")

@@ -189,14 +189,14 @@ def test_packs_are_joined_and_cut_without_losing_or_moving_a_message(packs: list
 
 
 def test_a_message_that_is_too_large_is_refused_with_advice() -> None:
-    with pytest.raises(MessageTooLargeError, match="store the content as a content item"):
+    with pytest.raises(MessageTooLargeError, match="put the content into a store"):
         make_request([bytes((64 << 20) + 1)])
 
 
 def test_the_key_counts_for_the_largest_size_of_a_message() -> None:
     largest = bytes((64 << 20) - MESSAGE_BYTES - 3)
     assert make_request([Message(largest, "key")]).count == 1
-    with pytest.raises(MessageTooLargeError, match="store the content as a content item"):
+    with pytest.raises(MessageTooLargeError, match="put the content into a store"):
         make_request([Message(b"small"), Message(largest + b"x", "key")])
 
 

@@ -14,12 +14,14 @@ from millstream.log import (
     IdRange,
     Log,
     LogError,
+    LogSpec,
     MissingBlockError,
     WriterFailedError,
     copy_log,
 )
 from millstream.log.backends.segments.format import CommittedEnd, FormatError, decode_end, encode_end
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
+from millstream.log.block_header import log_hash
 from support.segment_folders import (
     SPEC,
     bodies,
@@ -300,7 +302,19 @@ def test_segments_that_changed_names_are_noticed(log: Log, folder: Path) -> None
         with pytest.raises(MissingBlockError):
             bodies(store.log(SPEC))
         problems = store.log(SPEC).verify().problems
-        assert sum("which its file name does not state" in problem for problem in problems) == 2
+        assert sum("but its file name states id" in problem for problem in problems) == 2
+
+
+def test_a_segment_of_another_log_is_told_with_the_hashes_of_both_names(log: Log, folder: Path) -> None:
+    path = segments(folder)[0]
+    with opened(folder) as store, store.log(LogSpec("other")).writer() as writer:
+        writer.append([b"x"])
+    (foreign,) = (path.parents[1] / "other").glob("*.seg")
+    shutil.copy(foreign, path)
+    with opened(folder) as store:
+        (problem, *_) = store.log(SPEC).verify().problems
+    hashes = f"it has the log hash {log_hash('other'):016x}, and this log has {log_hash(SPEC.name):016x}"
+    assert problem == f"{path}: the head of the segment is invalid: the file belongs to another log: {hashes}"
 
 
 def test_a_damaged_footer_is_told_and_the_index_made_anew(log: Log, folder: Path) -> None:

@@ -177,13 +177,25 @@ def test_acknowledgements_of_two_bytes_each_are_limited() -> None:
     assert error.value.code == v2.PAYLOAD_TOO_LARGE
 
 
-@pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x05ab", b"\x0b\x00", b"\xff" * 11, b"\x09\x00", b"\x0a\x02\x0a\x05"])
-def test_a_large_request_that_is_none_is_refused(data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x0a", "number at byte .* has no end"),
+        (b"\x0a\x05ab", "field extends past the end of its message"),
+        (b"\x0b\x00", "unknown wire type 3"),
+        (b"\xff" * 11, "number at byte .* has no end"),
+        (b"\x09\x00", "field extends past the end of its message"),
+        (b"\x0a\x02\x0a\x05", "field extends past the end of its message"),
+    ],
+)
+def test_a_large_request_that_is_none_is_refused(data: bytes, reason: str) -> None:
     padding = v2.SendMessageRequest(messages=[v2.Message(body=bytes(MAX_PLAIN))]).SerializeToString()
     for method, request in ((SENDS, padding + data), (SENDS, data), (SEND, data), (RECEIVE, data)):
         with pytest.raises(StatusError, match="request cannot be decoded") as error:
             read_request(method, request)
         assert error.value.code == v2.BAD_REQUEST
+    with pytest.raises(StatusError, match=reason):
+        read_request(SENDS, padding + data)
 
 
 def test_fields_of_a_newer_protocol_count_as_other_fields() -> None:

@@ -225,3 +225,8 @@ def test_a_url_that_is_none_is_refused(text: str) -> None:
         read_url(text)
     with pytest.raises(QueueInputError):
         RocketNotices("rocketmq://host:1", "no.dots")
+
+
+def test_a_mistyped_option_of_a_url_is_told_with_the_allowed_options() -> None:
+    with pytest.raises(QueueInputError, match=r"unknown option 'tls_cert'; allowed: .*, tls_ca, tls_certificate, "):
+        read_url("rocketmq://host:1?tls_cert=/path")

@@ -140,12 +140,15 @@ def test_a_store_that_processes_out_of_sight_may_be_changing_is_retired_only_by_
         outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "me", "three", "file", "s", "new", "a" * 64, 1))
     write_settings(data, "one", "two")
     shown = mill("retire", "three")
-    told = "these processes cannot be seen from here; stop them first: process 7 on elsewhere"
+    told = "make sure that these processes have ended, which this machine cannot check: process 7 on elsewhere"
     assert (shown.code, told in shown.err) == (0, True)
     assert "`millstream mill retire three --yes --writers-stopped` retires" in shown.out
     refused = mill("retire", "three", "--yes")
     assert refused.code == 1
-    assert "whether these processes have ended: process 7 on elsewhere; stop them, and give the option" in refused.err
+    assert (
+        "began them have ended: process 7 on elsewhere; make sure that they have ended, and add --writers"
+        in refused.err
+    )
     assert (records(data, "three"), retirements(data)) == (4, [])
     assert mill("retire", "three", "--yes", "--writers-stopped").code == 0
     (event,) = retirements(data)

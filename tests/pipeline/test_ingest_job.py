@@ -484,8 +484,8 @@ def test_a_row_of_csv_that_is_too_long_is_put_aside_with_its_begin(
         ("line 4", "row", b'c,"x"z'),
     ]
     assert [row.why for row in refused] == [
-        "the row is longer than 100 bytes, the limit of a row: store the content as a content item, and its id in the "
-        "row",
+        "the row is longer than 100 bytes, the limit of a row: put the content into a store (`millstream store put`), "
+        "and write only the item's id into the row",
         "',' expected after '\"'",
     ]
 

@@ -21,7 +21,9 @@ from millstream.anchoring.content import read_file, read_manifest
 from millstream.anchoring.cut_manifest import BatchFile, CutManifest
 from millstream.anchoring.errors import (
     BatchFormatError,
+    CasDamagedError,
     CasError,
+    CasNotFoundError,
     CasUnavailableError,
     LedgerError,
     MerklePathError,
@@ -246,8 +248,12 @@ def verify_proof(data: bytes, cas: Cas, trust: Trust = NOBODY) -> VerifiedProof:
         _check_files(proof, entry, cas)
     except CasUnavailableError:
         raise
+    except (CasNotFoundError, CasDamagedError) as error:
+        raise ProofError(f"a file that the proof names is missing or damaged: {error}") from error
     except (CasError, BatchFormatError) as error:
-        raise ProofError(f"cannot verify the files that the proof names: {error}") from error
+        raise ProofError(
+            f"a file that the proof names is invalid: {error}; get the proof and its files again from the node"
+        ) from error
     return VerifiedProof(
         version=proof.version,
         log=proof.log,

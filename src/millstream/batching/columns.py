@@ -155,11 +155,15 @@ def _read(events: pa.Table | pa.RecordBatch, config: BatchConfig) -> _Columns:
 def _times(table: pa.Table, config: BatchConfig) -> tuple[Integers, Integers]:
     """Event and receive times, which like the rules must be such that no sum of them overflows."""
     time, received_at = table["event_time"].to_numpy(), table["received_at"].to_numpy()
-    for values in (time, received_at, np.array([config.window, config.max_delay, config.lead])):
+    rules = np.array([config.window, config.max_delay, config.lead])
+    for name, values in (
+        ("an event time", time),
+        ("a receive time", received_at),
+        ("window, max_delay or lead", rules),
+    ):
         if len(values) and not -FARTHEST < values.min() <= values.max() < FARTHEST:
             raise ColumnsError(
-                f"a time of the events or a rule is {FARTHEST:,} ticks or more from zero: use a larger tick, such as "
-                "1 ms"
+                f"{name} is not within ±{FARTHEST - 1:,} units of time: use a larger unit, such as milliseconds"
             )
     return time, received_at
 

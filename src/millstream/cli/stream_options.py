@@ -49,11 +49,9 @@ _STREAM_OPTIONS = ("output", "available_now", "per_trigger", "shards", "ticks")
 """The names of the parameters that :func:`stream_options` gives to a command."""
 
 _ONLY_WITH_STREAM = (
-    "can only be used with --stream; without it the command processes the stored messages as a job over history"
+    "can only be used with --stream; without it, the command processes the existing messages once, and exits"
 )
-_NOT_WITH_STREAM = (
-    "cannot be combined with --stream: omit --stream to process the stored messages as a job over history"
-)
+_NOT_WITH_STREAM = "cannot be combined with --stream: omit --stream to process the existing messages once"
 
 
 def check_way(*, stream: bool, history_options: Iterable[str], stream_options: Iterable[str]) -> None:

@@ -33,7 +33,7 @@ def read_multipart(data: bytes, content_type: str) -> Mapping[str, Sequence[str]
     if len(parts) > _MOST_PARTS + 1:
         raise MultipartError(f"the form has more than {_MOST_PARTS:,} fields: leave some out")
     if len(parts) < 2 or not parts[-1].startswith(b"--"):
-        raise MultipartError("the form is incomplete, its last boundary is missing: send the form again")
+        raise MultipartError("the form is incomplete (its last boundary is missing): send the form again")
     fields: dict[str, list[str]] = {}
     for number, part in enumerate(parts[1:-1], start=1):
         name, text = _field(part, number)

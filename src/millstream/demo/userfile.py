@@ -207,7 +207,10 @@ def _time(value: Any, name: str) -> int | None:
     else:
         raise _RowError(f"{name} is neither microseconds since 1970-01-01 UTC nor ISO 8601")
     if not -(2**53) < moment < 2**53:
-        raise _RowError(f"{name} is out of range: {moment:,} microseconds since 1970; the limit is {2**53:,}")
+        raise _RowError(
+            f"{name} is out of range: {moment:,} microseconds since 1970; the limit is ±{2**53 - 1:,} microseconds: "
+            "check the unit"
+        )
     return moment
 
 

@@ -278,12 +278,14 @@ def read_url(url: str) -> tuple[Address, Options]:
     """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    unknown = sorted(set(options) - set(_OPTIONS))
     if not url.startswith(SCHEME):
         raise QueueInputError(f"invalid RocketMQ URL: it must begin with {SCHEME}, as in {_FORM}")
-    if parts.path not in ("", "/") or unknown:
-        reason = f"unknown option {unknown[0][:40]!r}" if unknown else "only options may follow the port"
-        raise QueueInputError(f"invalid RocketMQ URL: {reason}; write {_FORM}")
+    if parts.path not in ("", "/"):
+        raise QueueInputError(f"invalid RocketMQ URL: only options may follow the port; write {_FORM}")
+    if unknown := sorted(set(options) - set(_OPTIONS)):
+        raise QueueInputError(
+            f"invalid RocketMQ URL: unknown option {unknown[0][:40]!r}; allowed: {', '.join(_OPTIONS)}"
+        )
     account, _, place = parts.netloc.rpartition("@")
     key = unquote(account)
     if ":" in account:

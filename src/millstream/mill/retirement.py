@@ -133,8 +133,9 @@ class StoreRetirement:
         unknown = self._unknown_writers(changes)
         if unknown and not writers_stopped:
             raise UnknownWritersError(
-                f"changes of store {store!r} are open, and it cannot be seen from here whether these processes have "
-                f"ended: {', '.join(unknown)}; stop them, and give the option --writers-stopped"
+                f"store {store!r} has unfinished changes, and this machine cannot check whether the processes that "
+                f"began them have ended: {', '.join(unknown)}; make sure that they have ended, and add "
+                "--writers-stopped"
             )
         return [one.event.number for one in changes]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import gzip
+import json
+import urllib.parse
 from typing import Any
 
 import msgspec
@@ -194,6 +196,17 @@ def test_a_linkset_without_a_part_or_with_one_of_another_is_refused(relation: st
     context[relation][0]["href"] = "data:application/json,%7B%7D"
     with pytest.raises(BatchFileError, match=text):
         read_linkset(canonical({"linkset": [context]}))
+
+
+def test_a_reply_to_another_linkset_is_told_with_what_was_expected() -> None:
+    linkset = msgspec.json.decode(example())
+    (reply,) = linkset["linkset"][0]["replies"]
+    changed = {**CREDENTIAL, "credentialSubject": {"anchor": "hl:a", "href": "hl:b"}}
+    reply["href"] = "data:application/json," + urllib.parse.quote(json.dumps(changed))
+    with pytest.raises(
+        BatchFileError, match=r"anchor 'hl:a' and href 'hl:b'; expected: anchor 'hl:uEiBSN1.* href 'hl:"
+    ):
+        read_linkset(json.dumps(linkset).encode())
 
 
 def test_an_operation_without_a_known_anchor_before_it_is_named() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from millstream.anchoring.sidetree import SIDETREE, RequestError
+from millstream.anchoring.sidetree import SIDETREE, RequestError, keys
 from millstream.anchoring.sidetree.encoding import decode, encode
+from millstream.anchoring.sidetree.errors import SidetreeError
 from millstream.anchoring.sidetree.javascript import decode_base64
 from millstream.anchoring.sidetree.keys import PrivateKey, verifier
 from millstream.anchoring.sidetree.signatures import parse_jws, sign
@@ -75,3 +78,11 @@ def test_a_header_seen_before_is_checked_against_each_network_anew() -> None:
     only_edwards = type(SIDETREE)("other", algorithms=frozenset({"EdDSA"}))
     with pytest.raises(RequestError, match="header"):
         parse_jws(text, only_edwards)
+
+
+@pytest.mark.parametrize("module", ["coincurve", "coincurve.ecdsa"])
+def test_a_missing_package_is_told_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    told = r"need coincurve, which is not installed: run pip install 'millstream\[sidetree\]'"
+    with pytest.raises(SidetreeError, match=told):
+        keys._driver.__wrapped__(module)

@@ -130,5 +130,5 @@ def test_a_block_with_wrong_ids_is_told_by_its_ids(first_id: int, last_id: int, 
     header = CommitHeader(
         log="l", number=2, epoch=1, nonce="n", previous=b"d", previous_id=4, last_id=7, received_at=0, blocks=(block,)
     )
-    with pytest.raises(DamagedLogError, match=f"commit 2 of log 'l' has {text}"):
+    with pytest.raises(DamagedLogError, match=rf"\(commit 2 of log 'l'\) has {text}"):
         check_link(ChainEnd(1, 1, b"d", 4, 0), CommitObject(header, b"", 0))

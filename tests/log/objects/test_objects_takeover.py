@@ -300,7 +300,9 @@ def test_a_commit_whose_head_is_damaged_is_a_gap_that_is_reported(
         bucket.objects[NAMES.commit(number)] = damage(bucket.objects[NAMES.commit(number)])
     last = numbers[-1] - 1
     for backend in (opened(bucket), known):
-        assert [problem[:8] for problem in backend.check(NAME)] == [f"commit {number}" for number in numbers]
+        assert [problem.partition(" (")[0] for problem in backend.check(NAME)] == [
+            f"object {NAMES.commit(number)!r}" for number in numbers
+        ]
     fresh = opened(bucket)
     assert (fresh.head(NAME).last_id, fresh.statistics(NAME).count) == (5, 5)
     found = [(block.first_id, block.last_id) for block in fresh.ranges(NAME, 1, 5)]
@@ -325,11 +327,13 @@ def test_where_the_newest_commit_is_damaged_the_end_of_the_log_is_unknown(
     for last_id in (1, 2):
         backend.commit(NAME, commit(epoch, last_id))
     bucket.objects[NAMES.commit(3)] = damage(bucket.objects[NAMES.commit(3)])
-    with pytest.raises(DamagedLogError, match="commit 3 of log 'weather' is damaged"):
+    with pytest.raises(
+        DamagedLogError, match=r"object 'data/weather/commits/0{15}3' \(commit 3 of log 'weather'\) is damaged"
+    ):
         opened(bucket).head(NAME)
     tiered = TieredBackend(opened(bucket), lambda _: pytest.fail("there is no tier"))
     (problem,) = verify_log(tiered, NAME).problems
-    assert "commit 3 of log 'weather' is damaged" in problem
+    assert "(commit 3 of log 'weather') is damaged" in problem
 
 
 def test_a_commit_that_is_gone_before_others_is_reported(bucket: MemoryBucket) -> None:
@@ -338,7 +342,7 @@ def test_a_commit_that_is_gone_before_others_is_reported(bucket: MemoryBucket) -
         backend.commit(NAME, commit(epoch, last_id))
     del bucket.objects[NAMES.commit(2)]
     (problem,) = opened(bucket).check(NAME)
-    assert "commit 2 is missing from the bucket, so later commits cannot be read" in problem
+    assert "(commit 2 of log 'weather') is missing from the bucket, so later commits cannot be read" in problem
 
 
 def test_p2_no_writer_puts_its_fence_in_the_place_of_a_commit_that_is_gone(bucket: MemoryBucket) -> None:
@@ -346,7 +350,9 @@ def test_p2_no_writer_puts_its_fence_in_the_place_of_a_commit_that_is_gone(bucke
     for last_id in (1, 2, 3):
         backend.commit(NAME, commit(epoch, last_id))
     gone = bucket.objects.pop(NAMES.commit(3))
-    with pytest.raises(DamagedLogError, match="cannot write to log 'weather': commit 3 is missing from the bucket"):
+    with pytest.raises(
+        DamagedLogError, match=r"cannot write to log 'weather': object .*commit 3 .* is missing from the bucket"
+    ):
         take_over(bucket)
     bucket.objects[NAMES.commit(3)] = gone
     take_over(bucket)
@@ -358,7 +364,9 @@ def test_a_commit_that_is_missing_or_was_replaced_is_found(bucket: MemoryBucket)
     for last_id in (1, 2, 3):
         backend.commit(NAME, commit(epoch, last_id))
     del bucket.objects[NAMES.commit(3)]
-    assert list(backend.check(NAME)) == ["commit 3 is missing from the bucket"]
+    (problem,) = backend.check(NAME)
+    missing = f"object {NAMES.commit(3)!r} (commit 3 of log 'weather') is missing from the bucket"
+    assert problem == f"{missing}. Restore the object from a copy of the bucket"
 
 
 @pytest.mark.parametrize("name", [NAMES.epoch(1), NAMES.lease(1), NAMES.state("k", 1), f"logs/{NAME}"])

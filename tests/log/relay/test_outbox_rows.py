@@ -50,7 +50,7 @@ def test_a_row_becomes_the_message_it_describes(row: tuple[Any, ...], expected: 
         ((b"", "", "", None, b"\xff"), "headers"),
         (
             (b"x" * (64 << 20), "", "", None, None),
-            "the row has 67,108,864 bytes, but the limit of a row is 67,104,768 bytes: store the content",
+            "the row has 67,108,864 bytes, but the limit of a row is 67,104,768 bytes: put the content into a store",
         ),
     ],
 )

@@ -169,7 +169,10 @@ def _driver(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise SidetreeError(f"signatures need {name}: pip install 'millstream[sidetree]'") from error
+        package = name.partition(".")[0]
+        raise SidetreeError(
+            f"signatures need {package}, which is not installed: run pip install 'millstream[sidetree]'"
+        ) from error
 
 
 class PrivateKey:

@@ -196,8 +196,8 @@ def _reply(value: object, name: str, core: HashLink) -> Object:
     found = subject if isinstance(subject, dict) else {}
     if (found.get("anchor"), found.get("href")) != (core.bare, name):
         raise BatchFileError(
-            f"a reply in the anchor linkset has the anchor {str(found.get('anchor'))[:60]!r} and the href "
-            f"{str(found.get('href'))[:60]!r}, but the linkset is {name!r} with the core index file {core.bare!r}"
+            f"a reply in the anchor linkset has anchor {str(found.get('anchor'))[:60]!r} and href "
+            f"{str(found.get('href'))[:60]!r}; expected: anchor {core.bare!r} and href {name!r}"
         )
     return credential
 

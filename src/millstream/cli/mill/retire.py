@@ -27,8 +27,8 @@ from millstream.settings import Settings
 @click.option(
     "--writers-stopped",
     is_flag=True,
-    help="With --yes: even if it cannot be seen from here whether the processes that began unfinished changes of STORE "
-    "have ended; you have stopped them.",
+    help="With --yes: even if this machine cannot check whether the processes that began unfinished changes of STORE "
+    "have ended; make sure that they have.",
 )
 @data_options
 @json_option
@@ -83,7 +83,7 @@ def _print(found: StoreRecords, *, retired: bool) -> None:
         click.echo(f"{changes} of which it is not known whether they happened {ending}", err=True)
     if found.unknown_writers and not retired:
         processes = ", ".join(found.unknown_writers)
-        echo_line(f"these processes cannot be seen from here; stop them first: {processes}", err=True)
+        echo_line(f"make sure that these processes have ended, which this machine cannot check: {processes}", err=True)
     if found.last_copies:
         click.echo(f"{counted(found.last_copies, 'item')} without another copy that is recorded as good:", err=True)
         for name in found.named:

@@ -62,7 +62,9 @@ def _show(found: BatchVerification) -> None:
     if found.unjudged:
         click.echo(f"  {counted(found.unjudged, 'batch')} at the beginning of the range were not compared")
     if found.of_history:
-        click.echo(f"  {found.of_history:,} batches were closed before the hand-over: the job over history has them")
+        click.echo(
+            f"  {found.of_history:,} batches were closed before the hand-over: the job over existing messages has them"
+        )
     for kind, count in found.differences.items():
         click.echo(f"  {count:,} {kind.replace('_', ' ')}")
     for finding in found.findings:

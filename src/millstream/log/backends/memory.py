@@ -37,7 +37,7 @@ class MemoryBackend:
     url = "memory://"
     durability = "memory"
     one_host = True
-    _why_absent = "logs in memory exist only in the process that created them"
+    _why_absent = "logs in memory exist only in the process that created them; use a store on a disk"
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -202,7 +202,7 @@ class MemoryBackend:
 class AbsentBackend(MemoryBackend):
     """The store of logs at *url*, which does not exist yet, for those who only read: it has no logs."""
 
-    _why_absent = "no log was created there yet"
+    _why_absent = "no log was created there yet; check --data, or create the log with `millstream log create NAME`"
 
     def __init__(self, url: str, clock: Clock) -> None:
         super().__init__(clock)

@@ -44,8 +44,8 @@ def check_size(size: int) -> None:
     """Refuse a row that is larger than a message of a log can be. Raises :class:`RowError`."""
     if size > MAX_ROW_BYTES:
         raise RowError(
-            f"the row has {size:,} bytes, but the limit of a row is {MAX_ROW_BYTES:,} bytes: store the content as a "
-            "content item, and its id in the row"
+            f"the row has {size:,} bytes, but the limit of a row is {MAX_ROW_BYTES:,} bytes: put the content into a "
+            "store (`millstream store put`), and write only the item's id into the row"
         )
 
 

@@ -154,8 +154,8 @@ def _request_of_columns(columns: Columns, sequence: int | None) -> AppendRequest
 def _checked(total: int, largest: int) -> int:
     if largest > MAX_MESSAGE_BYTES:
         raise MessageTooLargeError(
-            f"a message of {largest:,} bytes exceeds the limit of {MAX_MESSAGE_BYTES:,} bytes: store the content as a "
-            "content item, and append its id"
+            f"a message of {largest:,} bytes exceeds the limit of {MAX_MESSAGE_BYTES:,} bytes: put the content into a "
+            "store (`millstream store put`), and append only the item's id"
         )
     if total > MAX_REQUEST_BYTES:
         raise LogInputError(

@@ -179,8 +179,8 @@ def _message(row: SourceRow, file: SourceFile, rules: ParsingRules) -> Message:
 
 def _too_long(what: str) -> str:
     return (
-        f"{what} is longer than {MAX_ROW_BYTES:,} bytes, the limit of a row: store the content as a content item, and "
-        "its id in the row"
+        f"{what} is longer than {MAX_ROW_BYTES:,} bytes, the limit of a row: put the content into a store (`millstream "
+        "store put`), and write only the item's id into the row"
     )
 
 

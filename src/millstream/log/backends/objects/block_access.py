@@ -8,7 +8,14 @@ from typing import TypeVar
 from millstream.log.backend import BlockStatistics, StoredBlock
 from millstream.log.backends.objects.commit_chain import ChainEnd, check_link, end_of, sum_blocks
 from millstream.log.backends.objects.commit_columns import CommitRecord
-from millstream.log.backends.objects.commit_object import ADVICE, PREFIX, BlockEntry, CommitHeader, CommitObject
+from millstream.log.backends.objects.commit_object import (
+    ADVICE,
+    PREFIX,
+    BlockEntry,
+    CommitHeader,
+    CommitObject,
+    commit_text,
+)
 from millstream.log.backends.objects.commit_reader import DamagedHead, is_block
 from millstream.log.backends.objects.object_log import ObjectLog
 from millstream.log.block import Block
@@ -127,7 +134,7 @@ class BlockAccess:
         while records := self._log.chain.numbered(number, _PART):
             commits = self._log.reader.read_all([record.number for record in records])
             for record, commit in zip(records, commits, strict=True):
-                problem = _problem(record, commit, before)
+                problem = _problem(self._log.names.log, record, commit, before)
                 problems += [(record.number, problem)] if problem else []
                 before = end_of(record)
             number = records[-1].number + 1
@@ -138,10 +145,12 @@ class BlockAccess:
         return found
 
 
-def _problem(record: CommitRecord, commit: CommitObject | DamagedHead | None, before: ChainEnd | None) -> str | None:
-    """Faults of the *commit* that was read for *record*, after the commit *before*."""
+def _problem(
+    log: str, record: CommitRecord, commit: CommitObject | DamagedHead | None, before: ChainEnd | None
+) -> str | None:
+    """Faults of the *commit* of *log* that was read for *record*, after the commit *before*."""
     if commit is None:
-        return f"commit {record.number} is missing from the bucket"
+        return f"{commit_text(log, record.number)} is missing from the bucket. {ADVICE}"
     if isinstance(commit, DamagedHead):
         return str(commit.error)
     try:

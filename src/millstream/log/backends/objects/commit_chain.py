@@ -10,7 +10,7 @@ import msgspec
 from millstream.log.backend import BlockStatistics
 from millstream.log.backends.objects.commit_columns import CommitColumns, CommitRecord
 from millstream.log.backends.objects.commit_follower import CommitFollower
-from millstream.log.backends.objects.commit_object import ADVICE, PREFIX, CommitObject
+from millstream.log.backends.objects.commit_object import ADVICE, PREFIX, CommitObject, commit_text
 from millstream.log.backends.objects.commit_reader import NEAR_BYTES, CommitReader, DamagedHead
 from millstream.log.backends.objects.layouts import Layout, Layouts, ProducerSequence
 from millstream.log.errors import DamagedLogError
@@ -248,7 +248,7 @@ def end_of(record: CommitRecord) -> ChainEnd:
 def check_link(end: ChainEnd, commit: CommitObject) -> None:
     """Raise :class:`~millstream.log.errors.DamagedLogError` where *commit* does not continue what ends with *end*."""
     head = commit.head
-    where = f"commit {head.number} of log {head.log!r}"
+    where = commit_text(head.log, head.number)
     if (head.previous, head.previous_id) != (end.digest, end.last_id) or head.number != end.number + 1:
         raise DamagedLogError(
             f"{where} does not continue commit {end.number}: one of the two objects was replaced. {ADVICE}"

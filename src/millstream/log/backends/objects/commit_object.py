@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.core.decoding import prepared
 from millstream.log.backend import Commit
+from millstream.log.backends.objects.names import LogNames
 from millstream.log.block_header import EncodedBlock
 from millstream.log.errors import DamagedLogError
 
@@ -95,10 +96,10 @@ def encode_head(head: CommitHeader, blocks: Sequence[bytes] = ()) -> tuple[Commi
 
 def decode_commit(log: str, number: int, data: bytes) -> CommitObject:
     """The object that begins with *data*. Raises :class:`HeadTooLongError`, :class:`DamagedLogError`."""
-    where = f"commit {number} of log {log!r}"
+    where = commit_text(log, number)
     if len(data) < PREFIX.size:
         raise DamagedLogError(
-            f"{where} is damaged: it has {len(data)} bytes, fewer than the {PREFIX.size} of its head. {ADVICE}"
+            f"{where} is damaged: it has {len(data)} bytes, but its head has at least {PREFIX.size} bytes. {ADVICE}"
         )
     magic, version, _, length, digest = PREFIX.unpack_from(data)
     if magic != MAGIC or length > MAX_HEAD_BYTES:
@@ -117,13 +118,16 @@ def decode_commit(log: str, number: int, data: bytes) -> CommitObject:
     except msgspec.DecodeError as error:
         raise DamagedLogError(f"{where} is damaged: {error}. {ADVICE}") from error
     if (head.log, head.number) != (log, number):
-        raise DamagedLogError(
-            f"{where} is damaged: its object contains commit {head.number} of log {head.log!r}. {ADVICE}"
-        )
+        raise DamagedLogError(f"{where} is damaged: it contains commit {head.number} of log {head.log!r}. {ADVICE}")
     return CommitObject(head, digest, start)
 
 
 ADVICE = "Restore the object from a copy of the bucket"
+
+
+def commit_text(log: str, number: int) -> str:
+    """The object of a commit and the commit, for error texts."""
+    return f"object {LogNames(log).commit(number)!r} (commit {number} of log {log!r})"
 
 
 def _entries(blocks: Sequence[EncodedBlock]) -> list[BlockEntry]:

@@ -17,6 +17,7 @@ from millstream.log.backends.objects.commit_object import (
     BlockEntry,
     CommitObject,
     HeadTooLongError,
+    commit_text,
     decode_commit,
 )
 from millstream.log.backends.objects.names import LogNames
@@ -132,8 +133,8 @@ class CommitReader:
                 return None
             if len(data) < error.needed:
                 raise DamagedLogError(
-                    f"commit {number} of log {self._names.log!r} is damaged: it has {len(data)} bytes, but its head "
-                    f"alone needs {error.needed}. {ADVICE}"
+                    f"{commit_text(self._names.log, number)} is damaged: it has {len(data):,} bytes, but its head has "
+                    f"{error.needed:,} bytes. {ADVICE}"
                 ) from error
             commit = decode_commit(self._names.log, number, data)
         self.keep(commit, data)

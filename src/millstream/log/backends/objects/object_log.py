@@ -13,7 +13,14 @@ from millstream.core.clock import Clock
 from millstream.log.backend import Commit
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.commit_chain import ChainEnd, CommitChain
-from millstream.log.backends.objects.commit_object import ADVICE, CommitHeader, CommitObject, encode_commit, encode_head
+from millstream.log.backends.objects.commit_object import (
+    ADVICE,
+    CommitHeader,
+    CommitObject,
+    commit_text,
+    encode_commit,
+    encode_head,
+)
 from millstream.log.backends.objects.commit_reader import BlockCache, CommitReader
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.epochs import Epochs
@@ -108,7 +115,9 @@ class ObjectLog:
         is_cut_off = (
             later > end.number + 1 and self.reader.read_head(later) and self.chain.refresh().number == end.number
         )
-        missing = f"commit {end.number + 1} is missing from the bucket, so later commits cannot be read"
+        missing = (
+            f"{commit_text(self.names.log, end.number + 1)} is missing from the bucket, so later commits cannot be read"
+        )
         return missing if is_cut_off else ""
 
     def _head(self, end: ChainEnd, epoch: int) -> CommitHeader:

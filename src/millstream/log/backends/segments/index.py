@@ -47,9 +47,11 @@ def read_head(folder: Path, log: int, first_id: int) -> SegmentHead:
     size = SEGMENT_HEAD + snapshot_size(read_part(path, 0, SEGMENT_HEAD))
     head = decode_segment(read_part(path, 0, size))
     if head.log != log:
-        raise FormatError("the segment belongs to another log")
+        raise FormatError(
+            f"the file belongs to another log: it has the log hash {head.log:016x}, and this log has {log:016x}"
+        )
     if head.first_id != first_id:
-        raise FormatError(f"the segment begins at id {head.first_id}, which its file name does not state")
+        raise FormatError(f"the segment begins at id {head.first_id}, but its file name states id {first_id}")
     return head
 
 
@@ -128,7 +130,7 @@ class SealedSegments:
         except FileNotFoundError:
             return NOTHING, [f"{path} is missing"]
         except FormatError as error:
-            return NOTHING, [f"{path}: the head of the segment is damaged: {error}"]
+            return NOTHING, [f"{path}: the head of the segment is invalid: {error}"]
         try:
             return _read_footer(path), []
         except FormatError as error:

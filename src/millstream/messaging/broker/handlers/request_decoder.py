@@ -191,7 +191,7 @@ def _fields(data: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]
         else:
             raise ValueError(f"unknown wire type {wire_type} at byte {begin:,}")
         if stop > end:
-            raise ValueError(f"a field ends after its message at byte {end:,}")
+            raise ValueError(f"a field extends past the end of its message (byte {end:,})")
         yield key, begin, stop
         begin = stop
 
@@ -203,4 +203,4 @@ def _varint(data: bytes, begin: int, end: int) -> tuple[int, int]:
         number |= (data[place] & 127) << 7 * (place - begin)
         if data[place] < 128:
             return number, place + 1
-    raise ValueError(f"a number does not end at byte {begin:,}")
+    raise ValueError(f"the number at byte {begin:,} has no end")
