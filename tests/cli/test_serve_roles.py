@@ -28,12 +28,28 @@ from millstream.core.passwords import hash_password
 from millstream.log import LogSpec
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
-from millstream.settings import Settings
+from millstream.settings import IngestRole, RelayRole, Settings
 from millstream.settings.serving import ServeSettings
+from millstream.status.node_view import NodeView
+from millstream.status.poller import StatusPoller
+from millstream.status.verdict.judge import judge
+from millstream.status.verdict.models import Issue
+from millstream.status.verdict.process import look_at_process
 from millstream.testing.dids import DidOwner
 from millstream.testing.waiting import until
 from support.mqtt import publish
 from support.outboxes import connect_application, count, insert, make_outbox
+from support.scripted_mqtt_broker import (
+    CONNECT,
+    PUBACK,
+    SUBSCRIBE,
+    Answer,
+    ScriptedBroker,
+    granted,
+    message,
+    packet,
+    welcome,
+)
 
 SETTINGS = """
 [serve]
@@ -226,7 +242,7 @@ def test_a_log_that_is_to_be_batched_and_is_not_there_is_made_and_may_become_a_t
 def test_a_log_that_cannot_be_batched_suspends_its_own_batching_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.cli.node_roles._BATCHING_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("millstream.cli.retried_resource._RETRY_SECONDS", 0.1)
     names = ("unordered", "uncounted", "good")
     settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={name: f"{name}.batches" for name in names}))
     failures: list[str] = []
@@ -252,7 +268,7 @@ def test_a_log_that_cannot_be_batched_suspends_its_own_batching_alone(
 def test_batching_stays_suspended_while_a_command_uses_the_log_of_batches(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.cli.node_roles._BATCHING_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("millstream.cli.retried_resource._RETRY_SECONDS", 0.05)
     settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={"events": "out"}))
     failures: list[str] = []
     with Node.open(settings, create=True) as node:
@@ -338,6 +354,78 @@ def test_a_ledger_from_an_older_backup_ends_neither_batching_nor_the_rest_of_the
     assert failures == []
 
 
+def test_an_mqtt_broker_that_refuses_suspends_its_own_ingest_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("paho.mqtt")
+    monkeypatch.setattr("millstream.cli.retried_resource._RETRY_SECONDS", 0.3)
+    refusal: dict[int, Answer] = {CONNECT: lambda _: packet(0x20, bytes([0, 0x87, 0]))}
+    forbidden: dict[int, Answer] = {CONNECT: welcome(), SUBSCRIBE: granted(0x87)}
+    arrival = message(1, 1, payload=b'{"n":1}')
+    let_in: dict[int, Answer] = {CONNECT: welcome(arrival), SUBSCRIBE: granted(1), PUBACK: lambda _: b""}
+    broker = ScriptedBroker([refusal, forbidden, let_in])
+    settings = Settings(data=str(tmp_path), serve=ServeSettings(ingest={"pumps": IngestRole(broker.url, ("a/#",))}))
+    failures: list[str] = []
+    with Node.open(settings, create=True) as node:
+        with ServeRoles(node, lambda: failures.append("failed")):
+            until(lambda: failures or _suspension_issues(node), "an issue")
+            assert failures == []
+            (issue,) = _suspension_issues(node)
+            assert issue.kind == "ingest-disconnected" and "refused the connection: Not authorized; check" in issue.what
+            until(lambda: failures or node.logs.store.log(LogSpec("pumps")).last_id == 1, "a message of the broker")
+            assert _suspension_issues(node) == []
+        assert ("ingest_connected", (("log", "pumps"),)) not in node.metrics.figures().gauges, "the role has ended"
+    broker.close()
+    assert failures == []
+    assert "refused the subscription to 'a/#'" in caplog.text
+    assert caplog.text.count("ingest pumps is suspended, and tried again every minute: mqtt://") == 2
+
+
+def test_a_row_of_an_outbox_that_is_no_message_suspends_its_own_relay_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.cli.retried_resource._RETRY_SECONDS", 0.3)
+    url = f"sqlite:///{tmp_path / 'application.db'}"
+    sqlite3.connect(tmp_path / "application.db").close()
+    make_outbox(url)
+    settings = Settings(data=str(tmp_path / "node"), serve=ServeSettings(relay={"orders": RelayRole(url)}))
+    failures: list[str] = []
+    with contextlib.closing(connect_application(url)) as session, Node.open(settings, create=True) as node:
+        insert(session, b"good")
+        insert(session, b"bad")
+        session.execute("UPDATE outbox SET headers = '[1]' WHERE id = 2")
+        with ServeRoles(node, lambda: failures.append("failed")):
+            until(lambda: failures or _suspension_issues(node), "an issue")
+            assert failures == []
+            (issue,) = _suspension_issues(node)
+            assert issue.kind == "outbox" and "is not read: row 2 of outbox" in issue.what
+            session.execute("UPDATE outbox SET headers = NULL WHERE id = 2")
+            until(lambda: failures or node.logs.store.log(LogSpec("orders")).last_id == 2, "both rows")
+            until(lambda: not _suspension_issues(node), "no issue")
+        assert node.metrics.figures().gauges == {}
+    assert failures == []
+
+
+def test_a_store_of_anchored_files_that_is_away_does_not_end_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve = ServeSettings(batching={"events": "out"}, anchor_every=1000)
+    hour = 3600 * MICROSECONDS
+    failures: list[str] = []
+    with Node.open(Settings(data=str(tmp_path), serve=serve), create=True) as node:
+        with node.logs.store.log(LogSpec("events")).writer() as writer:
+            writer.append([Message(b"", "a", "pump", time, time) for time in (hour, 9 * hour)])
+        with contextlib.closing(node.batching.service("events", "out")) as service:
+            service.step()
+        (tmp_path / "cas").rmdir()
+        (tmp_path / "cas").write_bytes(b"")
+        with ServeRoles(node, lambda: failures.append("failed")):
+            until(lambda: failures or "anchoring the batches of events failed" in caplog.text, "an error of anchoring")
+            (tmp_path / "cas").unlink()
+            until(lambda: failures or node.anchoring.journal.totals().observed, "an anchored batch")
+    assert failures == []
+
+
 def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (folder / "millstream.toml").open("a", encoding="utf-8") as file:
         file.write('[serve.ingest.a]\nurl = "mqtt://h"\ntopics = ["a"]\n[serve.relay.a]\nurl = "sqlite:///a"\n')
@@ -357,6 +445,13 @@ def test_a_pool_that_there_is_not_is_named(folder: Path, capsys: pytest.CaptureF
     (folder / "millstream.toml").write_text(settings, "utf-8")
     assert run(["serve", "--no-broker", "--data", str(folder)]) == 2
     assert "'al'" in capsys.readouterr().err
+
+
+def _suspension_issues(node: Node) -> list[Issue]:
+    """The issues of what brings messages into logs of *node*."""
+    facts = StatusPoller(NodeView(node)).facts()
+    verdict = judge(msgspec.structs.replace(facts, process=look_at_process(node)))
+    return [issue for issue in verdict.issues if issue.kind in ("ingest-disconnected", "outbox")]
 
 
 def _append(folder: Path, count: int) -> None:

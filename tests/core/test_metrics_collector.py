@@ -24,6 +24,10 @@ def test_counters_add_up_by_label_and_gauges_keep_the_last_value() -> None:
     assert figures.by_label("rejects", "reason") == {"late": 4, "future": 1}
     assert figures.by_label("rejects", "source") == {"": 2, "p": 3}
     assert figures.gauges == {("open", ()): 2}
+    collector.gauge("open", 1, log="a")
+    collector.remove_gauge("open")
+    collector.remove_gauge("open")
+    assert collector.figures().gauges == {("open", (("log", "a"),)): 1}
 
 
 @given(st.lists(st.floats(-1e6, 1e7), min_size=1, max_size=60), st.floats(0, 1))

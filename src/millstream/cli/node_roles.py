@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from millstream.anchoring.errors import AnchoringError
 from millstream.anchoring.feed import AnchorSchedule
@@ -16,25 +17,29 @@ from millstream.cli.anchor.observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watching
 from millstream.cli.producer_threads import running_producers
+from millstream.cli.retried_resource import RetriedResource, errors_once, is_bearable
 from millstream.core.amounts import counted
 from millstream.core.documents import IncompleteDocumentError
 from millstream.core.errors import MillstreamError
 from millstream.core.metric_collection.hook import LabelledMetrics
-from millstream.log import DamagedLogError, LogSpec, TrimmedError
+from millstream.ingest import IngestError
+from millstream.log import LogError, LogSpec
 from millstream.mill.workers.pools import queues_of
 from millstream.node.ledger_trees import LEDGERS
 from millstream.node.members.assignment import BROKER_ROLE
-from millstream.node.members.role_scheduler import may_pass
 
 if TYPE_CHECKING:
     from millstream.batching.service import BatchService
     from millstream.batching.ticks import Ticker
     from millstream.cli.role_run import RoleRun
     from millstream.log import Writer
+    from millstream.log.relay import Relay
     from millstream.mill.workers.manager import WorkerManager, WorkTally
     from millstream.node import Node
     from millstream.node.ledger_trees import LedgerName
     from millstream.settings import IngestRole, RelayRole
+
+T = TypeVar("T")
 
 Opener: TypeAlias = "Callable[[RoleRun], AbstractContextManager[object]]"
 """Opens what a role needs, for the length of the block, and adds its threads to the run."""
@@ -48,10 +53,7 @@ _STAMP_SECONDS = 5.0
 _DRAFTS_SECONDS = 86_400.0
 """How often drafts of killed processes are looked for: all names in the folder of anchored files are read."""
 
-_BATCHING_RETRY_SECONDS = 60.0
-"""How long batching a log that cannot be batched pauses before it is tried again."""
-
-_SUSPENDING = BatchServiceError, ConfigError, DamagedLogError, IncompleteDocumentError, SnapshotError, TrimmedError
+_SUSPENDING = BatchServiceError, ConfigError, IncompleteDocumentError, LogError, SnapshotError
 """The errors of a log that cannot be batched as it is, or not by the rules and the state that there are."""
 
 _log = logging.getLogger(__name__)
@@ -136,10 +138,11 @@ class NodeRoles:
     def _ingest(self, log: str, role: IngestRole, run: RoleRun) -> Iterator[None]:
         """Takes messages of a broker into *log* until it is stopped."""
         collector, say = self._node.metrics, functools.partial(_log.info, "ingest into %s: %s", log)
-        with MqttIngestRunner(log, role).opened(self._node, LabelledMetrics(collector, log=log), say) as (writer, take):
+        runner, metrics = MqttIngestRunner(log, role), LabelledMetrics(collector, log=log)
+        with self._source("ingest", log, run, lambda: runner.opened(self._node, metrics, say)) as source:
 
             def take_all() -> None:
-                take(run.stopping.is_set)
+                source.use(lambda opened: opened[1](run.stopping.is_set))
                 records, aside = (
                     collector.figures().by_label(f"ingest_{what}_total", "log").get(log, 0)
                     for what in ("records", "rejects")
@@ -147,22 +150,64 @@ class NodeRoles:
                 say(f"it has ended: {records:,} records, {counted(aside, 'message')} rejected")
 
             run.add(f"ingest into {log}", take_all)
-            with self._writing(log, lambda: writer):
+            with self._writing(log, lambda: None if (opened := source.current) is None else opened[0]):
                 yield
 
     @contextlib.contextmanager
     def _relay(self, log: str, role: RelayRole, run: RoleRun) -> Iterator[None]:
         """Moves an outbox into *log* until it is stopped."""
-        with opened_relay(log, role, self._node, run.stopping.is_set) as relay:
+        moved: Counter[str] = Counter()
+
+        def move(relay: Relay) -> None:
+            try:
+                run_relay(relay, role)
+            finally:
+                moved.update(messages=relay.relayed.messages, dead=relay.relayed.dead)
+
+        def open_relay() -> AbstractContextManager[Relay]:
+            return opened_relay(log, role, self._node, run.stopping.is_set)
+
+        with self._source("relay", log, run, open_relay) as source:
             _log.info("relaying the table %s into %s", role.table, log)
 
             def relay_all() -> None:
-                done = run_relay(relay, role)
-                _log.info("relaying into %s has ended: %s messages, %s dead rows", log, done.messages, done.dead)
+                source.use(move)
+                _log.info(
+                    "relaying into %s has ended: %s messages, %s dead rows", log, moved["messages"], moved["dead"]
+                )
 
             run.add(f"relay into {log}", relay_all)
-            with self._writing(log, lambda: relay.writer):
+            with self._writing(log, lambda: None if (relay := source.current) is None else relay.writer):
                 yield
+
+    @contextlib.contextmanager
+    def _source(
+        self, kind: str, log: str, run: RoleRun, opened: Callable[[], AbstractContextManager[T]]
+    ) -> Iterator[RetriedResource[T]]:
+        """What *opened* returns, which brings messages into *log*, by an ingest or a relay (*kind*).
+
+        While it cannot, the gauge of this *kind* is 0, and ``suspended_roles`` of the node tells why. What cannot be
+        used at the start of the process is raised.
+        """
+        node, gauge = self._node, f"{kind}_connected"
+        report = errors_once(f"{run.name} is suspended, and tried again every minute", node.clock)
+
+        def suspended(error: Exception) -> None:
+            node.suspended_roles[run.name] = str(error)
+            node.metrics.gauge(gauge, 0, log=log)
+            report(error)
+
+        def reopened() -> AbstractContextManager[T]:
+            node.suspended_roles.pop(run.name, None)
+            return opened()
+
+        try:
+            with RetriedResource(run, reopened, (IngestError, LogError), suspended) as source:
+                source.open(required=not run.is_owned)
+                yield source
+        finally:  # another process may have the role now, and its state
+            node.suspended_roles.pop(run.name, None)
+            node.metrics.remove_gauge(gauge, log=log)
 
     @contextlib.contextmanager
     def _writing(self, log: str, writer: Callable[[], Writer | None]) -> Iterator[None]:
@@ -197,41 +242,32 @@ class NodeRoles:
         """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""
         node = self._node
         node.logs.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
-        service: BatchService | None = None
-        with contextlib.ExitStack() as stack:
+        report = errors_once(f"batching {log} is suspended, and tried again every minute", node.clock)
+        unanchored = errors_once(f"anchoring the batches of {log} failed, and is tried again", node.clock)
 
-            def open_service() -> BatchService:
-                made = node.batching.service(log, output, ticks=self._ticker(log))
-                return stack.enter_context(contextlib.closing(made))
+        def anchor(step: Callable[[], object]) -> None:
+            try:
+                step()
+            except Exception as error:  # the log can be batched on
+                if not is_bearable(error, run, (AnchoringError, LogError)):
+                    raise
+                unanchored(error)
 
-            with contextlib.suppress(*_SUSPENDING):  # the thread reports it
-                service = open_service()
+        def suspended(error: Exception) -> None:
+            report(error)
+            anchor(anchoring.when_due)  # what there is of batches
+
+        def open_service() -> AbstractContextManager[BatchService]:
+            return contextlib.closing(node.batching.service(log, output, ticks=self._ticker(log)))
+
+        with RetriedResource(run, open_service, _SUSPENDING, suspended) as service:
+            service.open(required=False)
             anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, self._settings.anchor_every)
             _log.info("batching %s into %s, and anchoring", log, output)
-            suspended = _errors_once(f"batching {log} is suspended, and tried again every minute")
-            unanchored = _errors_once(f"anchoring the batches of {log} failed, and is tried again")
-
-            def anchor(step: Callable[[], object]) -> None:
-                try:
-                    step()
-                except (DamagedLogError, AnchoringError) as error:  # the log can be batched on
-                    if error.transient:
-                        raise
-                    unanchored(error)
 
             def batch_all() -> None:
-                nonlocal service
-                while not run.stopping.is_set():
-                    try:
-                        service = service or open_service()
-                        service.run(run.stopping.is_set, between=lambda: anchor(anchoring.when_due))
-                    except Exception as error:  # of this log: the rest of the node works on
-                        busy = service is None and not run.is_owned and may_pass(error)  # with a command, for example
-                        if not (busy or isinstance(error, _SUSPENDING)):
-                            raise
-                        suspended(error)
-                        anchor(anchoring.when_due)  # what there is of batches
-                        run.stopping.wait(_BATCHING_RETRY_SECONDS)
+                between = functools.partial(anchor, anchoring.when_due)
+                service.use(lambda opened: opened.run(run.stopping.is_set, between=between))
                 anchor(anchoring.finish)
                 done = anchoring.feed.total
                 _log.info("batching %s has ended: %s batches handed over, %s anchors", log, done.batches, done.anchors)
@@ -317,19 +353,6 @@ class NodeRoles:
         _log.info("producing tasks of duplication, of bit checks and of storage statistics")
         wake = functools.partial(wake_others, self._managers)
         return running_producers(self._node, wake, _log.info, run.stopping, run.fence)
-
-
-def _errors_once(text: str) -> Callable[[Exception], None]:
-    """A function that logs *text* with an error, unless the error before had the same words."""
-    last = ""
-
-    def report(error: Exception) -> None:
-        nonlocal last
-        if str(error) != last:
-            _log.error("%s: %s", text, error)
-        last = str(error)
-
-    return report
 
 
 _OF_LOGS = ("batching ", "ingest ", "relay ")

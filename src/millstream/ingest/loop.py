@@ -75,22 +75,24 @@ class MqttIngest:
         :class:`~millstream.ingest.errors.BrokerRefusedError`, and the errors of the log.
         """
         pauses, since = _pauses(), math.inf
-        while not stopped():
-            try:
-                self._connect()
-                since = self._clock.monotonic()
-                while not stopped():
-                    self.turn()
-            except BrokerUnavailableError as error:
-                self._metrics.gauge("ingest_connected", 0)
-                held = self._clock.monotonic() - since
-                if held > RECONNECT.longest:
-                    pauses = _pauses()
-                pause = next(pauses)
-                self._say(f"{error}; trying again in {pause:.1f} seconds{self._hint(held)}")
-                since = math.inf
-                self._rest(pause, stopped)
-        self._connection.close()
+        try:
+            while not stopped():
+                try:
+                    self._connect()
+                    since = self._clock.monotonic()
+                    while not stopped():
+                        self.turn()
+                except BrokerUnavailableError as error:
+                    self._metrics.gauge("ingest_connected", 0)
+                    held = self._clock.monotonic() - since
+                    if held > RECONNECT.longest:
+                        pauses = _pauses()
+                    pause = next(pauses)
+                    self._say(f"{error}; trying again in {pause:.1f} seconds{self._hint(held)}")
+                    since = math.inf
+                    self._rest(pause, stopped)
+        finally:  # after an error as well: the broker must not take a session for alive that nothing reads
+            self._connection.close()
 
     def _hint(self, held: float) -> str:
         """The likely cause if the broker accepts a connection and closes it *held* seconds later."""

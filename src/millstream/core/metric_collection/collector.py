@@ -75,6 +75,11 @@ class MetricsCollector:
         with self._lock:
             self._gauges[_key(name, labels)] = value
 
+    def remove_gauge(self, name: str, **labels: str) -> None:
+        """Forget the gauge *name*, of something that this process has no more; nothing where it was not set."""
+        with self._lock:
+            self._gauges.pop(_key(name, labels), None)
+
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Put *value* (seconds) into the histogram *name*."""
         self.observe_many(name, (value,), **labels)

@@ -83,12 +83,14 @@ def _process(facts: Facts) -> Iterator[Issue]:
         yield make_issue(kind, setting, text, "/system", where=setting)
     for log in process.unrelayed:
         if f"{_RELAY}{log}.url" not in process.unreachable:
-            yield _outbox(log, "does not answer")
+            why = process.suspended.get(f"relay {log}", "")
+            yield _outbox(log, f"is not read: {why}" if why else "does not answer")
     for refusal in process.refused:
         text = f"this node cannot write: {refusal.why.partition(', and a log')[0]}"
         yield make_issue("writer-refused", refusal.log, text, f"/logs/{refusal.log}", since=refusal.at)
     for log in process.disconnected:
-        text = f"the MQTT broker whose messages go into the log {log} is not connected"
+        why = process.suspended.get(f"ingest {log}", "")
+        text = f"the MQTT broker whose messages go into the log {log} is not connected{f': {why}' if why else ''}"
         yield make_issue("ingest-disconnected", log, text, f"/logs/{log}")
     if failed := [one for one in process.undelivered if one.alarm.kind != "alarm-undelivered"]:
         text = f"{counted(len(failed), 'alarm was', 'alarms were')} not delivered: {failed[0].why}"

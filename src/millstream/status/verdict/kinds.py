@@ -247,13 +247,14 @@ KINDS: Mapping[str, IssueKind] = {
         "log",
         BAD,
         "Its messages do not arrive. Those that the broker keeps for this node arrive later.",
-        "start the broker, or correct `serve.ingest` in the settings; connecting is tried again at most 30 s apart",
+        "start the broker, or correct `serve.ingest` in the settings; connecting is tried again at least every minute",
     ),
     "outbox": IssueKind(
         "log",
         BAD,
         "Its messages do not arrive. The rows stay in the outbox and arrive later.",
-        "start that database, or correct `serve.relay` in the settings; it is asked again at most 10 s apart",
+        "start that database, or correct `serve.relay` in the settings or the row of the outbox; the relay tries again "
+        "at least every minute",
     ),
     "writer-refused": IssueKind(
         "log",

@@ -26,7 +26,8 @@ once, or waits on purpose, such as a relay that stands by."""
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """The ``certificates`` that the settings name, the alarms that did not arrive, the logs whose MQTT broker is not
-    connected, those whose outbox is not read (``unrelayed``), and the processes that serve this folder. ``refused`` are
+    connected, those whose outbox is not read (``unrelayed``), and the processes that serve this folder. ``suspended``
+    roles, such as ``ingest weather``, have failed and are tried again, each with its error. ``refused`` are
     the logs that this process would write, but another process writes. ``unreachable`` are the servers that the
     settings name and that cannot be reached, with the setting, and why; ``troubles`` names what could not be read.
     """
@@ -35,6 +36,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     undelivered: Sequence[UndeliveredAlarm] = ()
     disconnected: Sequence[str] = ()
     unrelayed: Sequence[str] = ()
+    suspended: Mapping[str, str] = {}
     refused: Sequence[WriterRefusal] = ()
     serving: Sequence[ServingNode] = ()
     unreachable: Mapping[str, str] = {}
@@ -60,6 +62,7 @@ def look_at_process(node: Node) -> ProcessState:
         undelivered=node.mill.undelivered_alarms,
         disconnected=logs_without("ingest_connected"),
         unrelayed=logs_without("relay_connected"),
+        suspended=dict(node.suspended_roles),
         refused=_refused(node),
         serving=serving_nodes(node.folder),
         unreachable=_unreachable(node.settings),
