@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from millstream.core.errors import MillstreamError
+from millstream.core.secrets import read_password
 from millstream.core.url_schemes import scheme_of
 from millstream.log import LogError, LogNotFoundError, LogSpec
 from millstream.log.runtime.writer_refusals import WriterRefusal
@@ -103,7 +105,34 @@ def _refusal(url: str) -> str:
     if not host or not port:
         return ""
     try:
-        socket.create_connection((host, port), timeout=_SECONDS).close()
+        with socket.create_connection((host, port), timeout=_SECONDS) as connection:
+            if address.scheme in ("mysql", "mariadb"):
+                _log_in(connection, address)
     except OSError as error:
         return f"{host}:{port}: {error.strerror or error}"
     return ""
+
+
+def _log_in(connection: socket.socket, address: SplitResult) -> None:
+    """Log in to MariaDB or MySQL, and out. After 100 connections that end before the login (``max_connect_errors``) the
+    server refuses all of this host. A login that fails does not count, and who uses the database reports it.
+    """
+    options = dict(parse_qsl(address.query))
+    ca = options.get("tls_ca") or options.get("ssl_ca")
+    with contextlib.suppress(Exception):
+        import pymysql
+
+        file = options.get("password_file")
+        session = pymysql.connect(
+            host=address.hostname,
+            user=unquote(address.username or ""),
+            password=read_password(file) if file else unquote(address.password or ""),
+            read_timeout=_SECONDS,
+            write_timeout=_SECONDS,
+            ssl_ca=ca,
+            ssl_verify_cert=bool(ca),
+            ssl_verify_identity=bool(ca),
+            defer_connect=True,
+        )
+        session.connect(connection)
+        session.close()
