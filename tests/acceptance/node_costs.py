@@ -44,7 +44,7 @@ from millstream.node import Node
 from millstream.testing.dids import DidOwner
 from millstream.testing.ports import free_ports
 
-MESSAGES, SENDS, OPERATIONS, ITEMS = 1_000_000, 60_000, 20_000, 3_000
+MESSAGES, SENDS, OPERATIONS, ITEMS = 1_000_000, 60_000, 60_000, 3_000
 _FIRST_ITEMS = 200
 """Items that are copied and checked before the figures begin: each process opens its clients of the buckets then."""
 _FIRST_OPERATIONS = 3_000
@@ -52,8 +52,7 @@ _FIRST_OPERATIONS = 3_000
 _ENVIRONMENT = {
     "MILLSTREAM_NODE__LEASE": "15s",  # the default; several_nodes.py has a shorter one, at a cost
     "MILLSTREAM_SERVE__REGISTRY": "true",
-    "MILLSTREAM_REGISTRY__MAX_OPERATIONS": "1000",  # batches of one size, however many members make them,
-    "MILLSTREAM_REGISTRY__BATCH_WRITER_TIMEOUT": "5s",  # and no minute of waiting for each member's last one
+    "MILLSTREAM_REGISTRY__BATCH_WRITER_TIMEOUT": "10s",  # no minute of waiting for each member's last batch
     "MILLSTREAM_BATCHING__MAX_COUNT": "1000",
     "MILLSTREAM_SERVE__PRODUCERS": "false",  # the program puts the tasks itself
     "MILLSTREAM_MILL__PRODUCE__BITS_FREQUENCY": "1s",
