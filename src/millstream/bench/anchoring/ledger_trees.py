@@ -8,11 +8,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
+import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring import LogLedger, prove
 from millstream.anchoring.cut_manifest import anchor_string
+from millstream.anchoring.index import AnchorIndex, AnchorStatus, MessageLocation
 from millstream.anchoring.ledger import LedgerEntry, encode_entry, entry_hash, next_entry
 from millstream.anchoring.merkle import leaf_hash, verify_inclusion
 from millstream.anchoring.proof import Trust, verify_proof
@@ -99,6 +102,23 @@ class _LateLedger(LogLedger):
         return iter(self._late[max(0, first - before) : None if last is None else last - before + 1])
 
 
+class _MovedIndex:
+    """The index of a node with one anchor, which *entry* of a larger ledger has as well."""
+
+    def __init__(self, index: AnchorIndex, entry: LedgerEntry) -> None:
+        self._index, self._entry = index, entry
+
+    def locate(self, log: str, message_id: int) -> MessageLocation | None:
+        return self._index.locate(log, message_id)
+
+    def anchor(self, number: int) -> AnchorStatus | None:
+        status = self._index.anchor(number)
+        return status and msgspec.structs.replace(status, hash=self._entry.hash)
+
+    def leaves(self, number: int) -> Sequence[bytes]:
+        return self._index.leaves(number)
+
+
 class _MemoryFiles:
     """Published files that end with the process."""
 
@@ -153,7 +173,8 @@ class _TreeOfSize:
                 return EntryProof(entry, tree.inclusion_path(entry.number - 1, signed.size), signed.data)
 
             anchoring, ids = node.anchoring, [1 + at * 997 % 1000 for at in range(self._count)]
-            make = partial(prove, "bench", index=anchoring.observer.index, cas=anchoring.cas, ledger=ledger)
+            index = cast("AnchorIndex", _MovedIndex(anchoring.observer.index, entry))
+            make = partial(prove, "bench", index=index, cas=anchoring.cas, ledger=ledger)
             made = [make(message, prove_entry=prove_entry) for message in ids]
             keys = LedgerKeys(self._folder / "keys", "anchors", _clock)
             trust = Trust(policy=trusting([key.verifier_key for key in keys.signing()]))
