@@ -92,7 +92,7 @@ def test_the_largest_message_comes_back_and_a_larger_one_is_refused(tmp_path: Pa
             log = store.log(LogSpec(NAME))
             with log.writer() as writer:
                 writer.append([b"before", body])
-                with pytest.raises(MessageTooLargeError, match="append its id"):
+                with pytest.raises(MessageTooLargeError, match="append only the item's id"):
                     writer.append([body + b"x"])
             (message,) = (message for batch in log.read(2) for message in batch)
             assert message.body == body

@@ -186,19 +186,19 @@ class NodeRoles:
     ) -> Iterator[RetriedResource[T]]:
         """What *opened* returns, which brings messages into *log*, by an ingest or a relay (*kind*).
 
-        While it cannot, the gauge of this *kind* is 0, and ``suspended_roles`` of the node tells why. What cannot be
-        used at the start of the process is raised.
+        While it cannot, the gauge of this *kind* is 0, and ``suspended_roles`` of the node's logs tells why. What
+        cannot be used at the start of the process is raised.
         """
         node, gauge = self._node, f"{kind}_connected"
         report = errors_once(f"{run.name} is suspended, and tried again every minute", node.clock)
 
         def suspended(error: Exception) -> None:
-            node.suspended_roles[run.name] = str(error)
+            node.logs.suspended_roles[run.name] = str(error)
             node.metrics.gauge(gauge, 0, log=log)
             report(error)
 
         def reopened() -> AbstractContextManager[T]:
-            node.suspended_roles.pop(run.name, None)
+            node.logs.suspended_roles.pop(run.name, None)
             return opened()
 
         try:
@@ -206,7 +206,7 @@ class NodeRoles:
                 source.open(required=not run.is_owned)
                 yield source
         finally:  # another process may have the role now, and its state
-            node.suspended_roles.pop(run.name, None)
+            node.logs.suspended_roles.pop(run.name, None)
             node.metrics.remove_gauge(gauge, log=log)
 
     @contextlib.contextmanager

@@ -49,8 +49,6 @@ class Node(ClosesOnExit):
         self.folder = settings.folder
         self.clock = clock or SystemClock()
         self.metrics = MetricsCollector()
-        self.suspended_roles: dict[str, str] = {}
-        """The roles of this process that are suspended, by name, such as ``ingest weather``, and why."""
         self._resources = contextlib.ExitStack()
         self._context = NodeContext(
             settings=settings, folder=self.folder, clock=self.clock, resources=self._resources, metrics=self.metrics,

@@ -98,9 +98,8 @@ def url(answers: dict[str, Answer]) -> Iterator[str]:
 
 
 @pytest.fixture
-def table() -> Iterator[CosignatureTable]:
-    connect = {"check_same_thread": False}
-    engine = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool, connect_args=connect)
+def table(tmp_path: Path) -> Iterator[CosignatureTable]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/node.db")  # witnesses are asked side by side
     yield CosignatureTable(engine, "anchors")
     engine.dispose()
 

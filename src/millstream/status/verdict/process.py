@@ -64,7 +64,7 @@ def look_at_process(node: Node) -> ProcessState:
         undelivered=node.mill.undelivered_alarms,
         disconnected=logs_without("ingest_connected"),
         unrelayed=logs_without("relay_connected"),
-        suspended=dict(node.suspended_roles),
+        suspended=dict(node.logs.suspended_roles),
         refused=_refused(node),
         serving=serving_nodes(node.folder),
         unreachable=_unreachable(node.settings),
