@@ -239,6 +239,12 @@ def test_a_log_that_is_to_be_batched_and_is_not_there_is_made_and_may_become_a_t
     assert failures == []
 
 
+def batch_events(node: Node) -> None:
+    """Batch what the log ``events`` has into the log ``out``."""
+    with contextlib.closing(node.batching.service("events", "out")) as service:
+        service.step()
+
+
 def test_a_log_that_cannot_be_batched_suspends_its_own_batching_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,8 +296,7 @@ def test_a_state_or_rules_that_do_not_fit_suspend_the_batching_of_their_log_alon
     with Node.open(settings, create=True) as node:
         with node.logs.store.log(LogSpec("events")).writer() as writer:
             writer.append([Message(b"", "a", "pump", time, time) for time in (0, 3600 * MICROSECONDS)])
-        with contextlib.closing(node.batching.service("events", "out")) as service:
-            service.step()
+        batch_events(node)
         if spoil == "state":
             node.batching.state("out").write(b"damaged")
     failures: list[str] = []
@@ -313,8 +318,7 @@ def test_a_log_is_batched_on_while_its_batches_cannot_be_anchored(
         output = node.logs.store.log(LogSpec("out", kind="batches"))
         with node.logs.store.log(LogSpec("events")).writer() as writer:
             writer.append([Message(b"", "a", "pump", time, time) for time in (hour, 9 * hour)])
-            with contextlib.closing(node.batching.service("events", "out")) as service:
-                service.step()
+            batch_events(node)
             with contextlib.closing(sqlite3.connect(tmp_path / "log.db")) as database, database:
                 number = database.execute("SELECT number FROM logs WHERE name = 'out'").fetchone()[0]
                 database.execute(f"UPDATE blocks_{number} SET data = zeroblob(length(data))")
@@ -334,8 +338,7 @@ def test_a_ledger_from_an_older_backup_ends_neither_batching_nor_the_rest_of_the
     with Node.open(settings, create=True) as node:
         with node.logs.store.log(LogSpec("events")).writer() as writer:
             writer.append([Message(b"", "a", "pump", time, time) for time in (hour, 9 * hour)])
-        with contextlib.closing(node.batching.service("events", "out")) as service:
-            service.step()
+        batch_events(node)
     shutil.copy(tmp_path / "log.db", tmp_path / "backup.db")
     with Node.open(settings) as node:
         assert node.anchoring.feed("events", "out").step(force=True).anchors == 1
@@ -415,8 +418,7 @@ def test_a_store_of_anchored_files_that_is_away_does_not_end_the_node(
     with Node.open(Settings(data=str(tmp_path), serve=serve), create=True) as node:
         with node.logs.store.log(LogSpec("events")).writer() as writer:
             writer.append([Message(b"", "a", "pump", time, time) for time in (hour, 9 * hour)])
-        with contextlib.closing(node.batching.service("events", "out")) as service:
-            service.step()
+        batch_events(node)
         (tmp_path / "cas").rmdir()
         (tmp_path / "cas").write_bytes(b"")
         with ServeRoles(node, lambda: failures.append("failed")):

@@ -13,7 +13,7 @@ from millstream.batching.service import BatchService
 from millstream.core.clock import VirtualClock
 from millstream.core.documents import FileDocument
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.log import Log, LogSpec, StorageError, Tiering, open_store
+from millstream.log import Log, LogSpec, LogStore, StorageError, Tiering, open_store
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.batch_stream import StreamPlan, _check_rules, _check_source, _StreamMonitor
 from millstream.pipeline.output.batch_sink import BatchSink
@@ -41,6 +41,17 @@ def test_the_end_of_the_log_is_looked_at_once_a_second_for_a_tick(
     assert (len(looks), len(told)) == (6, ticks)
 
 
+def batched(store: LogStore, state: FileDocument) -> tuple[Log, Log]:
+    """A log with messages, and the log that a service with *state* has batched it into."""
+    source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+    with source.writer() as writer:
+        writer.append(traffic(9, 300))
+    service = BatchService(source, output, RULES, state)
+    service.step()
+    service.close()
+    return source, output
+
+
 def test_a_stream_with_a_state_needs_no_older_messages_from_a_tier_that_cannot_be_reached(tmp_path: Path) -> None:
     class Down:
         url = URL
@@ -51,12 +62,7 @@ def test_a_stream_with_a_state_needs_no_older_messages_from_a_tier_that_cannot_b
     cloud, state = Cloud(), FileDocument(tmp_path / "state")
     plan = StreamPlan(store_url="memory://", log="in", output="out", rules=Rulebook(RULES), state=state.path)
     with open_store("memory://", open_objects=cloud.open) as store:
-        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
-        with source.writer() as writer:
-            writer.append(traffic(9, 300))
-        service = BatchService(source, output, RULES, state)
-        service.step()
-        service.close()
+        source, output = batched(store, state)
         output.set_tiering(Tiering(URL, segment_bytes=1))
         assert output.move_blocks(partial=True).objects
         cloud.store = Down()
@@ -79,12 +85,7 @@ def test_p6_a_stream_without_a_state_continues_no_batches_of_other_rules(tmp_pat
     state = FileDocument(tmp_path / "state")
     plan = StreamPlan(store_url="memory://", log="in", output="out", rules=Rulebook(RULES), state=state.path)
     with open_store("memory://") as store:
-        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
-        with source.writer() as writer:
-            writer.append(traffic(9, 300))
-        service = BatchService(source, output, RULES, state)
-        service.step()
-        service.close()
+        source, output = batched(store, state)
         state.path.unlink()
         _check_rules(plan, source, output)
         others = msgspec.structs.replace(plan, rules=Rulebook(BatchConfig(60, 20)))

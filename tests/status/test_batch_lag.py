@@ -32,6 +32,12 @@ def append(node: Node, clock: VirtualClock) -> None:
         writer.append([Message(b"x", key=str(clock.now()), source="pump", event_time=clock.now())])
 
 
+def batch(node: Node) -> None:
+    service = node.batching.service("in", "out")
+    service.step()
+    service.close()
+
+
 def late_since(node: Node) -> int | None:
     (found,) = [one.since for one in StatusPoller(NodeView(node)).verdict().issues if one.kind == "not-batched"] or [
         None
@@ -48,9 +54,7 @@ def test_a_member_with_other_settings_waits_by_the_rules_in_force(tmp_path: Path
             append(node, clock)
             clock.advance(3 * HOUR)
         append(node, clock)
-        service = node.batching.service("in", "out")
-        service.step()
-        service.close()
+        batch(node)
     if is_changed:  # what is received now may still be in a batch of the rules before
         with Node.open(settings(tmp_path, 60), clock) as node:
             node.batching.change_rules("out")
@@ -67,16 +71,12 @@ def test_rules_that_ended_long_ago_do_not_delay_the_issue(tmp_path: Path) -> Non
     clock = VirtualClock()
     with Node.open(settings(tmp_path, 2 * HOUR), clock, create=True) as node:
         append(node, clock)
-        service = node.batching.service("in", "out")
-        service.step()
-        service.close()
+        batch(node)
     with Node.open(settings(tmp_path, 60), clock) as node:
         node.batching.change_rules("out")
         clock.advance(5 * HOUR)
         append(node, clock)
-        service = node.batching.service("in", "out")
-        service.step()
-        service.close()
+        batch(node)
         append(node, clock)
         received = clock.now()
         clock.advance(60 + GRACE + 1)
@@ -87,9 +87,7 @@ def test_messages_are_not_called_late_while_the_rules_in_force_cannot_be_read(tm
     clock = VirtualClock()
     with Node.open(settings(tmp_path, 2 * HOUR), clock, create=True) as node:
         append(node, clock)
-        service = node.batching.service("in", "out")
-        service.step()
-        service.close()
+        batch(node)
     (tmp_path / "batching" / "out.state").write_bytes(b"damaged")
     with Node.open(settings(tmp_path, 1), clock) as node:
         clock.advance(HOUR)

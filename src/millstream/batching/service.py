@@ -32,7 +32,7 @@ from millstream.batching.newest_batch import (
     shortened_source,
     state_beyond_source,
 )
-from millstream.batching.output_end import NOTHING, end_of, goes_as_far, refuse_handed_over
+from millstream.batching.output_end import end_of, goes_as_far, refuse_handed_over
 from millstream.batching.rule_changes import RulesRecord, take_request
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, is_blank, known_end, naming_state, read_state, write_state
@@ -219,9 +219,10 @@ class BatchService:
         if not goes_as_far(end, known_end(kept), source, output, self._state):
             kept = None
         with naming_state(self._state):
-            used = None if kept is None or is_blank(kept, end) else kept.snapshot
+            blank = is_blank(kept, end)
+        used = None if kept is None or blank else kept.snapshot
         self._record = RulesRecord(output)
-        rules = self._record.in_force(rules, is_blank=used is None and end == NOTHING)
+        rules = self._record.in_force(rules, is_blank=blank)
         with naming_state(self._state):
             self._batcher = AdaptiveBatcher(rules, used)
         if kept:

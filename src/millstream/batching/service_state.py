@@ -68,9 +68,9 @@ def naming_state(document: Document) -> Iterator[None]:
         raise SnapshotError(f"cannot continue from the state {document}: {error}") from error
 
 
-def is_blank(state: ServiceState, end: OutputEnd) -> bool:
+def is_blank(state: ServiceState | None, end: OutputEnd) -> bool:
     """Whether nothing was batched yet, so that the rules in *state* do not matter; *end* is that of the output."""
-    return end == NOTHING and decode_snapshot(state.snapshot)[1].clock is None
+    return end == NOTHING and (state is None or decode_snapshot(state.snapshot)[1].clock is None)
 
 
 def known_end(state: ServiceState | None) -> OutputEnd | None:

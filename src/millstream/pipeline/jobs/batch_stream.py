@@ -29,7 +29,7 @@ from millstream.batching.newest_batch import (
     shortened_source,
     state_beyond_source,
 )
-from millstream.batching.output_end import NOTHING, OutputEnd, end_of, goes_as_far, refuse_handed_over
+from millstream.batching.output_end import OutputEnd, end_of, goes_as_far, refuse_handed_over
 from millstream.batching.rule_changes import RulesRecord, batched_rules, is_requested, take_request
 from millstream.batching.service_state import ServiceState, is_blank, known_end, naming_state, read_state, write_state
 from millstream.batching.snapshot import decode_snapshot_for
@@ -215,8 +215,7 @@ def _discard_newer_progress(plan: StreamPlan, source: Log, output: Log, end: Out
 def _is_blank(plan: StreamPlan, writer: Writer) -> bool:
     """Whether nothing was batched into the output, which *writer* writes, by the rules of an earlier start."""
     with contextlib.suppress(SnapshotError):
-        state = read_state(FileDocument(plan.state), plan.log, plan.output)
-        return end_of(writer) == NOTHING if state is None else is_blank(state, end_of(writer))
+        return is_blank(read_state(FileDocument(plan.state), plan.log, plan.output), end_of(writer))
     return False
 
 
