@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from millstream.cli.main import run
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan
 from millstream.mill.duplication.source_recorder import record_space
-from millstream.mill.notices.alarms import Alarm, Alarms
+from millstream.mill.notices.alarms import QUEUES, Alarm, Alarms
 from millstream.mill.notices.receivers import CommandReceiver, MailReceiver, NoticeError, WebHookReceiver
 from millstream.mill.policies.policy import Pair
 from millstream.mill.producers.space_filter import SpaceFilter
@@ -88,6 +89,59 @@ def test_held_plans_are_an_alarm_until_somebody_approves(world: Any) -> None:
     assert "1 plans of duplication go too far and are held: see `millstream mill approve`" in told[0].message
 
 
+def test_what_cannot_be_read_is_an_alarm_and_hides_no_other(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """An outage of the database is what people have to be told of: nothing may depend on it."""
+    queue, told, is_down = world.queue("audit"), list[Alarm](), [True]
+    queue.put([b"1"])
+    queue.dead_letter(queue.lease(1, visibility=10)[0], cause="so")
+
+    def failing(answer: Any) -> Any:
+        def read() -> Any:
+            if is_down[0]:
+                raise OSError("the database is gone\nSELECT")
+            return answer
+
+        return read
+
+    class Receiver:
+        def tell(self, alarm: Any) -> None:
+            told.append(alarm)
+
+    queues: Any = {"repair": SimpleNamespace(depth=failing(depth())), "audit": queue}
+    queues["bit-error"] = queues["repair"]
+    monitor = QueueMonitor(
+        queues, world.clock, Alarms(most=10, longest=3600), [Receiver()], held=failing(0), others=failing([])
+    )
+    assert monitor.look().depths.keys() == {"audit"}
+    assert [alarm.subject for alarm in told] == ["dead-letters in audit"], "what is a matter of a moment is not told"
+    monitor.look()
+    outage = ["unknown in the work queues", "unknown in the change guard", "unknown in the node"]
+    assert [alarm.subject for alarm in told[1:]] == outage
+    (about,) = [alarm for alarm in told if alarm.queue == QUEUES]
+    assert about.message.startswith(
+        "1 other queue and the queue repair cannot be read: OSError: the database is gone: "
+    )
+    assert about.count == 2 and about.message in caplog.messages
+    is_down[0] = False
+    monitor.look()
+    assert [alarm.subject for alarm in told[4:]] == [f"{subject} (over)" for subject in outage]
+    assert told[4].message == "the state of the work queues is known again"
+
+
+def test_alarms_of_a_queue_that_cannot_be_read_are_not_over() -> None:
+    alarms = Alarms(most=10, longest=3600)
+    assert kinds(alarms, 0, a=depth(dead=1)) == [("a", "dead-letters", False)]
+    assert kinds(alarms, 60) == [] and not alarms.observe(120, {}, None)
+    assert kinds(alarms, 180, a=depth()) == [("a", "dead-letters", True)]
+
+
+def test_a_depth_that_goes_up_and_down_around_its_limit_is_one_alarm() -> None:
+    alarms = Alarms(most=10, longest=3600, quiet_looks=2)
+    ready = [11, 10, 11, 10, 11, 10, 10, 10]
+    found = [kinds(alarms, 60 * minute, a=depth(ready=count)) for minute, count in enumerate(ready)]
+    assert found == [[("a", "too-many", False)], [], [], [], [], [], [("a", "too-many", True)], []]
+
+
 @pytest.fixture
 def hook() -> Iterator[tuple[str, list[Any]]]:
     got: list[Any] = []
@@ -95,7 +149,18 @@ def hook() -> Iterator[tuple[str, list[Any]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(500 if self.path == "/broken" else 204)
+            if self.path == "/tls":  # so answers a port that expects TLS
+                self.wfile.write(b"\x15\x03\x01\x00\x02\x02\x16\r\n")
+                return
+            code = self.path[1:4]
+            status = int(code) if code.isdigit() else 204
+            self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", "/login")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(204)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
@@ -114,14 +179,35 @@ def test_a_web_hook_gets_the_alarm_as_json(hook: tuple[str, list[Any]]) -> None:
     WebHookReceiver(f"{url}/secret").tell(ALARM)
     assert got == [{"queue": "audit", "kind": "dead-letters", "count": 3, "over": False, "message": ALARM.message}]
     with pytest.raises(NoticeError) as caught:
-        WebHookReceiver(f"{url}/broken").tell(ALARM)
-    assert "broken" not in str(caught.value) and "127.0.0.1 did not accept the notice: 500" in str(caught.value)
+        WebHookReceiver(f"{url}/500?token").tell(ALARM)
+    assert "token" not in str(caught.value) and "127.0.0.1 did not accept the notice: 500" in str(caught.value)
     with pytest.raises(
         NoticeError, match=r"URL in mill\.alarms\.webhook: write a URL that begins with http:// or https://"
     ):
         WebHookReceiver("file:///etc/passwd")
     with pytest.raises(NoticeError, match="invalid webhook URL in --alarm"):
         WebHookReceiver("file:///etc/passwd", "--alarm")
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_web_hook_that_redirects_has_not_got_the_alarm(hook: tuple[str, list[Any]], code: int) -> None:
+    with pytest.raises(NoticeError, match=rf"redirects .*: {code} .*; write the URL .* in mill\.alarms\.webhook"):
+        WebHookReceiver(f"{hook[0]}/{code}").tell(ALARM)
+
+
+def test_a_web_hook_that_does_not_speak_http_or_has_an_odd_url_is_an_error_of_the_receiver(
+    hook: tuple[str, list[Any]],
+) -> None:
+    with pytest.raises(NoticeError, match=r"cannot be posted to the webhook at 127\.0\.0\.1: BadStatusLine; check"):
+        WebHookReceiver(f"{hook[0]}/tls").tell(ALARM)
+    for path in ("sécret", "se cret", "secret\n"):
+        with pytest.raises(NoticeError) as caught:
+            WebHookReceiver(f"http://127.0.0.1:9/{path}").tell(ALARM)
+        assert "cret" not in str(caught.value)
+    with pytest.raises(NoticeError, match="cannot be posted"):
+        WebHookReceiver("http://host:port/").tell(ALARM)
+    with pytest.raises(NoticeError, match="invalid webhook URL"):
+        WebHookReceiver("http://[::1")
 
 
 def test_a_command_gets_the_alarm_on_its_input(tmp_path: Path) -> None:
@@ -245,6 +331,29 @@ def test_an_alarm_that_does_not_arrive_is_logged_and_told_again_with_each_look(
     assert [record.getMessage() for record in caplog.records] == [
         "the alarm dead-letters in audit was not delivered; retrying every 60 s: not at home"
     ]
+
+
+def test_a_receiver_with_an_unexpected_error_keeps_no_alarm_from_others(world: Any) -> None:
+    queue, told, is_broken = world.queue("audit"), list[str](), [True]
+    queue.put([b"1"])
+    queue.dead_letter(queue.lease(1, visibility=10)[0], cause="so")
+
+    class Receiver:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def tell(self, alarm: Any) -> None:
+            if self.name == "broken" and is_broken[0]:
+                raise RuntimeError("the token")
+            told.append(f"{self.name}: {alarm.kind}")
+
+    receivers = [Receiver("broken"), Receiver("well")]
+    monitor = QueueMonitor({"audit": queue}, world.clock, Alarms(most=10, longest=3600), receivers)
+    assert monitor.look().untold == 1 and told == ["well: dead-letters"]
+    assert [one.why for one in monitor.undelivered] == ["unexpected RuntimeError"]
+    is_broken[0] = False
+    monitor.look()
+    assert told == ["well: dead-letters", "broken: dead-letters"] and not monitor.undelivered
 
 
 def test_workers_tell_of_dead_letters_as_the_settings_say(tmp_path: Path, hook: tuple[str, list[Any]]) -> None:

@@ -81,4 +81,4 @@ def test_a_database_that_fails_ends_no_monitor(world: Any, caplog: pytest.LogCap
     until(lambda: world.clock.advance(EVERY) or "audit" in monitor.figures.depths, "a look that works")
     monitor.stop()
     thread.join()
-    assert all("cannot read the queues: OperationalError" in line for line in caplog.messages)
+    assert all("the queue audit cannot be read: OperationalError" in line for line in caplog.messages)

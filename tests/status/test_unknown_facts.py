@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -16,10 +18,14 @@ from millstream.mill.reports.report import SpaceTally, build_report
 from millstream.node import Node
 from millstream.settings import AlarmSettings, Settings
 from millstream.settings.verdict import VerdictSettings
+from millstream.status.node_view import NodeView
+from millstream.status.poller import COUNTERS, StatusPoller
 from millstream.status.snapshot import JOURNAL, LEDGER, OBSERVER, StatusSnapshot
+from millstream.status.verdict.alarms import poller_alarms
 from millstream.status.verdict.copies import LatestReports, look_at_copies
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.judge_messages import anchor_issues
+from millstream.status.verdict.models import Issue, Unknown, Verdict
 from millstream.status.verdict.process import look_at_process
 
 NOW = 100_000 * MICROSECONDS
@@ -101,3 +107,27 @@ def test_the_trouble_with_a_report_ends_with_the_records_of_its_space(tmp_path: 
         assert reports.latest([("retired", "photos")]) == {} and reports.troubles
         copies = look_at_copies(node, reports, NOW)
     assert not copies.troubles and not copies.unreadable
+
+
+def test_the_alarms_of_the_verdict_are_told_while_the_queues_cannot_be_read() -> None:
+    issues = [
+        Issue(kind=kind, subject="repair", severity="bad", since=None, what="so", meaning="", todo="", page="", area="")
+        for kind in ("database", "dead-letters")
+    ]
+    down, holders = list[Exception](), list[str]()
+
+    def names() -> list[str]:
+        if down:
+            raise down[0]
+        return ["repair"]
+
+    queues = SimpleNamespace(names=names, holder=lambda name: holders.append(name) or "a worker")
+    unknown = list[Unknown]()
+    poller = SimpleNamespace(verdict=lambda: Verdict.of(NOW, issues, unknown))
+    alarms = poller_alarms(cast("NodeView", SimpleNamespace(queues=queues)), cast("StatusPoller", poller))
+    assert [one.kind for one in alarms()] == ["database"], "workers tell of the dead letters of their queue"
+    down.append(OSError("the database is gone"))
+    assert [one.kind for one in alarms()] == ["database"], "and are taken to do so while nobody can know"
+    unknown.append(Unknown(subject=COUNTERS, area="node", since=None, what="so", todo=""))
+    down.clear()
+    assert [one.kind for one in alarms()] == ["database", "unknown"] and holders == ["repair"]

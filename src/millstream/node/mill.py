@@ -54,6 +54,9 @@ from millstream.queue import WorkQueue
 from millstream.settings import AlarmSettings, Settings
 from millstream.stores import StoreError
 
+_QUIET_LOOKS = 2
+"""An alarm is over after so many looks without it: the depth of a busy queue goes up and down around its limit."""
+
 _IDLE_FIRST, _IDLE_LONGEST = 1.0, 10.0
 """How long, in seconds, idle workers of a shared queue wait at first and at most: a look at all takes 12 ms."""
 
@@ -127,7 +130,7 @@ class MillPart:
         """Watches the queues *names*, with *guards* the change guard, and *others*, *every* so many seconds: tells whom
         the settings name."""
         alarms = self._context.settings.mill.alarms
-        watch = Alarms(alarms.most, alarms.longest / MICROSECONDS)
+        watch = Alarms(alarms.most, alarms.longest / MICROSECONDS, quiet_looks=_QUIET_LOOKS)
         queues = {name.value: self._queues.open(name) for name in names}
         monitor = QueueMonitor(
             queues,

@@ -8,7 +8,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from email.message import EmailMessage
-from typing import Protocol
+from http.client import HTTPException
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -78,22 +79,41 @@ class NoticeReceiver(Protocol):
         ...
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Makes redirects fail: urllib would follow one with a GET without the notice, and take its answer as success."""
+
+    def redirect_request(self, *_args: Any) -> None:
+        """No request follows, so that the redirect is an HTTPError."""
+
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
 class WebHookReceiver:
     """Posts the alarm as JSON to *url* (http or https), which errors say is the value of *option*."""
 
     def __init__(self, url: str, option: str = "mill.alarms.webhook") -> None:
-        if urlsplit(url).scheme not in ("http", "https"):
+        try:
+            is_web = urlsplit(url).scheme in ("http", "https")
+        except ValueError:  # such as a host that begins with [ and has no ]
+            is_web = False
+        if not is_web:
             raise NoticeError(f"invalid webhook URL in {option}: write a URL that begins with http:// or https://")
         self._url, self._option = url, option
 
     def tell(self, notice: Notice) -> None:
         data = msgspec.json.encode(notice)
-        request = urllib.request.Request(self._url, data, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS):  # noqa: S310 - the scheme was checked
+            request = urllib.request.Request(self._url, data, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
+            with urllib.request.build_opener(_NoRedirects).open(request, timeout=SECONDS):
                 return
         except urllib.error.HTTPError as error:
             error.close()
+            if error.code in _REDIRECTS:
+                raise NoticeError(
+                    f"{self._name} redirects the notice to another URL: {error.code} {error.reason}",
+                    todo=f"write the URL to which it redirects in {self._option}",
+                ) from error
             raise NoticeError(
                 f"{self._name} did not accept the notice: {error.code} {error.reason}",
                 todo=f"check the program that answers at the URL in {self._option}",
@@ -103,6 +123,11 @@ class WebHookReceiver:
             raise NoticeError(
                 f"{self._name} cannot be reached: {getattr(reason, 'strerror', None) or reason}",
                 todo=f"check {self._option}, and that a program answers at this URL",
+            ) from error
+        except (HTTPException, ValueError) as error:  # an answer that is not HTTP, or the URL, which the text may have
+            raise NoticeError(
+                f"the notice cannot be posted to {self._name}: {type(error).__name__}",
+                todo=f"check the scheme, port and path of {self._option}, and that a web server answers there",
             ) from error
 
     @property

@@ -6,18 +6,22 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
 
 import msgspec
 
+from millstream.core.amounts import counted
 from millstream.core.clock import Clock
 from millstream.core.metric_collection.prometheus import CONTENT_TYPE, prometheus_text
-from millstream.mill.notices.alarms import Alarm, Alarms
+from millstream.mill.notices.alarms import GUARD, NODE, QUEUES, Alarm, Alarms
 from millstream.mill.notices.receivers import NoticeError, NoticeReceiver
 from millstream.mill.workers.metrics import QueueMetrics, queue_metrics
 from millstream.mill.workers.scaling import DEFAULT_SCALING, QueueScaling, recommended
-from millstream.queue.protocol import WorkQueue
+from millstream.queue.protocol import Depth, WorkQueue
 
 _log = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
 
 EVERY = 60.0
 """Seconds between two looks."""
@@ -53,6 +57,7 @@ class QueueMonitor:
         self._queues, self._clock, self._alarms, self._receivers = queues, clock, alarms, receivers
         self._held, self._others, self._scaling = held, others, scaling
         self._every = every
+        self._unread = set[str]()
         self._untold: Mapping[tuple[int, str, str], UndeliveredAlarm] = {}
         self._waiting = threading.Condition()
         self._ended = False
@@ -64,12 +69,20 @@ class QueueMonitor:
         return list(self._untold.values())
 
     def look(self) -> QueueMetrics:
-        """Look once, tell what is to be told, and return the figures."""
+        """Look once, tell what is to be told, and return the figures.
+
+        What cannot be read in two looks in a row is an alarm, too, and hides no other alarm.
+        """
         at = self._clock.monotonic()
-        now = self.count()
-        alarms = self._alarms.observe(at, now.depths, self._held(), self._other_alarms())
-        untold = self._tell(alarms)
-        self.figures = QueueMetrics(now.depths, now.desired, self.figures.untold + untold)
+        unread = list[Alarm]()
+        depths = self._read_depths(unread)
+        held, others = _read(GUARD, self._held, unread), _read(NODE, self._others, unread)
+        for alarm in unread:
+            _log.warning("%s", alarm.message)
+        lasting = [alarm for alarm in unread if alarm.queue in self._unread]  # what is a matter of a moment is not told
+        self._unread = {alarm.queue for alarm in unread}
+        untold = self._tell(self._alarms.observe(at, depths, held, others, lasting))
+        self.figures = QueueMetrics(depths, recommended(depths, self._scaling), self.figures.untold + untold)
         return self.figures
 
     def count(self) -> QueueMetrics:
@@ -83,7 +96,7 @@ class QueueMonitor:
             try:
                 self.look()
             except Exception as error:  # of whatever kind: with this thread all alarms would end
-                _log.warning("cannot read the queues: %s: %s", type(error).__name__, error)
+                _log.warning("cannot tell the alarms: %s: %s", type(error).__name__, error)
             with self._waiting:
                 if not self._ended:
                     self._clock.wait(self._waiting, self._every)
@@ -96,12 +109,17 @@ class QueueMonitor:
             self._ended = True
             self._waiting.notify_all()
 
-    def _other_alarms(self) -> Sequence[Alarm] | None:
-        try:
-            return self._others()
-        except Exception as error:  # of whatever kind: alarms about queues are told in any case
-            _log.warning("cannot determine the state of the node: %s: %s", type(error).__name__, error)
-            return None
+    def _read_depths(self, unread: list[Alarm]) -> Mapping[str, Depth]:
+        """The depths of the queues that can be read; of the others *unread* gets one alarm."""
+        depths, failed = dict[str, Depth](), list[Alarm]()
+        for name, queue in self._queues.items():
+            depth = _read(f"the queue {name}", queue.depth, failed)
+            if depth is not None:
+                depths[name] = depth
+        if failed:
+            more = f"{counted(len(failed) - 1, 'other queue')} and " if failed[1:] else ""
+            unread.append(Alarm(QUEUES, "unknown", more + failed[0].message, len(failed)))
+        return depths
 
     def _tell(self, alarms: Sequence[Alarm]) -> int:
         """Tell everyone of *alarms*, and of what did not arrive before; how many did not arrive now.
@@ -114,7 +132,10 @@ class QueueMonitor:
             before = self._untold.get(key)
             try:
                 self._receivers[key[0]].tell(alarm)
-            except NoticeError as error:
+            except Exception as raised:  # of whatever kind: the other receivers are told in any case
+                error = (
+                    raised if isinstance(raised, NoticeError) else NoticeError(f"unexpected {type(raised).__name__}")
+                )
                 failed += 1
                 since = before.since if before else self._clock.now()
                 self._untold = {**self._untold, key: UndeliveredAlarm(alarm, since, error.summary)}
@@ -124,6 +145,17 @@ class QueueMonitor:
             else:
                 self._untold = {other: one for other, one in self._untold.items() if other != key}
         return failed
+
+
+def _read(name: str, read: Callable[[], Value], unread: list[Alarm]) -> Value | None:
+    """What *read* returns; None where it fails, and *unread* gets an alarm about *name*."""
+    try:
+        return read()
+    except Exception as error:  # of whatever kind: all other alarms are told in any case
+        why = str(error).partition("\n")[0][:300]
+        todo = "check that its database, broker and log store answer"
+        unread.append(Alarm(name, "unknown", f"{name} cannot be read: {type(error).__name__}: {why}: {todo}", 1))
+        return None
 
 
 def serve_metrics(figures: Callable[[], QueueMetrics], host: str, port: int) -> ThreadingHTTPServer:

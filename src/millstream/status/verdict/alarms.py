@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 
 from millstream.mill.notices.alarms import Alarm
 from millstream.node import Node
 from millstream.status.node_view import NodeView
-from millstream.status.poller import StatusPoller
+from millstream.status.poller import COUNTERS, StatusPoller
 from millstream.status.serving_node import find_serving_node
 from millstream.status.verdict.models import Verdict
+
+_log = logging.getLogger(__name__)
 
 _DECIDED = frozenset({"unprotected", "plan-rejected"})
 """Kinds of issues that do not begin or end by themselves: no alarm is sent."""
@@ -34,11 +37,19 @@ def verdict_alarms(verdict: Verdict, worked_on: Collection[str]) -> Sequence[Ala
 
 
 def poller_alarms(view: NodeView, poller: StatusPoller) -> Callable[[], Sequence[Alarm]]:
-    """The alarms of a node that *poller* watches."""
+    """The alarms of a node that *poller* watches, also while its queues cannot be read."""
+    last = frozenset[str]()
 
     def alarms() -> Sequence[Alarm]:
-        worked_on = {name for name in view.queues.names() if view.queues.holder(name) is not None}
-        return verdict_alarms(poller.verdict(), worked_on)
+        nonlocal last
+        verdict = poller.verdict()
+        is_told_by_workers = any(one.kind in _BY_WORKERS or one.kind == "held" for one in verdict.issues)
+        if is_told_by_workers and all(one.subject != COUNTERS for one in verdict.unknown):
+            try:
+                last = frozenset(name for name in view.queues.names() if view.queues.holder(name) is not None)
+            except Exception:  # of whatever kind: the alarms are sent all the same
+                _log.debug("cannot read which queues have workers", exc_info=True)
+        return verdict_alarms(verdict, last)
 
     return alarms
 
