@@ -11,6 +11,7 @@ import pytest
 from protect_desk import Desk
 
 from millstream.cli.main import run
+from millstream.mill.adoption.protection import Protection
 from millstream.testing.damage import flip_bit
 
 
@@ -66,6 +67,37 @@ def test_the_status_is_not_well_after_a_run_that_was_not(
     stray.unlink()
     assert desk.protect()[0] == 0
     assert desk.call("status")[0] == 0
+
+
+def test_a_run_that_is_killed_is_not_well_from_the_next_run_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def codes() -> tuple[int, int | None]:
+        code, status = desk.call("status")
+        return code, status["last_code"]
+
+    def kill(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    words = [
+        "protect",
+        str(desk.photos),
+        "--to",
+        str(desk.disks[0]),
+        "--to",
+        str(desk.disks[1]),
+        "--data",
+        str(desk.data),
+    ]
+    desk.protect()
+    assert codes() == (0, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Protection, "_complete", kill)
+        run(words)
+        assert codes() == (0, None), "it may be running"
+        run(words)
+        assert codes() == (1, 1)
+        run(words)
+        assert codes() == (1, 1), "a run that begins does not make it well"
+    assert desk.protect()[0] == 0 and codes() == (0, 0)
 
 
 def test_the_status_names_what_is_wrong_and_counts_what_it_does_not_name(

@@ -71,10 +71,10 @@ def _failure(store: str, space: str, item: str) -> CheckResult:
     return CheckResult(store, space, item, *found)
 
 
-def space_statuses(engine: sa.Engine, *, names: bool = True) -> list[SpaceStatus]:
-    """The status of all spaces, without reports."""
+def space_statuses(engine: sa.Engine, *, names: bool = True, now: int = 100) -> list[SpaceStatus]:
+    """The status of all spaces at *now* (microseconds), without reports."""
 
     def no_reports(_spaces: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Any]:
         return {}
 
-    return list(ProtectionStatus(engine, policies(), OpenWork(), no_reports, 100, names=names).spaces())
+    return list(ProtectionStatus(engine, policies(), OpenWork(), no_reports, now, names=names).spaces())

@@ -269,6 +269,10 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
         )
     if space.last_code:
         yield f"  the last run ended with code {space.last_code}: run `millstream protect` again to see the cause"
+    if space.is_overdue:
+        yield "  OVERDUE: no run has read the source for more than 31 days: check what runs `millstream protect`"
+    if space.is_unended:
+        yield "  OVERDUE: the last run began more than 3 days ago and has not ended: run `millstream protect` again"
     if space.problem:
         yield f"  NOT AVAILABLE: {space.problem}"
     if space.damaged:

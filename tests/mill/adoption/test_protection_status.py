@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
+from millstream.cli.status import status_lines
 from millstream.core.sqlite_file import open_database
 from millstream.mill.adoption import status as protection
-from millstream.mill.adoption.status import NAMED, VANISHED
+from millstream.mill.adoption.catalog import AdoptedSpace, AdoptionCatalog
+from millstream.mill.adoption.status import NAMED, OVERDUE, UNENDED, VANISHED
+from millstream.status.verdict.judge_copies import _space_faults
 from support.protected_spaces import add_spaces, space_statuses
 
 
@@ -64,3 +68,28 @@ def test_a_space_among_many_has_the_status_that_it_has_alone(
     adopted = next(one for one in together if one.space == "s3")
     assert (adopted.vanished, adopted.items, adopted.last_code) == (3, 22, 1)
     assert [one.content_id for one in adopted.named if one.kind == VANISHED] == ["item 0", "item 2"]
+
+
+@pytest.mark.parametrize(
+    ("begun", "ended", "code", "now", "overdue"),
+    [
+        (1, 22, 0, 22 + OVERDUE, []),
+        (1, 22, 0, 23 + OVERDUE, ["is_overdue"]),
+        (1, 22, None, 23 + UNENDED, []),
+        (30, 22, None, 30 + UNENDED, []),
+        (30, 22, None, 31 + UNENDED, ["is_unended"]),
+        (1, None, None, 2 + UNENDED, ["is_unended"]),
+        (30, 22, 1, 31 + UNENDED, []),
+    ],
+)
+def test_a_source_that_no_run_reads_is_not_well_although_others_check_its_copies(
+    engine: sa.Engine, begun: int, ended: int | None, code: int | None, now: int, overdue: list[str]
+) -> None:
+    add_spaces(engine, 2, 3)
+    AdoptionCatalog(engine).save_space(AdoptedSpace("one", "s2", "hold", begun, ended, code))
+    (status,) = space_statuses(engine, now=now)
+    assert [name for name in ("is_overdue", "is_unended") if getattr(status, name)] == overdue
+    status = msgspec.structs.replace(status, copies=())  # the copies are in order
+    assert status.is_well == (not overdue and not code)
+    faults = list(_space_faults(status, (), now, is_adopted=True))
+    assert len(faults) == len(overdue) + bool(code) and len(list(status_lines(status, now))) == 3 + len(faults)

@@ -162,8 +162,10 @@ class Protection:
         With *replace*, items that a store held before this node wrote to it are replaced where they differ.
         """
         report = ProtectionReport(store=self._target.store, space=self._space, url=self._target.source.url)
-        before = self._catalog.space(self._target.store, self._space).ended_at
-        self._keep_exit_code(None)
+        known = self._catalog.space(self._target.store, self._space)
+        before = known.ended_at
+        was_killed = known.exit_code is None and known.begun_at is not None
+        self._keep_exit_code(1 if was_killed else known.exit_code or None)
         copies = {pair: self._copy_report(pair) for pair in self._pairs}
         report.copies = list(copies.values())
         touched: Sequence[str] = ()
@@ -197,7 +199,8 @@ class Protection:
         return report
 
     def _keep_exit_code(self, code: int | None) -> None:
-        """The status tells it later; None while a run has not ended."""
+        """The status tells it later. None replaces code 0 while a run is active, so that the next run knows if this one
+        ended; a worse code stays until a run ends."""
         known = self._catalog.space(self._target.store, self._space)
         self._catalog.save_space(msgspec.structs.replace(known, exit_code=code))
 

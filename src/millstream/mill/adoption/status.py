@@ -40,7 +40,11 @@ _PAGE = 500
 MariaDB expects so few that it reads all items of the store for each of them."""
 
 OVERDUE = 31 * 24 * 3600 * 1_000_000
-"""A copy that was not read for longer (microseconds) is named, as runs once a day read all of them in 30 days."""
+"""A copy that was not read for longer (microseconds) is named, as runs once a day read all of them in 30 days. So is a
+source that no run has read for longer."""
+
+UNENDED = 3 * 24 * 3600 * 1_000_000
+"""An adoption that began before this (microseconds) and did not end is named: it may have been killed."""
 
 NAMED = 20
 """Items of each kind that are named; the counts beside them are of all."""
@@ -87,10 +91,11 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     ``findings`` are those of the last adoption by kind; ``adopted_only`` items have only a checksum that this node
     computed, None if the source records checksums; ``last_code`` is the exit code of the last `protect`, None where it
-    did not end or is not known; ``excluded`` ones are left out now, and have copies. ``damaged`` items of the source
-    are missing or were found damaged by its last check, if it records checksums; ``report`` is the result of its last
-    integrity report. ``dead_tasks`` are tasks for this space that failed permanently, by queue. ``named`` are the first
-    items of each kind at the source that people have to look at.
+    did not end or is not known. ``is_overdue``: no run has read the source for 31 days; ``is_unended``: the last
+    adoption began 3 days ago and has not ended. ``excluded`` items are left out now, and have copies. ``damaged``
+    items of the source are missing or were found damaged by its last check, if it records checksums; ``report`` is the
+    result of its last integrity report. ``dead_tasks`` are tasks for this space that failed permanently, by queue.
+    ``named`` are the first items of each kind at the source that people have to look at.
     """
 
     store: str
@@ -110,11 +115,14 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     dead_tasks: Mapping[str, int] = {}
     named: Sequence[CopyFinding] = ()
     problem: str = ""
+    is_overdue: bool = False
+    is_unended: bool = False
 
     @property
     def is_well(self) -> bool:
         """Whether every item has all its copies verified, and nothing waits for a person."""
         is_open = self.problem or self.findings or self.vanished or self.last_code or self.damaged or self.dead_tasks
+        is_open = is_open or self.is_overdue or self.is_unended
         is_reported_well = self.report in (None, ReportResult.SUCCESS)
         return not is_open and is_reported_well and all(copy.is_well for copy in self.copies)
 
@@ -205,6 +213,8 @@ class ProtectionStatus:
                 for name in copied.copies
             ],
             problem=self._work.problems.get(store, ""),
+            is_overdue=known.ended_at is not None and self._now - known.ended_at > OVERDUE,
+            is_unended=_is_unended(known, self._now),
         )
 
     def _copy(
@@ -344,6 +354,12 @@ def _by_space(
 def _result(report: IntegrityReport | None, *, since: int | None) -> ReportResult | None:
     """The result of the last report, unless a run of `protect` *since* then has settled it (microseconds)."""
     return None if report is None or (since is not None and report.ended_at < since) else report.result
+
+
+def _is_unended(space: AdoptedSpace, now: int) -> bool:
+    """Whether the adoption of *space* that began last should have ended by *now*, and did not."""
+    begun, ended = space.begun_at, space.ended_at
+    return begun is not None and (ended is None or ended < begun) and not space.exit_code and now - begun > UNENDED
 
 
 def _first_of_each_kind(found: Sequence[CopyFinding]) -> Sequence[CopyFinding]:

@@ -187,6 +187,10 @@ def _space_faults(
     if space.last_code:
         yield f"the last run of protect ended with code {space.last_code}"
     yield from (f"{count:,} {kind}" for kind, count in space.findings.items())
+    if space.is_overdue:
+        yield "protect has not read the source for more than 31 days"
+    if space.is_unended:
+        yield "the last run of protect began more than 3 days ago and has not ended"
     if space.vanished:
         yield f"{counted(space.vanished, 'item')} vanished from the source"
     for copy in space.copies:
