@@ -13,11 +13,11 @@ from protect_desk import Desk, verified
 from serving_nodes import open_node
 
 from millstream.cli.main import run
-from millstream.cli.protect_setup import set_up, wanted
+from millstream.cli.protect_setup import SetupError, Stores, Wanted, find_stores, set_up, wanted
 from millstream.mill.policies.policy import Policy, encode_policy
 from millstream.mill.policies.repository import Policies, PolicyRepository
 from millstream.mill.policies.saving import save_policy
-from millstream.settings import load_settings
+from millstream.settings import Settings, StoreSettings, load_settings
 
 
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
@@ -66,6 +66,50 @@ def test_a_copy_among_the_files_of_another_copy_is_refused(desk: Desk) -> None:
     one = desk.disks[0]
     assert desk.call("protect", str(desk.photos), "--to", str(one), "--to", str(one / "photos" / "second"))[0] == 2
     assert not desk.data.exists() and not one.exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("vault/p", "vault/p?region=eu-central-1", "are the same place"),
+        ("vault/p?profile=a", "vault/p/?profile=b", "are the same place"),
+        ("vault?endpoint=https://s3.example", "vault?credentials=B&endpoint=https://s3.example/", "are the same place"),
+        (
+            "vault/p",
+            "vault/p/photos?profile=a",
+            "would lie in the copy of photos at s3://vault/p: choose another prefix",
+        ),
+    ],
+)
+def test_copies_in_one_bucket_that_is_reached_in_two_ways_are_refused(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes], one: str, other: str, words: str
+) -> None:
+    assert (
+        run(["protect", str(desk.photos), "--to", f"s3://{one}", "--to", f"s3://{other}", "--data", str(desk.data)])
+        == 2
+    )
+    assert words in capsysbinary.readouterr().err.decode() and not desk.data.exists()
+
+
+def test_a_known_bucket_is_no_second_copy_when_it_is_reached_in_another_way(tmp_path: Path) -> None:
+    known = "s3://vault/p?profile=a&endpoint=https://s3.example&requests=50"
+    settings = Settings(data=str(tmp_path / "node"), stores={"p": StoreSettings(known)})
+
+    def stores(to: str) -> Stores:
+        return find_stores(settings, Wanted("folder:///photos?space=photos", "photos", [to], False, False))
+
+    for to in (
+        known,
+        "s3://vault/p/?endpoint=https://s3.example",
+        "s3://vault/p?endpoint=https://s3.example/&profile=a",
+    ):
+        assert stores(to).destinations == ["p"], to
+    with pytest.raises(
+        SetupError, match=r"is the store 'p' of the settings .* \(profile=b\): give that URL, or change"
+    ):
+        stores("s3://vault/p?endpoint=https://s3.example&profile=b")
+    for to in ("s3://vault/p", "s3://vault/q?endpoint=https://s3.example", "s3://vault/p?endpoint=https://s4.example"):
+        assert stores(to).added.keys() == {"photos", *stores(to).destinations} and stores(to).destinations != ["p"], to
 
 
 def test_an_unset_variable_does_not_name_the_current_folder(

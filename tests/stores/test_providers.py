@@ -18,7 +18,7 @@ from millstream.stores import (
     StoreUnavailableError,
     open_provider,
 )
-from millstream.stores.provider_schemes import PROVIDER_SCHEMES, ProviderScheme
+from millstream.stores.provider_schemes import PROVIDER_SCHEMES, ProviderScheme, object_prefix
 from millstream.stores.sources import is_source_url, local_folder
 
 
@@ -28,6 +28,19 @@ def test_a_scheme_of_the_table_opens_a_store_that_is_what_the_table_says(tmp_pat
     store = open_provider(f"{scheme}://{tmp_path}" if kind.in_folder else f"{scheme}://name")
     assert local_folder(store.url) == (tmp_path if kind.in_folder else None)
     assert is_source_url(store.url) == (kind.is_source == "always")
+
+
+def test_the_objects_of_two_urls_overlap_whatever_way_their_bucket_is_reached() -> None:
+    def overlap(one: str, other: str) -> bool:
+        found = object_prefix(one).overlaps(object_prefix(other))
+        assert found == object_prefix(other).overlaps(object_prefix(one))
+        return found
+
+    assert overlap("s3://b/p?region=a", "s3://b/p/q?profile=c") and overlap("s3://b", "s3://b/p")
+    assert overlap("s3://b/a%20b?endpoint=http://h:9/", "s3://b/a b/c?endpoint=http://h:9")
+    assert not overlap("s3://b/p", "s3://b/pq") and not overlap("s3://b/p", "s3://c/p")
+    assert not overlap("s3://b/p", "s3://b/p?endpoint=http://h") and not overlap("s3://b/p", "file:///b/p")
+    assert object_prefix("s3://b/p", "s") == object_prefix("s3://b/p/s/") == (("s3", "b", ""), "p/s/")
 
 
 def test_a_scheme_of_folders_that_nothing_opens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from millstream.node import Node
 from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, load_settings, settings_file
 from millstream.stores import StoreUnavailableError, folder_url, open_provider
 from millstream.stores.names import check_space
-from millstream.stores.provider_schemes import PROVIDER_SCHEMES, provider_scheme
+from millstream.stores.provider_schemes import PROVIDER_SCHEMES, object_prefix, provider_scheme
 from millstream.stores.sources import local_folder
 
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -131,7 +131,7 @@ def find_stores(settings: Settings, asked: Wanted, *, allow_empty: bool = False)
     added = {} if known else {store: asked.source}
     names: list[str] = []
     for url in asked.destinations:
-        name = next((one for one, there in (*urls.items(), *added.items()) if _same(there) == _same(url)), None)
+        name = _find_store({**urls, **added}, url)
         if name is None:
             name = _new_name(_last_part(url), {**urls, **added})
             added[name] = url
@@ -193,24 +193,47 @@ def _destination_url(to: str) -> str:
 _GIVE = "give a path, or a file:// or s3:// URL"
 
 
-def _same(url: str) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
-    """What makes two URLs those of one store."""
+def _same(url: str) -> tuple[object, list[tuple[str, str]]]:
+    """What makes two URLs those of one store: its place, and the space of a source or the mounts that it has."""
     parts = urlsplit(url)
-    kept = sorted(pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in _OPTIONS)
-    path = str(Path(unquote(parts.path)).resolve()) if provider_scheme(parts).in_folder else parts.path.strip("/")
-    return parts.scheme, parts.netloc.removeprefix("localhost"), path, tuple(kept)
+    kept = sorted(pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] in _OPTIONS)
+    folder = local_folder(url)
+    return object_prefix(url) if folder is None else (parts.scheme, folder.resolve()), kept
 
 
-_OPTIONS = ("exclude", "requests")
+_OPTIONS = ("space", "mount")
+
+
+def _find_store(urls: Mapping[str, str], url: str) -> str | None:
+    """The store of *urls* at the place of *url*, if there is one. Raises :class:`SetupError` where *url* names another
+    way to it, such as other credentials."""
+    same = [name for name, known in urls.items() if _same(known) == _same(url)]
+    if not same:
+        return None
+    name = min(same, key=lambda one: len(_way(url) - _way(urls[one])))
+    if other := _way(url) - _way(urls[name]):
+        options = ", ".join(f"{option}={value}" for option, value in sorted(other))
+        raise SetupError(
+            f"{url} is the store {name!r} of the settings ({urls[name]}), with other options ({options}): give that "
+            f"URL, or change the url of [stores.{name}] in the settings; if it is on another server, add endpoint=URL"
+        )
+    return name
+
+
+def _way(url: str) -> set[tuple[str, str]]:
+    """The options that say how the store at *url* is reached."""
+    parts = urlsplit(url)
+    others = (*_OPTIONS, "exclude", "requests", provider_scheme(parts).server_option)
+    return {pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in others}
 
 
 def _find_source(urls: Mapping[str, str], url: str, *, forgets_exclusion: bool) -> tuple[str | None, bool]:
     """The store at *url*, if there is one, and whether it is to leave out other items from now on."""
-    for name, known in urls.items():
-        if _same(known) == _same(url):
-            is_said = forgets_exclusion or bool(_excluded(url))
-            return name, is_said and _excluded(known) != _excluded(url)
-    return None, False
+    name = _find_store(urls, url)
+    if name is None:
+        return None, False
+    is_said = forgets_exclusion or bool(_excluded(url))
+    return name, is_said and _excluded(urls[name]) != _excluded(url)
 
 
 def _excluded(url: str) -> list[str]:
@@ -220,8 +243,13 @@ def _excluded(url: str) -> list[str]:
 def _require_apart(source: str, space: str, destinations: Sequence[str], data: Path) -> None:
     """Raise :class:`SetupError` if the source, a copy or the node's folder contains another of these."""
     for url in destinations:
-        if provider_scheme(source).in_bucket and _overlap(source, url, space):
+        if provider_scheme(source).in_bucket and object_prefix(source).overlaps(object_prefix(url, space)):
             raise SetupError(f"the copy at {url} and the source {source} overlap: name another prefix")
+        for other in destinations:
+            if provider_scheme(other).in_bucket and object_prefix(url).lies_in(object_prefix(other, space)):
+                raise SetupError(
+                    f"the copy at {url} would lie in the copy of {space} at {other}: choose another prefix for the copy"
+                )
     folders = [folder.resolve() for url in destinations if (folder := local_folder(url)) is not None]
     _require_copies_apart(space, folders, data)
     source_folder = local_folder(source)
@@ -264,19 +292,6 @@ def _require_copies_apart(space: str, folders: Sequence[Path], data: Path) -> No
                 raise SetupError(
                     f"the copy at {one} would lie in the copy {other / space}: choose another folder for the copy"
                 )
-
-
-def _overlap(source: str, copy: str, space: str) -> bool:
-    """Whether objects of the copy of *space* at *copy* would be objects of *source*, or the other way round."""
-    one, other = urlsplit(source), urlsplit(copy)
-    if (other.scheme, other.netloc, _endpoint(copy)) != (one.scheme, one.netloc, _endpoint(source)):
-        return False
-    read, written = (f"{path.strip('/')}/".lstrip("/") for path in (one.path, f"{other.path.strip('/')}/{space}"))
-    return written.startswith(read) or read.startswith(written)
-
-
-def _endpoint(url: str) -> str | None:
-    return dict(parse_qsl(urlsplit(url).query)).get("endpoint")
 
 
 def _require_free(settings: Settings, store: str, asked: Wanted) -> None:

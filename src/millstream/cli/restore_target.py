@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
 
 from millstream.core.errors import InputError
 from millstream.core.mounts import lies_in
 from millstream.mill.restore.targets import FolderTarget, RestoreTarget, StoreTarget
 from millstream.node import Node
 from millstream.stores import open_provider
-from millstream.stores.provider_schemes import provider_scheme
+from millstream.stores.provider_schemes import object_prefix, provider_scheme
 from millstream.stores.sources import is_source_url, local_folder
 
 
@@ -55,18 +54,5 @@ def _require_apart(node: Node, folder: Path, to: str) -> None:
 
 def _require_other_objects(node: Node, to: str) -> None:
     for name, store in node.stores.providers.items():
-        if provider_scheme(store.url).in_bucket and _overlap(store.url, to):
+        if provider_scheme(store.url).in_bucket and object_prefix(store.url).overlaps(object_prefix(to)):
             raise TargetRefusedError(f"{to} overlaps the store {name!r} ({store.url}): restore to another prefix")
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Whether two URLs of buckets have objects in common."""
-    if _bucket(one) != _bucket(other):
-        return False
-    first, second = (f"{urlsplit(url).path.strip('/')}/".lstrip("/") for url in (one, other))
-    return first.startswith(second) or second.startswith(first)
-
-
-def _bucket(url: str) -> tuple[str, str | None]:
-    parts = urlsplit(url)
-    return parts.netloc, dict(parse_qsl(parts.query)).get(provider_scheme(parts).server_option)

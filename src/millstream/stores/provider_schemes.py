@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
-from urllib.parse import SplitResult, urlsplit
+from typing import Literal, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -55,3 +55,28 @@ _UNKNOWN = ProviderScheme()
 def provider_scheme(url: str | SplitResult) -> ProviderScheme:
     """The row of the scheme of *url*; an empty row if it is not a storage provider's."""
     return PROVIDER_SCHEMES.get((urlsplit(url) if isinstance(url, str) else url).scheme, _UNKNOWN)
+
+
+class ObjectPrefix(NamedTuple):
+    """The objects whose keys begin with ``prefix`` (empty, or ending with "/") in a ``bucket``, which is named by the
+    scheme, its name and its server; the server is empty for the default one."""
+
+    bucket: tuple[str, str, str]
+    prefix: str
+
+    def lies_in(self, other: ObjectPrefix) -> bool:
+        """Whether all these objects are also objects of *other*."""
+        return self.bucket == other.bucket and self.prefix.startswith(other.prefix)
+
+    def overlaps(self, other: ObjectPrefix) -> bool:
+        """Whether objects may be in both."""
+        return self.lies_in(other) or other.lies_in(self)
+
+
+def object_prefix(url: str, space: str = "") -> ObjectPrefix:
+    """The objects of the store at *url*, or of a *space* of it. Options such as a region, a profile or credentials only
+    say how its bucket is reached."""
+    parts = urlsplit(url)
+    server = dict(parse_qsl(parts.query)).get(provider_scheme(parts).server_option, "")
+    prefix = f"{unquote(parts.path).strip('/')}/{space}".strip("/")
+    return ObjectPrefix((parts.scheme, parts.netloc, server.rstrip("/")), f"{prefix}/" if prefix else "")
