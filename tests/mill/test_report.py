@@ -83,6 +83,18 @@ def test_counts_of_a_job_make_the_same_report_as_single_results() -> None:
     assert build_report(singly, "1", "s", **times) == build_report(together, "1", "s", **times)
 
 
+def test_a_report_names_the_first_findings_and_counts_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.mill.reports.report.MOST_NAMED", 3)
+    tally = SpaceTally()
+    for number in reversed(range(10)):
+        tally.add([result(CheckVerdict.FAILURE, f"c{number}")])
+        assert len(tally.findings) < 6
+    made = build_report(tally, "1", "s", started_at=1, ended_at=2)
+    assert [finding.content_id for finding in made.findings] == ["c0", "c1", "c2"]
+    assert (made.failed, made.result) == (10, ReportResult.FAILURE)
+    assert made.notes == ("7 more findings are only in the TSV file of this report",)
+
+
 def test_a_report_is_canonical_json_that_reads_back() -> None:
     made = report(CheckVerdict.SUCCESS, CheckVerdict.FAILURE, CheckVerdict.SUCCESS)
     data = encode_report(made)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -248,3 +249,12 @@ def test_two_processes_that_take_one_folder_over_at_once_make_one_chain(
     other = ReportTable(engine, lambda: blobs)
     assert take_over(tmp_path, Interleaved(engine, lambda: blobs), lambda _: True) == 5 - count
     assert chain(other) == [one.sha256 for one in saved] and not unchained(other)
+
+
+def test_a_report_that_could_not_be_read_again_is_not_kept(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = ReportTable(engine, MemoryCas)
+    first = archive.save(report(1))
+    monkeypatch.setattr(table, "_MOST_BYTES", len(encode_report(first)) + 100)
+    with pytest.raises(ReportError, match="the report on photos in second is too large to be kept"):
+        archive.save(msgspec.structs.replace(report(2), notes=("x" * 100,)))
+    assert archive.save(report(2)).previous == first.sha256

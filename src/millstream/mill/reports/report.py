@@ -29,6 +29,9 @@ VERSION = 2
 LISTED = 100
 """Ids that a report names of a set of items."""
 
+MOST_NAMED = 100_000
+"""Findings, and repaired copies, that a report names at most. It counts all findings, and its TSV file has them."""
+
 _STRAY = "; stray: neither at the source nor ever recorded there"
 
 COLUMNS = (
@@ -169,6 +172,7 @@ class SpaceTally:
         self.outcomes: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
         self.findings: list[ReportFinding] = []
+        self._unnamed = 0
         self.notes: list[str] = []
         self.repaired: Sequence[CopyFinding] = ()
         self.bytes = 0
@@ -179,6 +183,15 @@ class SpaceTally:
             self.count(result.verdict, f"{result.row} {result.kind}", size=result.size)
             if result.verdict not in (CheckVerdict.SUCCESS, CheckVerdict.IGNORE):
                 self.findings.append(_finding(result))
+            if len(self.findings) >= 2 * MOST_NAMED:
+                self.name_first()
+
+    def name_first(self) -> int:
+        """Keep the first :data:`MOST_NAMED` findings by id, sorted; how many others there were since the beginning."""
+        self.findings.sort(key=lambda finding: finding.content_id)
+        self._unnamed += len(self.findings[MOST_NAMED:])
+        del self.findings[MOST_NAMED:]
+        return self._unnamed
 
     def add_intact(self, items: IntactItems) -> None:
         """Count *items*."""
@@ -250,6 +263,9 @@ def build_report(
     previous: str | None = None,
 ) -> IntegrityReport:
     """The report of *tally*. *previous* is the SHA-256 of the space's last report."""
+    notes = list(tally.notes)
+    if unnamed := tally.name_first():
+        notes.append(f"{unnamed:,} more findings are only in the TSV file of this report")
     return IntegrityReport(
         account=account,
         store=store,
@@ -265,10 +281,10 @@ def build_report(
         coverage=tally.coverage,
         outcomes=dict(sorted(tally.outcomes.items())),
         kinds=dict(sorted(tally.kinds.items())),
-        findings=sorted(tally.findings, key=lambda finding: finding.content_id),
-        notes=tuple(tally.notes),
+        findings=list(tally.findings),
+        notes=tuple(notes),
         previous=previous,
-        repaired=tuple(tally.repaired),
+        repaired=tuple(tally.repaired[:MOST_NAMED]),
     )
 
 

@@ -84,8 +84,13 @@ class ReportTable:
             last = self.last(report.store, report.space)
             previous = None if last is None else decode_report(last).sha256
             chained = msgspec.structs.replace(report, previous=previous)
+            data = encode_report(chained)
+            if len(data) > _MOST_BYTES:  # with it, no later report could be chained
+                raise ReportError(
+                    f"the report on {report.space} in {report.store} is too large to be kept: {len(data):,} bytes"
+                )
             row = {"store": report.store, "space": report.space, "number": 1 if last is None else last.number + 1}
-            if self._insert({**row, "cid": self._blobs.put(encode_report(chained)), "lines": parts}):
+            if self._insert({**row, "cid": self._blobs.put(data), "lines": parts}):
                 return chained
 
     def latest(self, store: str, space: str) -> IntegrityReport | None:
