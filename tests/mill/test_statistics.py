@@ -32,9 +32,12 @@ def test_sizes_are_kept_and_averaged_by_period() -> None:
     statistics.add(sizes[-1])
     assert statistics.latest("a") == [sizes[-1]]
     assert [size.store for size in statistics.latest()] == ["a", "b"]
+    statistics.add(SpaceSize("a", "docs", 99 * day, 50, 500))  # by a clock that was ahead
+    assert statistics.latest("a", until=2 * day) == [sizes[-1]] and statistics.latest("a", until=0) == []
     assert statistics.averages("a", "docs", StatisticsPeriod.DAY) == [
         SpaceSize("a", "docs", 0, 2, 20),
         SpaceSize("a", "docs", day, 7, 70),
+        SpaceSize("a", "docs", 99 * day, 50, 500),
     ]
 
 

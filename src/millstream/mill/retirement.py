@@ -146,7 +146,7 @@ class StoreRetirement:
         """
         changes = self.changes_to_end(found.store, writers_stopped=writers_stopped)
         self._change_guard.withdraw(found.store)
-        for size in self._statistics.latest(found.store):
+        for size in self._statistics.latest(found.store, until=clock.now()):
             if size.items:
                 self._statistics.add(SpaceSize(found.store, size.space, clock.now(), 0, 0))
         self._outbox.cancel(*changes)

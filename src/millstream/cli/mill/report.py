@@ -206,7 +206,7 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
                 [encode_task(StorageStatistics(*place)) for place in places]
             )
             node.mill.workers(QueueName.STORAGE_STATISTICS).run_until_drained()
-        sizes = node.stores.statistics.latest(store)
+        sizes = node.stores.statistics.latest(store, until=node.clock.now())
         if store is not None and not sizes:
             node.stores.providers.require(store)
     old = sorted(set(places).difference((size.store, size.space) for size in sizes if size.at >= since))

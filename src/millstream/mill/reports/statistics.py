@@ -91,10 +91,14 @@ class SpaceStatisticsTable:
         with writing(self._engine) as connection:
             put_row(connection, _statistics, msgspec.structs.asdict(size))
 
-    def latest(self, store: str | None = None) -> Sequence[SpaceSize]:
-        """The last size of every space, of one *store* or of all, sorted."""
+    def latest(self, store: str | None = None, *, until: int | None = None) -> Sequence[SpaceSize]:
+        """The last size of every space, of one *store* or of all, sorted.
+
+        With *until* (microseconds) the last one at that time: a clock that was ahead once leaves sizes of the future.
+        """
         row = _statistics.c
         newest = sa.select(row.store, row.space, sa.func.max(row.at).label("at")).group_by(row.store, row.space)
+        newest = newest if until is None else newest.where(row.at <= until)
         last = newest.subquery("last")
         is_last = sa.and_(row.store == last.c.store, row.space == last.c.space, row.at == last.c.at)
         query = sa.select(row.store, row.space, row.at, row["items"], row.bytes).join(last, is_last)
