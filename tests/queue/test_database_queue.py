@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
-from millstream.queue.database_queue import DatabaseWorkQueue
+from millstream.queue.database_queue import DatabaseWorkQueue, read_notice
 from millstream.queue.protocol import QueueError
 
 
@@ -78,3 +78,8 @@ def test_what_was_leased_is_handed_out_where_the_notice_of_an_overlooked_task_ca
     notices.send = unconfirmed  # type: ignore[method-assign]
     notices.waiting, notices.broken = [Notice(ids)], True
     assert [lease.body for lease in queue.lease(2, visibility=600)] == [b"told", b"overlooked"]
+
+
+@pytest.mark.parametrize("body", [b"[99999999999999999999]", b"[0]", b"[1.5]", str([7] * 101).encode(), b"{", b"\xff"])
+def test_a_message_that_another_program_sent_is_no_notice(body: bytes) -> None:
+    assert read_notice(body) == []

@@ -100,6 +100,28 @@ def test_a_large_snapshot_is_kept_in_parts(log: Log) -> None:
         assert Counter(lease.body for lease in leases) == Counter([*bodies, *bodies[:3]])
 
 
+def test_a_snapshot_that_takes_long_does_not_set_the_pointer_back(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_pointer = log.set_pointer
+    with LogWorkQueue(log, snapshot_after=4) as queue:
+
+        def work(times: int) -> None:
+            for _ in range(times):
+                queue.extend(leases, visibility=30)
+
+        def slowly(consumer: str, last_id: int) -> None:
+            monkeypatch.undo()
+            work(18)
+            set_pointer(consumer, last_id)
+
+        monkeypatch.setattr(log, "set_pointer", slowly)
+        queue.put([b"task"])
+        leases = queue.lease(1, visibility=30)
+        work(2)
+        assert log.pointer(POINTER) > 0
+    with LogWorkQueue(log) as queue:
+        assert queue.depth().open == 1
+
+
 @pytest.mark.parametrize(
     ("key", "body"),
     [

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.log import Log, open_store
+from millstream.log import Log, StorageUnavailableError, open_store
 from millstream.queue import LogWorkQueue, QueueView, queue_log
 
 
@@ -46,3 +47,22 @@ def test_dead_tasks_that_died_alike_are_one_group(log: Log) -> None:
         assert first.example.startswith("no store '") and first.first_died_at <= first.last_died_at
         assert [task.task_id for task in view.dead(limit=2, after=2, cause=first.cause)] == [3, 4]
         assert [task.task_id for task in view.dead(limit=9, cause=second.cause)] == [1]
+
+
+def test_a_view_whose_reading_broke_off_is_right_afterwards(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    read = log.read
+
+    def breaking_off(*ids: Any, **options: Any) -> Iterator[Any]:
+        yield from read(*ids, **options)
+        raise StorageUnavailableError("the server went away")
+
+    with LogWorkQueue(log, clock) as queue:
+        view = QueueView(log, clock)
+        assert view.depth() == queue.depth()
+        queue.put([b"a", b"b"])
+        queue.ack(queue.lease(1, visibility=5))
+        with monkeypatch.context() as patch, pytest.raises(StorageUnavailableError):
+            patch.setattr(log, "read", breaking_off)
+            view.depth()
+        assert view.depth() == queue.depth()

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
 from millstream.core.database_server import open_server
-from millstream.queue.task_rows import TaskRows
+from millstream.queue.task_rows import TaskRows, tasks
 from support.server_databases import new_database
 from support.statement_counts import statements_of
 from support.statement_order import before_statement
@@ -58,3 +58,13 @@ def test_a_redrive_sends_a_statement_for_many_tasks(engine: sa.Engine) -> None:
         assert rows.revive(ids[::-1], None) == dict.fromkeys(ids, 0)
     assert len(statements) <= 6
     assert [lease.task_id for lease in rows.claim(ids, VISIBILITY)] == ids
+
+
+@pytest.mark.served
+def test_a_due_task_whose_row_is_locked_is_to_be_asked_for_again(engine: sa.Engine) -> None:
+    rows = TaskRows(engine, "tasks", VirtualClock(), server_time=False)
+    ids = list(rows.put([b"a", b"b"], 0))
+    with engine.begin() as connection:
+        connection.execute(sa.update(tasks).where(tasks.c.task_id == ids[0]).values(noticed=True))
+        assert [lease.task_id for lease in rows.claim(ids, VISIBILITY)] == ids[1:]
+        assert list(rows.seconds_until_due(ids)) == ids[:1]

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import sqlalchemy as sa
@@ -27,7 +27,10 @@ _ROWS_SECONDS = 1.0
 """How long notices that lead to tasks, but to fewer than were asked for, suffice: the rows rarely have others."""
 
 _log = logging.getLogger(__name__)
-_ids = msgspec.json.Decoder(prepared(list[int]))
+_TaskId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+_ids: msgspec.json.Decoder[list[int]] = msgspec.json.Decoder(
+    prepared(Annotated[list[_TaskId], msgspec.Meta(max_length=MAX_NOTICE_IDS)])
+)
 
 
 class TaskNotice(Protocol):
@@ -165,7 +168,7 @@ class DatabaseWorkQueue(ClosesOnExit):
     def _lease_noticed(self, leases: list[Lease], count: int, visibility: int) -> None:
         """Add to *leases*, until there are *count*, those of tasks that the broker has told of.
 
-        What came early is sent on its way again.
+        What came early, or while a transaction had it locked, is sent on its way again.
         """
         while len(leases) < count:
             ids = self._next_ids(count - len(leases))

@@ -66,6 +66,7 @@ class LogWorkQueue(ClosesOnExit):
         self._clock = clock or SystemClock()
         self._snapshot_after = snapshot_after
         self._lock = threading.Lock()
+        self._snapshots = threading.Lock()
         self._closed = False
         self._writer = log.writer("queue")
         try:
@@ -236,11 +237,14 @@ class LogWorkQueue(ClosesOnExit):
     def _confirm(self, number: int) -> None:
         """Wait until everything up to message *number* is durable. The lock is not held: callers share the commit."""
         self._writer.durable(number)
-        if self._since_snapshot >= self._snapshot_after:
+        # One at a time: a slow one would set the pointer back into what a later one has trimmed.
+        if self._since_snapshot >= self._snapshot_after and self._snapshots.acquire(blocking=False):
             try:
                 self._take_snapshot()
             except LogError:  # what the caller asked for is durable; the next snapshot is due soon
                 _log.exception("a snapshot of the queue %s failed", self.name)
+            finally:
+                self._snapshots.release()
 
     def _take_snapshot(self) -> None:
         with self._lock:

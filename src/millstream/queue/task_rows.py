@@ -262,13 +262,14 @@ class TaskRows:
         self._database.write(lambda c, _now: c.execute(change.where(one_of(c, tasks.c.task_id, ids))))
 
     def seconds_until_due(self, ids: Sequence[int]) -> Mapping[int, int]:
-        """Those of *ids* that are free and not due yet, with the microseconds until then."""
+        """Those of *ids* that are free, with the microseconds until they are due.
+
+        It is at least one: what is due, and could not be claimed, is a row that another transaction has locked.
+        """
         query = sa.select(tasks.c.task_id, tasks.c.due).where(
             self._mine, tasks.c.task_id.in_(ids), sa.not_(tasks.c.dead), tasks.c.token == ""
         )
-        return self._database.read(
-            lambda c, now: {row.task_id: row.due - now for row in c.execute(query) if row.due > now}
-        )
+        return self._database.read(lambda c, now: {row.task_id: max(row.due - now, 1) for row in c.execute(query)})
 
     def depth(self) -> Depth:
         """The exact number of tasks in each state."""

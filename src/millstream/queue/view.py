@@ -55,12 +55,13 @@ class QueueView:
         if self._state is not None and last <= self._read_up_to:
             return self._state
         if self._state is not None:
+            state, self._state = self._state, None  # what ends half-way has applied a part: then all is read again
             try:
-                catch_up(self._log, self._state, self._read_up_to + 1, last)
+                catch_up(self._log, state, self._read_up_to + 1, last)
             except TrimmedError:  # the owner has taken a snapshot and trimmed the messages before it
-                self._state = None
+                pass
             else:
-                self._read_up_to = last
-                return self._state
+                self._state, self._read_up_to = state, last
+                return state
         self._state, _, self._read_up_to = recover_up_to_now(self._log)
         return self._state

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from millstream.log.relay import (
     open_outbox_database,
 )
 from support.faulty_connection import FaultyDriver
-from support.outboxes import bodies, count, insert, relay_all
+from support.outboxes import bodies, connect_application, count, insert, make_outbox, relay_all
 
 
 def test_rows_become_messages_in_order_and_are_deleted(
@@ -170,6 +172,20 @@ def test_rows_that_are_no_messages_may_be_put_aside(
     dead = application.rows("SELECT id, body, dead_reason FROM outbox_dead ORDER BY id")
     assert [(number, bytes(body)) for number, body, _ in dead] == [(1, b"1"), (4, b"4")]
     assert "headers" in dead[0][2]
+
+
+def test_text_that_is_not_utf8_is_one_bad_row_of_sqlite(tmp_path: Path, log: Log) -> None:
+    url = f"sqlite:///{tmp_path}/application.db"
+    sqlite3.connect(tmp_path / "application.db").close()
+    make_outbox(url)
+    with contextlib.closing(connect_application(url)) as application:
+        insert(application, b"1")
+        application.execute("INSERT INTO outbox (body, key) VALUES (?, CAST(x'ff' AS TEXT))", b"2")
+        insert(application, b"3")
+        with contextlib.closing(open_outbox_database(url, VirtualClock())) as source:
+            relay_all(source, log, bad="dead")
+        assert bodies(log) == [b"1", b"3"]
+        assert [row[0] for row in application.rows("SELECT dead_reason FROM outbox_dead")] == ["the key is not UTF-8"]
 
 
 def test_a_row_larger_than_a_message_is_put_aside_without_being_fetched(

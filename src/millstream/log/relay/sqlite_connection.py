@@ -94,7 +94,16 @@ def connect_sqlite(address: SqliteAddress, *, database: bool = True) -> SqliteCo
         connection = sqlite3.connect(
             f"{address.path.as_uri()}?mode=rw", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
         )
+    connection.text_factory = _text_or_bytes
     return SqliteConnection(connection)
+
+
+def _text_or_bytes(text: bytes) -> str | bytes:
+    """SQLite takes any bytes for text: those that are not UTF-8 make one row no message, not all rows unreadable."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text
 
 
 @contextlib.contextmanager

@@ -32,16 +32,20 @@ LocationT = TypeVar("LocationT", bound=DatabaseLocation)
 RETRY_PAUSES = RetryPolicy(attempts=1000, first=0.05, factor=2.0, longest=2.0, jitter=0.5)
 RETRY_SECONDS = 120.0
 """For how many seconds a call waits for an unreachable server."""
+IDLE_SECONDS = 30.0
+"""A connection that was idle for longer is not used again: a firewall or the server may have dropped it, and the next
+statement on it would wait until it counts as lost."""
 
 _log = logging.getLogger(__name__)
 
 
 class PooledConnection:
-    """A connection, and how many bytes a statement on it may have."""
+    """A connection, how many bytes a statement on it may have, and when it was last used (monotonic seconds)."""
 
     def __init__(self, connection: DatabaseConnection, statement_bytes: int) -> None:
         self.connection = connection
         self.statement_bytes = statement_bytes
+        self.used_at = 0.0
 
 
 class ConnectionPool(Generic[LocationT]):
@@ -133,12 +137,18 @@ class ConnectionPool(Generic[LocationT]):
         with self._lock:
             if self._closed:
                 raise StorageError(f"{self.address.url} is closed: open the store again")
-            if self._idle:
-                return self._idle.pop()
-        return self._open()
+            pooled = self._idle.pop() if self._idle else None
+        if pooled is None:
+            return self._open()
+        if self._clock.monotonic() - pooled.used_at > IDLE_SECONDS:
+            pooled.connection.close()
+            self._drop_idle()  # the last one used is the last of the list: the others were idle for longer
+            return self._open()
+        return pooled
 
     def _give_back(self, pooled: PooledConnection) -> None:
         self._log_recovery()
+        pooled.used_at = self._clock.monotonic()
         with self._lock:
             if not self._closed:
                 self._idle.append(pooled)

@@ -11,11 +11,12 @@ class MysqlStatements(Statements):
     SESSION = """
         SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1,
         innodb_lock_wait_timeout = 10, time_zone = '+00:00'
-        /*M!100300 , idle_transaction_timeout = 2 */
+        /*M!100300 , idle_transaction_timeout = 2 */ /*!50700 , wait_timeout = 60 */
     """
     """A writer that is stopped in a transaction holds the log's row; MariaDB ends its connection after two seconds, so
-    that another one can take over. A commit that only paused so long is done again. The time of leases is computed from
-    the session's local time, which jumps by an hour when summer time ends: it has to be UTC."""
+    that another one can take over. A commit that only paused so long is done again. MySQL has no such limit: it ends a
+    connection that gives it nothing to do for a minute (MariaDB passes over comments of that version). The time of
+    leases is computed from the session's local time, which jumps by an hour when summer time ends: it has to be UTC."""
 
     SESSION_READ_ONLY = "SET SESSION TRANSACTION READ ONLY"
     PACKET_BYTES = "SELECT @@max_allowed_packet"
