@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from millstream.stores import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from millstream.stores.listing import OrderedListing
 from millstream.testing.damage import flip_bit
 
 
@@ -33,6 +35,22 @@ def test_only_files_named_by_cid_are_items(store: CasStore, tmp_path: Path) -> N
     (tmp_path / "cas" / cid_of(b"folder")).mkdir()
     (tmp_path / "cas" / cid_of(b"link")).symlink_to(tmp_path / "cas" / "README")
     assert [entry.content_id for entry in store.entries(CAS_SPACE)] == [cid_of(data)]
+
+
+def test_a_listing_is_not_complete_where_the_disk_was_unmounted_meanwhile(
+    store: CasStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(CAS_SPACE, cid_of(b"grain"), io.BytesIO(b"grain"))
+    walk = OrderedListing.walk
+
+    def unmount_and_walk(*asked: Any) -> Any:
+        (tmp_path / "cas").rename(tmp_path / "aside")
+        (tmp_path / "cas").mkdir()
+        return walk(*asked)
+
+    monkeypatch.setattr(OrderedListing, "walk", unmount_and_walk)
+    with pytest.raises(StoreUnavailableError, match="is its disk mounted"):
+        store.entries(CAS_SPACE)
 
 
 def test_drafts_that_killed_writers_left_are_removed_after_a_day(store: CasStore, tmp_path: Path) -> None:

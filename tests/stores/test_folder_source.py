@@ -349,6 +349,83 @@ def test_items_that_vanish_during_a_listing_are_left_out_and_those_that_appear_a
     )
 
 
+def swap_disks(root: Path) -> Path:
+    """Put an empty folder in the place of *root*, as an unmounted disk leaves its mount point; returns the old one."""
+    aside = root.with_name("aside")
+    root.rename(aside)
+    root.mkdir()
+    return aside
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of 50 items, which counts as the root of a disk of its own."""
+    monkeypatch.setattr("millstream.stores.folder.listing.mount_of", lambda handle: (os.fstat(handle).st_ino, ""))
+    for number in range(50):
+        write(tmp_path / "disk", b"%02d/file" % number, b"grain")
+    return tmp_path / "disk"
+
+
+def test_a_walk_over_a_disk_that_is_unmounted_meanwhile_is_not_complete(disk: Path) -> None:
+    walk = FolderStore(disk, space=S).columns(S, most=10)
+    listed = len(next(walk).sizes)
+    swap_disks(disk)
+    with pytest.raises(StoreUnavailableError, match="unmounted"):
+        for run in walk:
+            listed += len(run.sizes)
+    assert listed == 50, "a detached disk is readable"
+
+
+def test_the_pages_of_a_disk_that_is_unmounted_between_them_do_not_end(disk: Path) -> None:
+    store = FolderStore(disk, space=S)
+    last = store.entries(S, limit=10)[-1].content_id
+    aside = swap_disks(disk)
+    for _ in range(2):  # the page is asked for again
+        with pytest.raises(StoreUnavailableError, match="unmounted"):
+            store.entries(S, after=last)
+    assert store.entries(S) == [], "it may be a new, empty disk"
+    with pytest.raises(StoreUnavailableError, match="unmounted"):
+        store.info(S, "20/file")
+    disk.rmdir()
+    aside.rename(disk)
+    assert len(store.entries(S, after=last)) == 40
+    with pytest.raises(ItemNotFoundError):
+        store.info(S, "20/another")
+
+
+def test_an_item_is_looked_for_on_the_disk_that_was_listed_last(disk: Path) -> None:
+    store = FolderStore(disk, space=S)
+    assert len(store.entries(S)) == 50
+    swap_disks(disk)
+    write(disk, b"new", b"grain")
+    with pytest.raises(StoreUnavailableError, match="unmounted"):
+        store.info(S, "20/file")
+    assert [entry.content_id for entry in store.entries(S)] == ["new"]
+    with pytest.raises(ItemNotFoundError):
+        store.info(S, "20/file")
+
+
+def test_a_disk_that_is_unmounted_lazily_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path, b"real/folder/a", b"grain")
+    write(tmp_path, b"real/folder/b", b"grain")
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    if subprocess.run(["mount", "--bind", tmp_path / "real", mount], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount")
+    try:
+        store = FolderStore(mount, space=S)
+        walk = store.columns(S, most=1)
+        listed = [*next(walk).content_ids]
+    finally:
+        subprocess.run(["umount", "--lazy", mount], check=True)
+    with pytest.raises(StoreUnavailableError, match="unmounted"):
+        for run in walk:
+            listed += run.content_ids
+    assert listed == ["folder/a", "folder/b"]
+    with pytest.raises(StoreUnavailableError, match="unmounted"):
+        store.info(S, "folder/a")
+
+
 def test_links_lead_nowhere_outside(tmp_path: Path) -> None:
     write(tmp_path, b"outside/secret", b"secret")
     root = tmp_path / "root"

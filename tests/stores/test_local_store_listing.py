@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.stores import Entry, LocalStore, all_entries, folder_stamp, listing
+from millstream.stores import Entry, LocalStore, StoreUnavailableError, all_entries, folder_stamp, listing
 from millstream.stores.folders import open_folder
 
 
@@ -84,6 +84,22 @@ class TestListing:
 
         monkeypatch.setattr(os, "lstat", delete_then_look)
         assert [entry.content_id for entry in store.entries("space", limit=3)] == ["0", "1", "3"]
+
+    @pytest.mark.parametrize("kind", ["entries", "columns", "ids"])
+    def test_is_not_complete_where_the_disk_was_unmounted_meanwhile(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        put(store, "item")
+        walk, runs = listing.OrderedListing.walk, listing.OrderedListing._runs
+
+        def unmount() -> None:
+            (tmp_path / "store").rename(tmp_path / "aside")
+            (tmp_path / "store" / "space").mkdir(parents=True)
+
+        monkeypatch.setattr(listing.OrderedListing, "walk", lambda *asked: unmount() or walk(*asked))
+        monkeypatch.setattr(listing.OrderedListing, "_runs", lambda *asked: unmount() or runs(*asked))
+        with pytest.raises(StoreUnavailableError, match="is its disk mounted"):
+            getattr(store, kind)("space")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,7 +1,9 @@
-"""Whether one folder lies in another, also where a folder is mounted in a second place (a bind mount)."""
+"""Whether one folder lies in another, also where a folder is mounted in a second place (a bind mount); and the mount of
+an open file."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -37,6 +39,19 @@ def lies_in(path: Path, folder: Path) -> bool:
     return found is not None and any(
         found.device == tree.device and found.path.is_relative_to(tree.path) for tree in _trees(folder, mounts)
     )
+
+
+def mount_of(handle: int) -> tuple[int, str]:
+    """The device of the open *handle*, and the number of its mount, which is empty where the system does not say it.
+
+    Both stay the same as long as the disk is mounted, also while it is detached. Those of the mount point are others.
+    """
+    try:
+        lines = Path(f"/proc/self/fdinfo/{handle}").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    number = next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
+    return os.fstat(handle).st_dev, number
 
 
 def _trees(folder: Path, mounts: list[Mount]) -> list[Location]:

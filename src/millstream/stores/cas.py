@@ -16,7 +16,7 @@ from millstream.stores.checks import check_promise, check_properties
 from millstream.stores.file_location import FileLocation, find_file
 from millstream.stores.folders import make_root
 from millstream.stores.hashing import chunks, copy_stream
-from millstream.stores.listing import OrderedListing, first_entries
+from millstream.stores.listing import OrderedListing, first_entries, whole_listing
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
 from millstream.stores.protocol import (
@@ -96,7 +96,7 @@ class CasStore:
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         self._require_space(space)
-        with translated(f"listing {self.url}"):
+        with translated(f"listing {self.url}"), whole_listing(str(self._root), ()):
             items = self._listing.walk((), order_key(prefix), order_key(after))
             return first_entries(str(self._root), (item for item in items if is_cid("/".join(item[1]))), limit)
 

@@ -21,7 +21,7 @@ from millstream.stores.folder_stamp import FolderStamp
 from millstream.stores.folders import open_folder
 from millstream.stores.names import MAX_CONTENT_ID_BYTES
 from millstream.stores.path_encoding import FLAT_FOLDER, decode_flat_name, decode_name, encoded_paths
-from millstream.stores.protocol import Entry
+from millstream.stores.protocol import Entry, StoreUnavailableError
 
 Names = tuple[str, ...]
 
@@ -194,6 +194,30 @@ def first_entries(root: str, items: Iterable[tuple[bytes, Names]], limit: int) -
         if len(found) >= limit:
             break
     return found
+
+
+@contextlib.contextmanager
+def whole_listing(root: str, names: Names) -> Iterator[None]:
+    """Lists a part of the folder *names* below *root* in the block: what is missing was removed from it.
+
+    Raises :class:`StoreUnavailableError` where another folder is there at the end, as after its disk was unmounted.
+    """
+    folder = open_folder(root, names)  # held, so that no other folder gets its number
+    try:
+        yield
+        now = open_folder(root, names)
+        try:
+            is_same = os.path.samestat(os.fstat(folder), os.fstat(now))
+        finally:
+            os.close(now)
+    finally:
+        os.close(folder)
+    if not is_same:
+        shown = "/".join((root, *names))
+        raise StoreUnavailableError(
+            f"the folder {shown} was replaced by another one while it was listed: is its disk mounted? Run the command "
+            "again"
+        )
 
 
 class _Cursor:

@@ -16,12 +16,13 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from millstream.core.clock import Clock
+from millstream.core.mounts import mount_of
 from millstream.stores.exclusion import Exclusion
 from millstream.stores.folder.path_names import encode_name
 from millstream.stores.folder.tree import FORBIDDEN, GONE, SourceTree, open_to_list, step_down
 from millstream.stores.folder_stamp import FolderStamp
 from millstream.stores.names import MAX_CONTENT_ID_BYTES
-from millstream.stores.protocol import Entry, EntryKind
+from millstream.stores.protocol import Entry, EntryKind, StoreUnavailableError
 
 Path = tuple[bytes, ...]
 
@@ -93,13 +94,20 @@ class FolderListing:
         self._tree, self._exclusion, self._clock = tree, exclusion, clock
         self._known: OrderedDict[Path, FolderNames] = OrderedDict()
         self._known_names = 0
+        self._mount: tuple[int, str] | None = None  # that from which entries were listed last
         self._lock = threading.Lock()
 
     def walk(self, prefix: bytes, after: bytes) -> Generator[Entry]:
-        """The entries whose ids begin with *prefix* and come after *after*. To be closed where it is not used up."""
+        """The entries whose ids begin with *prefix* and come after *after*. To be closed where it is not used up.
+
+        Raises :class:`StoreUnavailableError` where the disk was unmounted, or another one mounted, during the walk, or since
+        the listing began that goes on after *after*: what is not found then may be there.
+        """
         low = max(prefix, after)
         with _OpenFolder(self._tree) as opened:
-            levels = [_Level((), b"", self._names(opened, (), b""), low)]
+            root = self._names(opened, (), b"")
+            mount = self._begin(opened, root, after)
+            levels = [_Level((), b"", root, low)]
             while levels:
                 level = levels[-1]
                 row = level.next()
@@ -108,7 +116,7 @@ class FolderListing:
                     continue
                 key, name = level.base + row[0], row[1]
                 if key > prefix and not key.startswith(prefix):
-                    return
+                    break
                 entry: Entry | _Level | None
                 if key.endswith(b"/"):
                     entry = self._enter(opened, (*level.path, name), key, low)
@@ -118,12 +126,15 @@ class FolderListing:
                     levels.append(entry)
                 elif entry is not None and key > after and key.startswith(prefix):
                     yield entry
+            self._require_mount(mount)
 
     def columns(self, most: int) -> Generator[FolderColumns]:
-        """All entries, at most *most* at a time. To be closed where it is not used up."""
+        """All entries, at most *most* at a time. To be closed where it is not used up. Raises as :meth:`walk`."""
         run = FolderColumns([], [], [], [])
         with _OpenFolder(self._tree) as opened:
-            levels = [_Level((), b"", self._names(opened, (), b""), b"")]
+            root = self._names(opened, (), b"")
+            mount = self._begin(opened, root, b"")
+            levels = [_Level((), b"", root, b"")]
             while levels:
                 level = levels[-1]
                 _read_files(opened, level, most - len(run.sizes), run)
@@ -142,11 +153,39 @@ class FolderListing:
                     run.add(entry)
         if run.sizes:
             yield run
+        self._require_mount(mount)
+
+    def require_root(self) -> None:
+        """Raise :class:`StoreUnavailableError` where there is no root, or it was listed from another disk."""
+        self._require_mount(self._mount)
 
     def read(self, path: Path, base: bytes) -> FolderNames:
         """The entries of the folder *path*, whose ids begin with *base*. Raises ``OSError``."""
         with _OpenFolder(self._tree) as opened:
             return self._names(opened, path, base)
+
+    def _begin(self, opened: _OpenFolder, root: FolderNames, after: bytes) -> tuple[int, str]:
+        """The mount that is about to be listed; an empty *root* may be a mount point without its disk."""
+        mount = mount_of(opened.get(()))
+        if after and self._mount not in (None, mount):
+            raise self._unmounted()
+        if root.keys:
+            self._mount = mount
+        return mount
+
+    def _require_mount(self, mount: tuple[int, str] | None) -> None:
+        root = self._tree.open_root()
+        try:
+            if mount is not None and mount_of(root) != mount:
+                raise self._unmounted()
+        finally:
+            os.close(root)
+
+    def _unmounted(self) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"the disk of the folder {self._tree.root} was unmounted, or another one was mounted there, after the "
+            "folder had been listed: mount its disk, and run the command again"
+        )
 
     def _names(self, opened: _OpenFolder, path: Path, base: bytes) -> FolderNames:
         handle = open_to_list(opened.get(path))
@@ -211,18 +250,22 @@ def file_entry(folder: int, name: bytes, content_id: str, status: os.stat_result
 
 
 class _OpenFolder:
-    """The folder that a walk is in, kept open from one entry to the next."""
+    """The folder that a walk is in, kept open from one entry to the next, and the root, from which all are reached."""
 
     def __init__(self, tree: SourceTree) -> None:
         self._tree = tree
         self._path: Path | None = None
-        self._handle = -1
+        self._handle = self._root = -1
 
     def __enter__(self) -> _OpenFolder:
+        self._root = self._tree.open_root()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        if self._path is not None:
+            os.close(self._handle)
+            self._path = None
+        os.close(self._root)
 
     def get(self, path: Path) -> int:
         """A descriptor of the folder *path*, which stays ours. Raises ``OSError``."""
@@ -234,14 +277,9 @@ class _OpenFolder:
         else:
             if known is not None:
                 os.close(self._handle)
-            self._handle = self._tree.enter(path)
+            self._handle = step_down(os.dup(self._root), path)
         self._path = path
         return self._handle
-
-    def _close(self) -> None:
-        if self._path is not None:
-            os.close(self._handle)
-            self._path = None
 
 
 def _read_files(opened: _OpenFolder, level: _Level, most: int, run: FolderColumns) -> None:

@@ -144,7 +144,7 @@ class FolderStore(ReadOnlySource):
                 if error.errno in FORBIDDEN:
                     raise UnreadableError(f"cannot read {content_id!r} in {self.url}: {error.strerror}") from error
                 if error.errno in GONE:
-                    self._require_root()
+                    self._listing.require_root()
                     raise item_not_found(content_id, space, self.url) from error
                 raise
 
@@ -170,9 +170,6 @@ class FolderStore(ReadOnlySource):
         if folder.keys:
             return None
         return _Located(self._tree.enter(names[:-1]), names[-1], folder_entry(base, folder.stamp[1]))
-
-    def _require_root(self) -> None:
-        os.close(self._tree.enter(()))
 
 
 class _Located(NamedTuple):

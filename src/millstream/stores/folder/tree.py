@@ -32,13 +32,20 @@ class SourceTree:
 
         Raises ``OSError``, for which see :data:`GONE`, and :class:`StoreUnavailableError` where there is no root.
         """
+        return step_down(self.open_root(), names)
+
+    def open_root(self) -> int:
+        """A descriptor of the root, as of :meth:`enter`.
+
+        Through it a walk reaches every folder: what is mounted at the root's path meanwhile, or is not any more, is
+        none of its business.
+        """
         try:
-            folder = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            return os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreUnavailableError(
                 f"the folder {self.root} does not exist: mount its disk, or correct the path"
             ) from error
-        return step_down(folder, names)
 
 
 def step_down(folder: int, names: Sequence[bytes]) -> int:

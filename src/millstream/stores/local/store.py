@@ -21,7 +21,7 @@ from millstream.stores.checks import check_acls, check_mimetype, check_promise, 
 from millstream.stores.file_location import FileLocation, find_file, make_file_location
 from millstream.stores.folders import make_folder, make_root, open_folder, remove_empty_folders
 from millstream.stores.hashing import copy_stream
-from millstream.stores.listing import EntryColumns, OrderedListing, first_entries
+from millstream.stores.listing import EntryColumns, OrderedListing, first_entries, whole_listing
 from millstream.stores.local.atomic_files import AtomicFile
 from millstream.stores.local.bulk import LocalBulk
 from millstream.stores.local.disk_names import DiskNames, same_name
@@ -140,20 +140,20 @@ class LocalStore:
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         check_space(space)
-        with self._in_space(space):
+        with self._in_space(space), whole_listing(self._root, (encode_name(space),)):
             items = self._listing.walk((encode_name(space),), order_key(prefix), order_key(after))
             return first_entries(self._root, items, limit)
 
     def columns(self, space: str, *, after: str = "", limit: int = 1000) -> EntryColumns:
         """:meth:`entries` in columns, at a fraction of the cost."""
         check_space(space)
-        with self._in_space(space):
+        with self._in_space(space), whole_listing(self._root, (encode_name(space),)):
             return self._listing.first_columns((encode_name(space),), order_key(after), limit)
 
     def ids(self, space: str, *, after: str = "", limit: int = 1000) -> Sequence[str]:
         """The ids of :meth:`entries`, without looking at the files: one may be missing."""
         check_space(space)
-        with self._in_space(space):
+        with self._in_space(space), whole_listing(self._root, (encode_name(space),)):
             return self._listing.first_ids((encode_name(space),), order_key(after), limit)
 
     def info(self, space: str, content_id: str) -> ItemInfo:
