@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -15,9 +16,11 @@ import msgspec
 import pytest
 
 from millstream.stores import (
+    ChecksumMismatchError,
     DamagedRecordError,
     ItemNotFoundError,
     LocalStore,
+    MountedStore,
     SpaceAccess,
     SpaceNotEmptyError,
     SpaceNotFoundError,
@@ -30,6 +33,7 @@ from millstream.stores.local.atomic_files import AtomicFile
 from millstream.stores.local.sidecar import MAX_BYTES, FileDescription, Sidecar
 from millstream.stores.local.sidecar_files import SidecarFiles
 from millstream.stores.local.space_files import SpaceFiles
+from millstream.testing.damage import flip_bit
 
 
 @pytest.fixture
@@ -56,6 +60,18 @@ def test_content_files_can_be_checked_with_stock_tools(store: LocalStore, tmp_pa
     command = ["sha256sum", "lib/json/decoder.py"]
     done = subprocess.run(command, cwd=tmp_path / "store" / "space", capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == store.info("space", "lib/json/decoder.py").checksum()
+
+
+def test_damage_never_becomes_a_new_item(store: LocalStore, tmp_path: Path) -> None:
+    put(store, "item")
+    flip_bit(store.path_of("space", "item"))
+    mounted = MountedStore(store, {"other": LocalStore(tmp_path / "other")})
+    mounted.create_space("other")
+    for whole, space in ((store, "space"), (mounted, "other")):
+        with pytest.raises(ChecksumMismatchError, match="nothing was stored"):
+            whole.copy("space", "item", space, "copy")
+        with pytest.raises(ItemNotFoundError):
+            whole.info(space, "copy")
 
 
 def test_path_of_names_the_file_with_the_bytes(store: LocalStore) -> None:
@@ -116,6 +132,22 @@ class TestFilesPutThereBehindItsBack:
         info = store.info("space", "item")
         assert info.size == 6
         assert info.checksum() == hashlib.sha256(b"grain").hexdigest()
+
+    def test_that_replace_an_item_with_two_versions_do_not_hide_the_newest(
+        self, store: LocalStore, tmp_path: Path
+    ) -> None:
+        put(store, "item", b"old")
+        numbers = {store.path_of("space", "item").stat().st_ino}
+        put(store, "item", b"grain", version="2")
+        path = store.path_of("space", "item")
+        numbers.add(path.stat().st_ino)
+        while path.stat().st_ino in numbers:  # a disk gives the numbers of removed files again
+            path.rename(tmp_path / str(len(list(tmp_path.iterdir()))))
+            path.write_bytes(b"chaff!")
+        recorded = hashlib.sha256(b"grain").hexdigest()
+        info = store.info("space", "item")
+        assert (info.size, info.checksum(), info.properties) == (6, recorded, {"version": "2"})
+        assert store.set_properties("space", "item", {"version": "3"}).checksum() == recorded
 
     def test_keep_a_space_from_being_deleted(self, store: LocalStore, tmp_path: Path) -> None:
         (tmp_path / "store" / "space" / "deep").mkdir()
@@ -327,6 +359,34 @@ def test_no_draft_is_left_by_writes_that_end_well_or_badly(tmp_path: Path) -> No
     assert list(drafts.iterdir()) == []
 
 
+class FullDisk(io.RawIOBase):
+    """A file on a disk without space."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, _data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("size", [5, 100_000], ids=["buffered", "written"])
+def test_no_draft_is_left_on_a_full_disk(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    made = AtomicFile.__init__
+
+    def make_on_full_disk(draft: AtomicFile, folder: int, name: str) -> None:
+        made(draft, folder, name)
+        draft.file.close()
+        draft.file = io.BufferedWriter(FullDisk())
+
+    monkeypatch.setattr(AtomicFile, "__init__", make_on_full_disk)
+    with pytest.raises(StoreError, match="free space on the disk"):
+        put(store, "item", bytes(size))
+    drafts = tmp_path / "store" / ".millstream" / "drafts"
+    assert [path for path in drafts.rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+
+
 def test_empty_folders_go_with_their_last_item(store: LocalStore, tmp_path: Path) -> None:
     put(store, "a/b/c")
     put(store, "a/d")
@@ -363,6 +423,19 @@ class TestCrashBetweenSidecarAndFile:
         assert store.set_properties("space", "item", {"version": "1b"}).checksum() == before.checksum()
         put(store, "item", b"newest", version="3")
         assert store.info("space", "item").properties == {"version": "3"}
+
+    def test_leaves_a_replaced_item_as_it_was_after_the_store_was_copied_without_times(
+        self, store: LocalStore, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> None:
+        put(store, "item", b"old", version="1")
+        subprocess.run(["cp", "-r", tmp_path / "store", tmp_path / "moved"], check=True)
+        moved = LocalStore(tmp_path / "moved")
+        before = moved.info("space", "item")
+        assert before.checksum() == hashlib.sha256(b"old").hexdigest()
+        request.getfixturevalue("crash")
+        with pytest.raises(SystemExit):
+            put(moved, "item", b"newer", version="2")
+        assert moved.info("space", "item") == before
 
     def test_leaves_a_new_item_not_there(
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -158,7 +158,10 @@ class MemoryStore:
     def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
         item = self._item(space, content_id)
         source = io.BytesIO(item.data)
-        return self.put(to_space, to_content_id, source, mimetype=item.info.mimetype, properties=item.info.properties)
+        return self.put(
+            to_space, to_content_id, source, mimetype=item.info.mimetype, properties=item.info.properties,
+            sha256=item.info.checksum(),
+        )  # fmt: skip
 
     def delete(self, space: str, content_id: str) -> None:
         with self._lock:

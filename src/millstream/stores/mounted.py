@@ -53,7 +53,10 @@ class MountedStore(StoreWrapper):
             return source.copy(space, content_id, to_space, to_content_id)
         info = source.info(space, content_id)
         with source.open(space, content_id) as stream:
-            return target.put(to_space, to_content_id, stream, mimetype=info.mimetype, properties=info.properties)
+            return target.put(
+                to_space, to_content_id, stream, mimetype=info.mimetype, properties=info.properties,
+                sha256=info.checksum(),
+            )  # fmt: skip
 
     def _store(self, space: str) -> Store:
         return self._mounts.get(space, self.store)

@@ -287,7 +287,11 @@ class Store(Protocol):
         ...
 
     def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
-        """Copy bytes, mimetype and properties within the store."""
+        """Copy bytes, mimetype and properties within the store.
+
+        Raises :class:`ItemNotFoundError`, and :class:`ChecksumMismatchError` where the bytes are not those that the
+        recorded checksum is of: damage never becomes a new item.
+        """
         ...
 
     def delete(self, space: str, content_id: str) -> None:

@@ -48,9 +48,9 @@ class Sidecar(msgspec.Struct, frozen=True, gc=False):
     def of(self, status: os.stat_result) -> FileDescription | None:
         """The description of the file whose status is *status*.
 
-        The inode number alone counts last: a copy of the file may have that of the file that was replaced. A lone
-        description holds for any file: bytes that were changed behind the store's back must not lose the checksum that
-        gives them away.
+        The inode number alone counts late: a copy of the file may have that of the file that was replaced. The newest
+        description holds for any other file: bytes that were changed behind the store's back must not lose the checksum
+        that gives them away.
         """
         newest_first = self.files[::-1]
         for file in newest_first:
@@ -62,7 +62,7 @@ class Sidecar(msgspec.Struct, frozen=True, gc=False):
         for file in newest_first:
             if file.inode == status.st_ino:
                 return file
-        return self.files[0] if len(self.files) == 1 else None
+        return self.files[-1] if self.files else None
 
 
 def unknown_file(status: os.stat_result) -> FileDescription:

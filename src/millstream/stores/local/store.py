@@ -213,7 +213,10 @@ class LocalStore:
     def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
         info = self.info(space, content_id)
         with self.open(space, content_id) as source:
-            return self.put(to_space, to_content_id, source, mimetype=info.mimetype, properties=info.properties)
+            return self.put(
+                to_space, to_content_id, source, mimetype=info.mimetype, properties=info.properties,
+                sha256=info.checksum(),
+            )  # fmt: skip
 
     def delete(self, space: str, content_id: str) -> None:
         check_content_id(content_id)
@@ -275,9 +278,13 @@ class LocalStore:
     def _describe_replaced(
         self, space: str, content_id: str, place: FileLocation, status: os.stat_result
     ) -> FileDescription:
-        """The metadata of a file that is about to be deleted; unknown if its sidecar is damaged."""
+        """The metadata of a file that is about to be deleted; unknown if its sidecar is damaged.
+
+        It has the number of the file in place, by which that is told from the new one.
+        """
         try:
-            return self._describe(space, content_id, place)[1]
+            seen, description = self._describe(space, content_id, place)
+            return msgspec.structs.replace(description, inode=seen.st_ino)
         except DamagedRecordError:
             return unknown_file(status)
 
