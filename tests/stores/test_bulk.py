@@ -400,6 +400,25 @@ def test_items_deep_below_many_folders_need_no_open_folder_for_each_of_them(tmp_
     assert open_files() < before + len(ids)  # others come and go meanwhile
 
 
+def test_items_in_many_folders_need_no_open_folder_for_each_of_them(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.create_space("s")
+    first, *ids = [f"{number:03d}/item" for number in range(251)]
+    store.bulk.put("s", [new(first)])  # what is open from now on stays so
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 100, hard))
+    try:
+        stored = store.bulk.put("s", [new(one, one.encode()) for one in ids])
+        found = store.bulk.infos("s", ids)
+        read = store.bulk.hashes("s", ids)
+        absent = store.bulk.absent("s", [f"{one}2" for one in ids])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert stored == found
+    assert [one.checksum() for one in found] == [one.sha256 for one in read]
+    assert len(absent) == 250
+
+
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 

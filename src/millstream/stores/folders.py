@@ -38,15 +38,19 @@ def make_folder(root: str, names: Sequence[str], *, existing: int = 0) -> int:
     return folder
 
 
-class OpenFolders:
-    """Folders below *root* that stay open for a block, each opened once. Not to be kept: folders may be removed.
+MOST_OPEN = 64
+"""Folders that :class:`OpenFolders` keeps open: a process may have a thousand files open in all."""
 
-    Every step refuses symbolic links, as :func:`open_folder` does.
+
+class OpenFolders:
+    """Folders below *root* that stay open for a block; of many the :data:`MOST_OPEN` that were used last.
+
+    Not to be kept: folders may be removed. Every step refuses symbolic links, as :func:`open_folder` does.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._open: dict[tuple[str, ...], int | None] = {}
+        self._open: dict[tuple[str, ...], int | None] = {}  # the one used last is the last one
 
     def __enter__(self) -> Self:
         return self
@@ -58,10 +62,14 @@ class OpenFolders:
         self._open.clear()
 
     def get(self, names: tuple[str, ...]) -> int | None:
-        """A descriptor of the folder ``root/names[0]/…``, which stays ours; None where there is none."""
-        if names not in self._open:
-            self._open[names] = self._get(names)
-        return self._open[names]
+        """A descriptor of the folder ``root/names[0]/…``, which stays ours; None where there is none.
+
+        It is to be used at once: it is closed after many others were asked for.
+        """
+        if names in self._open:
+            folder = self._open[names] = self._open.pop(names)
+            return folder
+        return self._keep(names, self._get(names))
 
     def make(self, names: tuple[str, ...], *, existing: int = 0) -> int:
         """As :meth:`get`, but folders that are missing after the first *existing* names are made, durably.
@@ -70,7 +78,17 @@ class OpenFolders:
         """
         folder = self.get(names)
         if folder is None:
-            self._open[names] = folder = make_folder(self.root, names, existing=existing)
+            folder = make_folder(self.root, names, existing=existing)
+            self._keep(names, folder)
+        return folder
+
+    def _keep(self, names: tuple[str, ...], folder: int | None) -> int | None:
+        self._open.pop(names, None)
+        self._open[names] = folder
+        while len(self._open) > MOST_OPEN:
+            oldest = self._open.pop(next(iter(self._open)))
+            if oldest is not None:
+                os.close(oldest)
         return folder
 
     def _get(self, names: tuple[str, ...]) -> int | None:

@@ -183,26 +183,26 @@ class AtomicFileGroup:
             os.fsync(handle)
 
     def sync_all(self, folders: Iterable[int]) -> None:
-        """Bring all that was written onto the disk; *folders* are those of files that were written in place."""
+        """Bring all that was written onto the disk; *folders*, each once, have the files that were written in place."""
         if self._whole:
             sync_filesystem(self._folder)
             return
-        for folder in dict.fromkeys(folders):
+        for folder in folders:
             os.fsync(folder)
 
-    def sync_folders(self, folders: Iterable[int]) -> None:
-        """Make what was moved into these open *folders* of the same filesystem durable."""
-        wanted = dict.fromkeys(folders)
-        if self._whole and len(wanted) >= _MANY:
+    def sync_folders(self, count: int, folders: Iterable[int]) -> None:
+        """Make what was moved into these *count* open *folders* of the same filesystem durable."""
+        if self._whole and count >= _MANY:
             sync_filesystem(self._folder)
             return
-        for folder in wanted:
+        for folder in folders:
             os.fsync(folder)
 
     def discard(self) -> None:
-        """Remove the drafts that are not in place."""
+        """Remove the drafts that are not in place; one that cannot be removed keeps none of the others."""
         for draft in self._drafts:
-            draft.discard()
+            with contextlib.suppress(OSError):
+                draft.discard()
 
 
 class AtomicFile(WrittenFile):
@@ -221,7 +221,8 @@ class AtomicFile(WrittenFile):
         return status
 
     def discard(self) -> None:
-        self.file.close()
+        with contextlib.suppress(OSError):  # what is buffered does not fit on a full disk, and is not needed
+            self.file.close()
         super().discard()
 
 

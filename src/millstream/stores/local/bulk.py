@@ -65,8 +65,13 @@ class _Written(NamedTuple):
 class _Target(NamedTuple):
     folder: int
     name: str
-    path: tuple[str, ...] = ()
-    """The path of the folder, of new items on a disk that does not distinguish all names."""
+
+
+class _FreePath(NamedTuple):
+    """Where the file of a new item goes: the path of its folder, and its name there."""
+
+    path: tuple[str, ...]
+    name: str
 
 
 class _StoreFolders(OpenFolders):
@@ -303,8 +308,8 @@ class LocalBulk:
     ) -> dict[str, ItemInfo | StoreError]:
         """Describe all files, durably as their bytes, then put them in place, durably; their locks are held."""
         found: dict[str, ItemInfo | StoreError] = {}
-        described: list[tuple[_Written, _Target]] = []
-        sidecars: set[int] = set()
+        described: list[tuple[_Written, _FreePath]] = []
+        sidecars: set[tuple[str, ...]] = set()
         for one in written:
             content_id = one.item.content_id
             where = self._each(self._free, folders, space, content_id)
@@ -314,44 +319,45 @@ class LocalBulk:
             try:
                 sidecars.add(self._descriptions.write_new(folders, encode_name(space), one.digest, one.sidecar, drafts))
             except OSError as error:
-                found[content_id] = self._obstructed(space, content_id, where, error)
+                found[content_id] = self._obstructed(folders, space, content_id, where, error)
                 continue
             described.append((one, where))
-        drafts.sync_all(sidecars)
-        placed: list[tuple[_Written, _Target]] = []
+        drafts.sync_all(map(folders.make, sidecars))
+        placed: list[tuple[_Written, _FreePath]] = []
         for one, where in described:
             try:
-                one.draft.move(where.folder, where.name)
+                one.draft.move(folders.make(where.path, existing=1), where.name)
             except OSError as error:  # such as a folder that another item of the group has made in its place
-                found[one.item.content_id] = self._obstructed(space, one.item.content_id, where, error)
+                found[one.item.content_id] = self._obstructed(folders, space, one.item.content_id, where, error)
                 continue
             found[one.item.content_id] = describe_item(one.item.content_id, one.status, one.description)
             placed.append((one, where))
-        drafts.sync_folders(where.folder for _, where in placed)
+        paths = dict.fromkeys(where.path for _, where in placed)
+        drafts.sync_folders(len(paths), (folders.make(path, existing=1) for path in paths))
         if folders.names is not None:
-            found |= self._refuse_unlisted(folders.names, space, placed)
+            found |= self._refuse_unlisted(folders, folders.names, space, placed)
         return found
 
     def _refuse_unlisted(
-        self, names: DiskNames, space: str, described: Sequence[tuple[_Written, _Target]]
+        self, folders: _StoreFolders, names: DiskNames, space: str, described: Sequence[tuple[_Written, _FreePath]]
     ) -> dict[str, StoreError]:
         """Remove the new files that the disk lists under other names, as other items; their errors."""
         names.clear()
         refused: dict[str, StoreError] = {}
         for one, where in described:
             if not names.has((*where.path, where.name)):
-                os.unlink(where.name, dir_fd=where.folder)
+                os.unlink(where.name, dir_fd=folders.get(where.path))
                 self._descriptions.remove(encode_name(space), one.item.content_id)
                 refused[one.item.content_id] = same_name(one.item.content_id, space, str(self._root))
         return refused
 
-    def _free(self, folders: _StoreFolders, space: str, content_id: str) -> _Target:
-        """The location for the file of a new item."""
+    def _free(self, folders: _StoreFolders, space: str, content_id: str) -> _FreePath:
+        """The location for the file of a new item, in a folder that is there."""
         plain = plain_path(space, content_id) if folders.names is None else None
         if plain is not None and (folder := folders.get(plain[0])) is not None:
-            where = _Target(folder, plain[1])
-            if _status(where) is None and folders.get((encode_name(space), FLAT_FOLDER)) is None:
-                return where  # as nearly always
+            is_free = _status(_Target(folder, plain[1])) is None
+            if is_free and folders.get((encode_name(space), FLAT_FOLDER)) is None:
+                return _FreePath(*plain)  # as nearly always
         free: list[tuple[tuple[str, ...], str]] = []
         paths = list(_places(folders, space, content_id))
         if not paths:
@@ -365,21 +371,24 @@ class LocalBulk:
                 free.append((path, name))
         for path, name in free:
             with contextlib.suppress(NotADirectoryError):
-                where = _Target(folders.make(path, existing=1), name, path)
+                folders.make(path, existing=1)
                 if folders.names is not None:
                     folders.names.add(path)
-                return where
+                return _FreePath(path, name)
         blocked = ", ".join("/".join((*path, name)) for path, name in paths)
         raise StoreError(
             f"cannot write {content_id!r} to the space {space!r} of {self._root}: files that are not content items "
             f"block its paths ({blocked}); move these files away"
         )
 
-    def _obstructed(self, space: str, content_id: str, where: _Target, error: OSError) -> StoreError:
+    def _obstructed(
+        self, folders: _StoreFolders, space: str, content_id: str, where: _FreePath, error: OSError
+    ) -> StoreError:
         """Forget the description of an item that could not be put in its place; why it could not."""
         with contextlib.suppress(OSError):  # without an item it says nothing
             self._descriptions.remove(encode_name(space), content_id)
-        status = _status(where)
+        folder = folders.get(where.path)
+        status = None if folder is None else _status(_Target(folder, where.name))
         if isinstance(error, FileExistsError) and status is not None and stat.S_ISREG(status.st_mode):
             return self._taken(space, content_id)  # by hand, just now: who writes through a store holds the lock
         return store_error(self._doing(space), error)

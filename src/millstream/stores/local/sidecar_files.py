@@ -68,15 +68,16 @@ class SidecarFiles:
     def _shown(self, path: tuple[str, ...], name: str) -> str:
         return str(Path(self._root, *path, name))
 
-    def write_new(self, folders: OpenFolders, space: str, digest: bytes, data: bytes, group: AtomicFileGroup) -> int:
-        """Write the sidecar of an item that is not there yet in its place; its folder, which is open in *folders*.
+    def write_new(
+        self, folders: OpenFolders, space: str, digest: bytes, data: bytes, group: AtomicFileGroup
+    ) -> tuple[str, ...]:
+        """Write the sidecar of an item that is not there yet in its place; returns the path of its folder.
 
         *digest* is the :func:`sidecar_digest` of its id.
         """
         path, name = self._place(space, digest.hex())
-        folder = folders.make(path)
-        group.write_in_place(folder, name, data)
-        return folder
+        group.write_in_place(folders.make(path), name, data)
+        return path
 
     def write(self, space: str, sidecar: Sidecar, draft: AtomicFile) -> None:
         """Put *sidecar*, written as *draft*, in the place of the one before, durably."""
