@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from millstream.core.cid import CidForm, cid_of
 from millstream.stores import (
     CAS_SPACE,
+    AlreadyExistsError,
     CasStore,
     ChecksumMismatchError,
     StoreInputError,
@@ -35,6 +37,19 @@ def test_only_files_named_by_cid_are_items(store: CasStore, tmp_path: Path) -> N
     (tmp_path / "cas" / cid_of(b"folder")).mkdir()
     (tmp_path / "cas" / cid_of(b"link")).symlink_to(tmp_path / "cas" / "README")
     assert [entry.content_id for entry in store.entries(CAS_SPACE)] == [cid_of(data)]
+
+
+def test_items_are_created_on_a_disk_without_hard_links(
+    store: CasStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    store.put(CAS_SPACE, cid_of(b"grain"), io.BytesIO(b"grain"), create_only=True)
+    with pytest.raises(AlreadyExistsError):
+        store.put(CAS_SPACE, cid_of(b"grain"), io.BytesIO(b"grain"), create_only=True)
+    assert [path.name for path in (tmp_path / "cas").iterdir()] == [cid_of(b"grain")]
 
 
 def test_a_listing_is_not_complete_where_the_disk_was_unmounted_meanwhile(

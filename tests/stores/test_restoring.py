@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -84,6 +85,28 @@ def test_what_is_there_is_replaced_only_where_that_is_asked_for(tmp_path: Path) 
 def test_an_item_of_an_unknown_kind_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(StoreInputError, match="item 'one' has the invalid property kind='photo'"):
         restore_item(tmp_path, item("one", kind="photo"), io.BytesIO(b"new"))
+
+
+def test_a_link_to_what_no_path_can_be_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreInputError, match="'link'") as refused:
+        restore_item(tmp_path, item("link", kind="symlink"), io.BytesIO(b"nul\0"))
+    assert refused.value.permanent, "the other items are restored"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink"])
+def test_items_are_restored_to_a_disk_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    restore_item(tmp_path, item("one", kind=kind), io.BytesIO(b"grain"))
+    with pytest.raises(AlreadyExistsError):
+        restore_item(tmp_path, item("one", kind=kind), io.BytesIO(b"chaff"))
+    assert find_restored(tmp_path, item("one", kind=kind)) == hashlib.sha256(b"grain").hexdigest()
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
 def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
@@ -243,7 +266,7 @@ def test_only_kinds_that_can_be_made_are_restored(tmp_path: Path, kind: str) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("mtime", ["", "yesterday", "1e9", "-", "1.5.5", "²"])
+@pytest.mark.parametrize("mtime", ["", "yesterday", "1e9", "-", "1.5.5", "²", "9" * 19, "-" + "9" * 5000])
 def test_a_time_that_cannot_be_read_is_left_to_the_system(tmp_path: Path, mtime: str) -> None:
     restore_item(tmp_path, item("file", mtime=mtime), io.BytesIO(b"grain"))
     assert (tmp_path / "file").stat().st_mtime > 1_700_000_000

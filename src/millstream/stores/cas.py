@@ -11,10 +11,11 @@ from typing import BinaryIO
 
 from millstream.core.cid import CidError, CidForm, CidHasher, digest_from_cid, form_of, is_cid
 from millstream.core.clock import SystemClock
-from millstream.core.durable import draft_name, remove_abandoned_drafts, sync_folder
+from millstream.core.durable import draft_name, remove_abandoned_drafts
+from millstream.core.renaming import rename_new
 from millstream.stores.checks import check_promise, check_properties
 from millstream.stores.file_location import FileLocation, find_file
-from millstream.stores.folders import make_root
+from millstream.stores.folders import make_root, open_folder
 from millstream.stores.hashing import chunks, copy_stream
 from millstream.stores.listing import OrderedListing, first_entries, whole_listing
 from millstream.stores.names import check_content_id, check_space, order_key
@@ -160,14 +161,17 @@ class CasStore:
             return self._root / place.path[-1]
 
     def _place_draft(self, draft: Path, content_id: str, create_only: bool) -> None:
-        if create_only:
-            try:
-                (self._root / content_id).hardlink_to(draft)
-            except FileExistsError as error:
-                raise already_exists(content_id, CAS_SPACE, self.url) from error
-        else:
-            draft.replace(self._root / content_id)
-        sync_folder(self._root)
+        folder = open_folder(str(self._root), ())
+        try:
+            if create_only:
+                rename_new(draft.name, content_id, folder)
+            else:
+                os.rename(draft.name, content_id, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+        except FileExistsError as error:
+            raise already_exists(content_id, CAS_SPACE, self.url) from error
+        finally:
+            os.close(folder)
 
     def _find(self, space: str, content_id: str) -> FileLocation:
         self._require_space(space)

@@ -100,8 +100,8 @@ class FolderListing:
     def walk(self, prefix: bytes, after: bytes) -> Generator[Entry]:
         """The entries whose ids begin with *prefix* and come after *after*. To be closed where it is not used up.
 
-        Raises :class:`StoreUnavailableError` where the disk was unmounted, or another one mounted, during the walk, or since
-        the listing began that goes on after *after*: what is not found then may be there.
+        Raises :class:`StoreUnavailableError` where the disk was unmounted, or another one mounted, during the walk, or
+        since the listing began that goes on after *after*: what is not found then may be there.
         """
         low = max(prefix, after)
         with _OpenFolder(self._tree) as opened:

@@ -13,6 +13,9 @@ MTIME = "mtime"
 _MIMETYPES = {EntryKind.SYMLINK: "inode/symlink", EntryKind.FOLDER: "inode/directory"}
 _SECOND = 1_000_000_000
 
+_MOST_DIGITS = 18
+"""Of seconds that fit into the 64 bits of the system."""
+
 
 def describe_entry(entry: Entry) -> ItemInfo:
     """The properties of an item without reading its bytes: it has no recorded checksum."""
@@ -47,9 +50,11 @@ def format_time(nanoseconds: int) -> str:
 
 
 def parse_time(text: str | None) -> int | None:
-    """The nanoseconds since the epoch that *text* means; None where it is not a decimal number of seconds."""
+    """The nanoseconds since the epoch that *text* means; None where it is no decimal number, or too large."""
     sign, amount = (-1, text[1:]) if text and text.startswith("-") else (1, text or "")
     seconds, _, fraction = amount.partition(".")
     if not (seconds.isascii() and seconds.isdigit() and (fraction + "0").isascii() and (fraction + "0").isdigit()):
+        return None
+    if len(seconds) > _MOST_DIGITS:
         return None
     return sign * (int(seconds) * _SECOND + int(fraction[:9].ljust(9, "0")))

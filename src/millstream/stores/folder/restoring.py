@@ -138,21 +138,31 @@ def _place(folder: int, new: _New, source: BinaryIO, replace: bool) -> None:
         try:
             if new.kind == EntryKind.SYMLINK:
                 _remove(folder, draft)  # one that was left by a process that was killed
-                os.symlink(os.fsdecode(source.read(_LONGEST_TARGET + 1)), draft, dir_fd=folder)
+                os.symlink(_read_target(source, new.name), draft, dir_fd=folder)
                 _set_time(folder, draft, new.mtime)
             else:
                 file = held.enter_context(os.fdopen(_new_draft(folder, draft, _make_file), "wb"))
                 _write(file, folder, draft, source, new.mtime)
             if replace:
                 os.rename(draft, new.name, src_dir_fd=folder, dst_dir_fd=folder)
-                is_moved = True
             else:
-                os.link(draft, new.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                rename_new(draft, new.name, folder)
+            is_moved = True
         except IsADirectoryError as error:
             raise FileExistsError(errno.EEXIST, "a folder", new.name) from error
         finally:
             if not is_moved:  # the name may belong to another process's draft now
                 _remove(folder, draft)
+
+
+def _read_target(source: BinaryIO, name: str) -> str:
+    target = source.read(_LONGEST_TARGET + 1)
+    if b"\0" in target:
+        raise StoreInputError(
+            f"cannot restore the symbolic link {name!r}: its target has a NUL character, which no path has: restore "
+            "the item to a store instead"
+        )
+    return os.fsdecode(target)
 
 
 def _write(file: BinaryIO, folder: int, name: str, source: BinaryIO, mtime: int | None) -> None:
