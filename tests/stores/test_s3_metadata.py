@@ -98,9 +98,12 @@ def test_metadata_of_a_source_is_read_whatever_the_case_of_its_names() -> None:
 def test_the_checksum_of_an_object_is_our_own_where_the_server_has_none(
     more: dict[str, str], origin: ChecksumOrigin
 ) -> None:
-    info = read_head({"ContentLength": 5, "Metadata": {SHA256: "ab" * 32}, **more}).info("a")
+    info = read_head({"ContentLength": 5, "Metadata": {SHA256: "ab" * 32}, **more}, "a").info("a")
     provided = (b"s" * 32).hex()
     assert (info.checksum_origin(), info.checksum()) == (
         origin, provided if origin == ChecksumOrigin.PROVIDER else "ab" * 32
     )  # fmt: skip
-    assert (info.checksum_origin("md5"), read_head({"ContentLength": 5}).info("a").checksum_origin()) == (None, None)
+    assert (info.checksum_origin("md5"), read_head({"ContentLength": 5}, "a").info("a").checksum_origin()) == (
+        None,
+        None,
+    )

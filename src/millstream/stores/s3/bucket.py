@@ -24,7 +24,7 @@ from millstream.stores.s3.address import S3Address
 from millstream.stores.s3.client import RETRIES, S3Calls
 from millstream.stores.s3.listing import PAGE, list_objects
 from millstream.stores.s3.metadata import lower_names
-from millstream.stores.s3.objects import microseconds, provider_checksums
+from millstream.stores.s3.objects import microseconds, provider_checksums, size_of
 from millstream.stores.s3.reading import get_object, open_object
 from millstream.stores.sources import ReadOnlySource
 
@@ -117,7 +117,7 @@ class BucketStore(ReadOnlySource):
 def _describe(content_id: str, response: Mapping[str, Any]) -> ItemInfo:
     return ItemInfo(
         content_id=content_id,
-        size=int(response["ContentLength"]),
+        size=size_of(response, content_id),
         checksums=provider_checksums(response),
         mimetype=response.get("ContentType") or DEFAULT_MIMETYPE,
         properties=lower_names(response.get("Metadata", {})),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from millstream.stores.s3.client import S3Calls
-from millstream.stores.s3.limits import S3Limits
+from millstream.stores.s3.limits import MAX_PARTS, S3Limits
 from millstream.stores.s3.metadata import Metadata, pack
 from millstream.stores.s3.objects import S3Object
 
@@ -45,6 +45,6 @@ class Copier:
         self._calls("complete_multipart_upload", MultipartUpload={"Parts": parts}, **which)
 
     def _ranges(self, size: int) -> Iterator[str]:
-        step = self._limits.copy_part
+        step = max(self._limits.copy_part, -(-size // MAX_PARTS))
         for start in range(0, size, step):
             yield f"bytes={start}-{min(start + step, size) - 1}"

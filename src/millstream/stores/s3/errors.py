@@ -62,7 +62,7 @@ _MEANINGS: dict[str, type[StoreError]] = {
     "MetadataTooLarge": StoreInputError,
 }
 
-_TRANSIENT = {
+TRANSIENT = {
     "BadDigest",  # damaged on the way: the next try may arrive whole
     "ConditionalRequestConflict",
     "OperationAborted",
@@ -74,6 +74,7 @@ _TRANSIENT = {
     "Throttling",
     "XAmzContentSHA256Mismatch",
 }
+"""The codes of errors that may be gone when the same call is made again."""
 
 _ADVICE = {
     "403": "check the credentials, and the rights of their user",
@@ -115,6 +116,6 @@ def _meaning(doing: str, response: Any) -> StoreError:
     if code in _MEANINGS:
         return _MEANINGS[code](message)
     final = code == "NotImplemented" or status == 501
-    if code in _TRANSIENT or status == 429 or (status >= 500 and not final):
+    if code in TRANSIENT or status == 429 or (status >= 500 and not final):
         return StoreUnavailableError(f"{message}; try again")
     return StoreError(message)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,11 +12,20 @@ from millstream.core.retry import RetryPolicy
 from millstream.log.backends.objects.bucket import UnknownOutcomeError
 from millstream.log.backends.objects.server_clock import ServerClock
 from millstream.log.errors import LogInputError, StorageError, StorageUnavailableError
-from millstream.stores.protocol import ItemNotFoundError, StoreError, StoreInputError
+from millstream.stores.protocol import ItemNotFoundError, StoreError, StoreInputError, StoreUnavailableError
 from millstream.stores.s3.address import S3Address, parse_address
 from millstream.stores.s3.client import RETRIES, S3Calls
-from millstream.stores.s3.errors import BucketMissingError, ConditionFailedError, EmptyRangeError, translated
+from millstream.stores.s3.errors import (
+    TRANSIENT,
+    BucketMissingError,
+    ConditionFailedError,
+    EmptyRangeError,
+    translated,
+)
 from millstream.stores.s3.listing import PAGE, list_objects
+from millstream.stores.s3.objects import size_of
+from millstream.stores.s3.reading import require_range
+from millstream.stores.s3.uploads import checked_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,19 +80,22 @@ class S3LogBucket:
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         if length == 0:
             length = 1
-        bytes_range = {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"}
-        return self._repeat(lambda: self._get(name, bytes_range if start or length is not None else {}))
+        return self._repeat(lambda: self._get(name, start, length))
 
-    def _get(self, name: str, bytes_range: Mapping[str, str]) -> bytes | None:
+    def _get(self, name: str, start: int, length: int | None) -> bytes | None:
+        is_part = bool(start) or length is not None
+        bytes_range = {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"} if is_part else {}
         try:
             answer = self._once("get_object", Key=self._key(name), **bytes_range)
         except ItemNotFoundError:
             return None
         except EmptyRangeError:
             return b""
+        if is_part:
+            require_range(self._calls, self._key(name), start, answer)
         with translated(f"reading {name!r} of {self._address}"), contextlib.closing(answer["Body"]) as body:
             data: bytes = body.read()
-        return data
+        return data if length is None else data[:length]
 
     def size(self, name: str) -> int | None:
         return self._repeat(lambda: self._size(name))
@@ -95,8 +105,7 @@ class S3LogBucket:
             answer = self._once("head_object", Key=self._key(name))
         except ItemNotFoundError:
             return None
-        size: int = answer["ContentLength"]
-        return size
+        return size_of(answer, self._key(name))
 
     def list(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[str]:
         start = len(self._address.prefix)
@@ -111,13 +120,20 @@ class S3LogBucket:
 
     def delete(self, names: Sequence[str]) -> None:
         for first in range(0, len(names), _DELETE_AT_ONCE):
-            objects = [{"Key": self._key(name)} for name in names[first : first + _DELETE_AT_ONCE]]
-            answer = self._repeat(lambda: self._once("delete_objects", Delete={"Objects": objects, "Quiet": True}))  # noqa: B023
-            for refused in answer.get("Errors", ()):
-                raise StorageError(
-                    f"deleting {refused.get('Key')!r} of {self._address} failed: {refused.get('Code')}: "
-                    f"{refused.get('Message')}"
-                )
+            some = names[first : first + _DELETE_AT_ONCE]
+            self._repeat(lambda: self._delete(some))  # noqa: B023
+
+    def _delete(self, names: Sequence[str]) -> None:
+        objects = [{"Key": self._key(name)} for name in names]
+        answer = self._once("delete_objects", Delete={"Objects": objects, "Quiet": True})
+        refused = sorted(answer.get("Errors", ()), key=lambda one: one.get("Code") in TRANSIENT)
+        if refused:
+            first = refused[0]
+            kind = StoreUnavailableError if first.get("Code") in TRANSIENT else StoreError
+            raise kind(
+                f"deleting {len(refused):,} of {len(names):,} objects of {self._address} failed: {first.get('Key')!r}: "
+                f"{first.get('Code')}: {first.get('Message')}"
+            )
 
     def server_time(self) -> int:
         if not self._server_clock.is_set:
@@ -151,8 +167,7 @@ def open_log_bucket(url: str, clock: Clock | None = None) -> S3LogBucket:
 
 
 def _body(data: bytes) -> dict[str, Any]:
-    checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
-    return {"Body": data, "ContentType": "application/octet-stream", "ChecksumSHA256": checksum}
+    return {"ContentType": "application/octet-stream", **checked_body(data)}
 
 
 @contextlib.contextmanager

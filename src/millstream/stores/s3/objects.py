@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from millstream.core.clock import MICROSECONDS
-from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ChecksumOrigin, ItemInfo
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ChecksumOrigin, ItemInfo, StoreError
 from millstream.stores.s3.metadata import Metadata, unpack
 
 _ALGORITHMS = {
@@ -50,12 +50,12 @@ class S3Object(msgspec.Struct, frozen=True):
         )
 
 
-def read_head(response: Mapping[str, Any]) -> S3Object:
-    """The object that the *response* to a HEAD request shows."""
+def read_head(response: Mapping[str, Any], key: str) -> S3Object:
+    """The object *key* as the *response* to a HEAD request shows it. Raises :class:`StoreError`."""
     metadata = unpack(response.get("Metadata", {}))
     own = (Checksum("sha256", metadata.sha256, ChecksumOrigin.USER),) if metadata.sha256 else ()
     return S3Object(
-        size=int(response["ContentLength"]),
+        size=size_of(response, key),
         etag=str(response.get("ETag", "")),
         modified=microseconds(response.get("LastModified")),
         mimetype=response.get("ContentType") or DEFAULT_MIMETYPE,
@@ -63,6 +63,17 @@ def read_head(response: Mapping[str, Any]) -> S3Object:
         checksums=(*_provider_checksums(response), *own),
         headers={name: response[name] for name in _KEPT if response.get(name)},
     )
+
+
+def size_of(response: Mapping[str, Any], key: str) -> int:
+    """The bytes of the object *key*, in the *response* to a request for it."""
+    size = response.get("ContentLength")
+    if size is None:
+        raise StoreError(
+            f"the server states no length of {key!r}: it, or a proxy before it, changes the encoding of objects: "
+            "switch that off"
+        )
+    return int(size)
 
 
 def provider_checksums(response: Mapping[str, Any]) -> tuple[Checksum, ...]:

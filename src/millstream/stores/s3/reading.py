@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millstream.stores.hashing import CHUNK
-from millstream.stores.protocol import ItemChangedError, StoreUnavailableError
+from millstream.stores.protocol import ItemChangedError, StoreError, StoreUnavailableError
 from millstream.stores.s3.client import S3Calls
 from millstream.stores.s3.errors import ConditionFailedError, EmptyRangeError, translated
 
@@ -31,6 +31,23 @@ def open_object(calls: S3Calls, key: str, start: int, length: int | None) -> io.
         calls("head_object", Key=key)
         return io.BufferedReader(io.BytesIO())
     return io.BufferedReader(_ObjectReader(calls, key, start, length), CHUNK)
+
+
+def require_range(calls: S3Calls, key: str, start: int, response: Mapping[str, Any]) -> None:
+    """Raise :class:`StoreError` where *response*, to a request for the bytes from *start* on, has others.
+
+    HTTP allows to answer with the whole object; from 0 on, that begins with the bytes that were asked for.
+    """
+    found = str(response.get("ContentRange") or "")
+    is_part = response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 206
+    if found.startswith(f"bytes {start}-") if found else is_part or not start:
+        return
+    response["Body"].close()
+    raise StoreError(
+        f"{calls.address} was asked for the bytes of {key!r} from {start:,} on and answered with "
+        f"{repr(found) if found else 'the whole object'}: the server, or a proxy before it, ignores ranges; use one "
+        "that does not"
+    )
 
 
 class _ObjectReader(io.RawIOBase):
@@ -79,7 +96,9 @@ class _ObjectReader(io.RawIOBase):
                 self._ask()
 
     def _read_once(self, size: int) -> bytes:
-        if self._body is None:
+        if self._end is not None:
+            size = min(size, self._end - self._position)
+        if self._body is None or not size:
             return b""
         with translated(f"reading {self._key!r} of {self._calls.address}"):
             chunk: bytes = self._body.read(size)
@@ -102,4 +121,6 @@ class _ObjectReader(io.RawIOBase):
             return
         except ConditionFailedError as error:
             raise ItemChangedError(f"{self._key!r} was replaced while it was read: read the object again") from error
+        if "Range" in arguments:
+            require_range(self._calls, self._key, self._position, response)
         self._body, self._etag, self.response = response["Body"], response.get("ETag"), response

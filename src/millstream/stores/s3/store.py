@@ -45,7 +45,7 @@ from millstream.stores.s3.listing import first_keys, list_entries, list_prefixes
 from millstream.stores.s3.metadata import Metadata, pack
 from millstream.stores.s3.objects import S3Object, read_head
 from millstream.stores.s3.reading import get_object, open_object
-from millstream.stores.s3.uploads import Upload, Uploader
+from millstream.stores.s3.uploads import Upload, Uploader, checked_body
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -101,7 +101,7 @@ class S3Store:
         marker = self._keys.marker(space)
         if self._head_or_none(marker) is None:
             try:
-                self._calls("put_object", Key=marker, Body=b"", IfNoneMatch="*")
+                self._calls("put_object", Key=marker, IfNoneMatch="*", **checked_body(b""))
             except ConditionFailedError:
                 return
 
@@ -128,7 +128,7 @@ class S3Store:
         body = write_marker(check_acls(acls))
         if not self.has_space(space):
             raise space_not_found(space, self.url)
-        self._calls("put_object", Key=self._keys.marker(space), Body=body, ContentType="application/json")
+        self._calls("put_object", Key=self._keys.marker(space), ContentType="application/json", **checked_body(body))
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         entries = list_entries(self._calls, self._keys.marker(space), prefix, after, limit)
@@ -153,12 +153,13 @@ class S3Store:
     def fetch(self, space: str, content_id: str, limit: int) -> FetchedItem:
         """The metadata and the bytes of an item of at most *limit* bytes, in one request. Raises :class:`StoreError`,
         also if the item is larger."""
+        key = self._keys.item(space, content_id)
         try:
-            file, response = get_object(self._calls, self._keys.item(space, content_id), checksums=True)
+            file, response = get_object(self._calls, key, checksums=True)
         except ItemNotFoundError as error:
             raise self._missing(space, content_id) from error
         with file:
-            info = read_head(response).info(content_id)
+            info = read_head(response, key).info(content_id)
             if info.size > limit:
                 raise too_large(space, content_id, limit)
             return FetchedItem(info, file.read())
@@ -225,8 +226,12 @@ class S3Store:
         return self._copy(space, content_id, to_space, to_content_id)
 
     def delete(self, space: str, content_id: str) -> None:
-        self._head(space, content_id)
-        self._calls("delete_object", Key=self._keys.item(space, content_id))
+        key = self._keys.item(space, content_id)
+        try:
+            self._calls("head_object", Key=key)  # its properties may be damaged
+        except ItemNotFoundError as error:
+            raise self._missing(space, content_id) from error
+        self._calls("delete_object", Key=key)
 
     def _copy(
         self,
@@ -242,11 +247,13 @@ class S3Store:
             self._require(to_space)
             kept = seen.metadata.properties if properties is None else properties
             metadata = Metadata(kept, seen.metadata.sha256, self._new_id())
+            upload = Upload(to_content_id, to_key, seen.mimetype, metadata)
             try:
                 self._copier.copy(key, seen, to_key, metadata)
             except (ConditionFailedError, ItemNotFoundError):
                 continue  # replaced or removed meanwhile: look again
-            upload = Upload(to_content_id, to_key, seen.mimetype, metadata)
+            except UploadGoneError as error:
+                return self._settle(to_space, upload, error)
             return self._verified(to_space, upload, seen.metadata.sha256, seen.size)
         raise StoreUnavailableError(f"{content_id!r} in {self._shown(space)} keeps changing: try again later")
 
@@ -258,7 +265,8 @@ class S3Store:
                 raise self._exists(space, upload)
             return _unseen(upload, sha256, size)  # another process deleted or replaced it after our write
         recorded = {sum_.value for sum_ in seen.checksums if sum_.algorithm == "sha256"}
-        if seen.size != size or seen.metadata.sha256 != sha256 or not recorded <= {sha256}:
+        differs = sha256 is not None and not recorded <= {sha256}  # None: the copy of an object of another program
+        if seen.size != size or seen.metadata.sha256 != sha256 or differs:
             raise StoreError(
                 f"{upload.content_id!r} in {self._shown(space)} differs from what was sent: the upload had "
                 f"{size:,} bytes with SHA-256 {sha256}, but S3 reports {seen.size:,} bytes with "
@@ -286,7 +294,7 @@ class S3Store:
 
     def _head_or_none(self, key: str) -> S3Object | None:
         try:
-            return read_head(self._calls("head_object", Key=key, ChecksumMode="ENABLED"))
+            return read_head(self._calls("head_object", Key=key, ChecksumMode="ENABLED"), key)
         except ItemNotFoundError:
             return None
         except DamagedRecordError as error:

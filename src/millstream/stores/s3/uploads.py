@@ -21,8 +21,10 @@ import msgspec
 
 from millstream.stores.checks import check_promise
 from millstream.stores.hashing import CHUNK, copy_stream, hash_stream
+from millstream.stores.protocol import ContentTooLargeError, ItemNotFoundError
 from millstream.stores.s3.client import S3Calls
-from millstream.stores.s3.limits import S3Limits
+from millstream.stores.s3.errors import ConditionFailedError
+from millstream.stores.s3.limits import MAX_PARTS, S3Limits
 from millstream.stores.s3.metadata import Metadata, pack
 
 _THREADS = 8
@@ -53,6 +55,8 @@ class Uploader:
         head = _read_up_to(source, self._limits.single + 1)
         if len(head) <= self._limits.single:
             return self.put_at_once(upload, head, promised)[0], len(head)
+        if upload.condition:
+            self._require_free(upload)
         if promised is not None:
             return self._put_in_parts(upload, _Feed(head, source), promised.lower())
         with self._known(head, source, start) as (known, sha256):
@@ -66,8 +70,9 @@ class Uploader:
         digest = hashlib.sha256(data)
         check_promise(upload.content_id, digest.hexdigest(), promised)
         sent = self._calls(
-            "put_object", Key=upload.key, Body=data, ChecksumSHA256=_base64(digest.digest()),
-            ContentType=upload.mimetype, Metadata=_with_sha256(upload, digest.hexdigest()), **upload.condition,
+            "put_object", Key=upload.key, ContentType=upload.mimetype,
+            Metadata=_with_sha256(upload, digest.hexdigest()), **checked_body(data, digest.digest()),
+            **upload.condition,
         )  # fmt: skip
         return digest.hexdigest(), str(sent.get("ETag", "")).strip('"')
 
@@ -84,8 +89,19 @@ class Uploader:
             with contextlib.suppress(Exception):  # the error to be told is the one that brought us here
                 self._calls("abort_multipart_upload", **which)
             raise
-        self._calls("complete_multipart_upload", MultipartUpload={"Parts": parts}, **which, **upload.condition)
+        try:
+            self._calls("complete_multipart_upload", MultipartUpload={"Parts": parts}, **which, **upload.condition)
+        except ConditionFailedError:
+            with contextlib.suppress(Exception):  # as above; its parts would be kept for ever
+                self._calls("abort_multipart_upload", **which)
+            raise
         return sha256, feed.size
+
+    def _require_free(self, upload: Upload) -> None:
+        """Raise :class:`ConditionFailedError` where the key is taken, before much is sent in vain."""
+        with contextlib.suppress(ItemNotFoundError):
+            self._calls("head_object", Key=upload.key)
+            raise ConditionFailedError(f"the key {upload.key!r} of {self._calls.address} is taken")
 
     def _send_parts(self, which: Mapping[str, str], feed: _Feed) -> list[Mapping[str, Any]]:
         parts: list[Mapping[str, Any]] = []
@@ -101,7 +117,7 @@ class Uploader:
     def _send_part(self, which: Mapping[str, str], number: int, data: bytes) -> Mapping[str, Any]:
         checksum = _base64(hashlib.sha256(data).digest())
         sent = self._calls("upload_part", PartNumber=number, Body=data, ChecksumSHA256=checksum, **which)
-        return {"PartNumber": number, "ETag": sent["ETag"], "ChecksumSHA256": checksum}
+        return {"PartNumber": number, "ETag": sent.get("ETag", ""), "ChecksumSHA256": checksum}
 
     @contextlib.contextmanager
     def _known(self, head: bytes, source: BinaryIO, start: int | None) -> Iterator[tuple[BinaryIO, str]]:
@@ -116,6 +132,14 @@ class Uploader:
             sha256 = copy_stream(feed.stream, kept).sha256
             kept.seek(0)
             yield kept, sha256
+
+
+def checked_body(data: bytes, digest: bytes | None = None) -> dict[str, Any]:
+    """Arguments of ``put_object`` by which the server verifies *data*, whose SHA-256 is *digest*.
+
+    A bucket with a default retention refuses a put without a checksum.
+    """
+    return {"Body": data, "ChecksumSHA256": _base64(digest or hashlib.sha256(data).digest())}
 
 
 class _Feed(io.RawIOBase):
@@ -150,6 +174,8 @@ class _Feed(io.RawIOBase):
             data = _read_up_to(self.stream, limits.part_size(number))
             if not data:
                 return
+            if number > MAX_PARTS:
+                raise ContentTooLargeError(f"the content has more than {self.size - len(data):,} bytes: divide it")
             yield number, data
 
 
