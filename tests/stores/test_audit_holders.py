@@ -63,6 +63,17 @@ def test_a_holder_has_ended_only_where_that_is_certain(
     assert Holders(lock).state(holder(os.getpid() if alive else dead_pid, **changed)) == state
 
 
+def test_a_machine_without_an_id_may_be_another_one_of_the_same_name(
+    tmp_path: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.stores.audit.holders.machine_id", str)
+    name = holder(dead_pid, boot="another", machine="")
+    assert Holders().state(name) == HolderState.UNKNOWN, "of those that share a database server"
+    lock = tmp_path / "node.db-holders"
+    lock.touch()
+    assert Holders(lock).state(name) == HolderState.ENDED
+
+
 def test_a_process_that_proc_hides_has_ended_only_if_its_number_is_nobodys(
     tmp_path: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

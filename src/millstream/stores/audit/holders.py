@@ -88,7 +88,9 @@ class Holders:
             return self._by_pid(named) if named.host == socket.gethostname() else HolderState.UNKNOWN
         if named.boot != boot_id():
             same_machine = (named.host, named.machine) == (socket.gethostname(), machine_id())
-            return HolderState.ENDED if same_machine and boot_id() else HolderState.UNKNOWN
+            if not (same_machine and boot_id()):
+                return HolderState.UNKNOWN
+            return HolderState.ENDED if named.machine else self._by_lock(named)  # containers often have no id
         return self._by_pid(named) if named.namespace == pid_namespace() else self._by_lock(named)
 
     def _by_pid(self, named: _Holder) -> HolderState:
@@ -96,7 +98,7 @@ class Holders:
         return HolderState.ENDED if has_ended(int(named.pid), started) else HolderState.RUNNING
 
     def _by_lock(self, named: _Holder) -> HolderState:
-        """Whether a process of another container runs; unknown where the lock file was taken away."""
+        """Whether a process runs that shares the lock file; unknown where there is none."""
         if self._path is None:
             return HolderState.UNKNOWN
         try:
