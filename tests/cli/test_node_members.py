@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import logging
+import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,7 +45,9 @@ from millstream.node.members.member_table import MemberTable, UnknownMemberError
 from millstream.node.members.members_status import WORK, MemberDetails, MemberState, UnownedRole
 from millstream.node.members.membership import RENEWALS, Membership, NeedsQueueBrokerError
 from millstream.node.members.node_members import NodeMembers
-from millstream.node.members.role_scheduler import Fence, RoleScheduler
+from millstream.node.members.role_scheduler import EXCLUDED_SECONDS, Fence, RoleScheduler
+from millstream.node.members.shared_settings import shared_settings
+from millstream.queue.settings import QueueSettings
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.settings import RelayRole, Settings, StoreSettings
 from millstream.settings.node_settings import NodeSettings
@@ -58,6 +64,7 @@ class Played:
     """A role that notes what happens to it."""
 
     failure: Exception | None = None
+    wait: threading.Event | None = None
 
     def __init__(self, fence: Fence) -> None:
         self.fence, self.is_lost, self.stopped, self.ended = fence, False, False, False
@@ -66,6 +73,8 @@ class Played:
         self.stopped = True
 
     def end(self) -> None:
+        if self.wait is not None:
+            assert self.wait.wait(30)
         self.stopped = self.ended = True
         if self.failure is not None:
             raise self.failure
@@ -74,13 +83,22 @@ class Played:
 class Process:
     """A process that serves a node; its threads are the calls of the test."""
 
-    def __init__(self, engine: sa.Engine, clock: VirtualClock, name: str, roles: Mapping[str, str] = ROLES) -> None:
-        details = MemberDetails(host=name, pid=1, version="1", process=Holders().new(), roles=roles)
+    def __init__(
+        self,
+        engine: sa.Engine,
+        clock: VirtualClock,
+        name: str,
+        roles: Mapping[str, str] = ROLES,
+        settings: Settings = Settings(),  # noqa: B008  (frozen)
+    ) -> None:
+        details = MemberDetails(
+            host=name, pid=1, version="1", process=Holders().new(), roles=roles, settings=shared_settings(settings)
+        )
         self.table = MemberTable(engine, clock, 15.0)
         self.membership = Membership(self.table, details)
         self.failures: list[Exception] = []
         self.all: dict[str, Played] = {}
-        self.scheduler = RoleScheduler(self.membership, self._start, lambda _, error: self.failures.append(error))
+        self.scheduler = RoleScheduler(self.membership, self._start, self.failures.append)
         self.membership.join()
 
     def _start(self, name: str, fence: Fence) -> Played:
@@ -107,8 +125,13 @@ class Host:
         self.clock = VirtualClock()
         self.engine = sa.create_engine(f"sqlite:///{folder / 'node.db'}")
 
-    def process(self, name: str, roles: Mapping[str, str] = ROLES) -> Process:
-        return Process(self.engine, self.clock, name, roles)
+    def process(
+        self,
+        name: str,
+        roles: Mapping[str, str] = ROLES,
+        settings: Settings = Settings(),  # noqa: B008  (frozen)
+    ) -> Process:
+        return Process(self.engine, self.clock, name, roles, settings)
 
 
 @pytest.fixture
@@ -377,7 +400,7 @@ def test_a_process_of_mill_work_is_a_member_whose_settings_are_compared(make_mem
     with working.joined_worker(["repair"]):
         clock.advance(1)
         member.join()
-        member.require_alone()  # a process of `mill work` does not serve the node
+        member.require_shared_queues()  # a process of `mill work` does not serve the node
         status = serving.status()
         assert status is not None
         (worker,) = (one for one in status.serving if one.id != member.id)
@@ -454,14 +477,73 @@ def test_a_task_can_be_done_by_a_member_that_has_all_its_stores_and_works_on_its
     assert not workers.can_do("repair", {"b"})
 
 
-def test_a_role_that_cannot_begin_is_told_and_is_free_for_others(host: Host) -> None:
+def test_a_role_that_cannot_begin_is_left_to_others_and_ends_no_other_role(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = host.process("one")
+    one.refused = frozenset({"batching a"})
+    settle(one)
+    assert one.failures == [] and one.roles == ROLES.keys() - {"batching a"}
+    told = "the role batching a cannot begin here, and is left to other members for 10 minutes: batching a"
+    assert caplog.messages == [told], "it is tried once"
+    one.membership.renew()
+    (unowned,) = one.table.status().unowned
+    assert (unowned.role, unowned.offered_by) == ("batching a", [one.membership.id])
+    assert one.table.find(one.membership.id).details.failed == {"batching a": "batching a"}
+    two = host.process("two")
+    settle(one, two)
+    assert "batching a" in two.roles and one.roles | two.roles == ROLES.keys()
+    two.membership.drain()
+    settle(one, two)
+    assert two.roles == set() and one.roles == ROLES.keys() - {"batching a"}
+    one.refused = frozenset()
+    host.clock.advance(EXCLUDED_SECONDS)
+    settle(one)
+    assert one.roles == ROLES.keys()
+
+
+def test_a_role_that_ends_again_and_again_is_begun_again_after_longer_pauses(host: Host) -> None:
+    one = host.process("one", {"upkeep": "upkeep"})
+    begun = list[float]()
+    for _ in range(60):
+        one.scheduler.step()
+        if one.roles and not one.all["upkeep"].is_lost:
+            begun.append(host.clock.monotonic())
+            one.all["upkeep"].is_lost = True
+        host.clock.advance(0.5)
+        one.membership.renew()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(begun)]
+    assert pauses[0] <= 1.0 and pauses == sorted(pauses) and pauses[-1] >= 8.0
+
+
+def test_each_role_is_free_as_soon_as_it_has_ended(host: Host) -> None:
     one, two = host.process("one"), host.process("two")
-    one.refused = frozenset(ROLES)
-    one.scheduler.step()
-    assert len(one.failures) == 2 and one.roles == set()
+    settle(one)
+    may_end, first = threading.Event(), min(ROLES)
+    one.all[first].wait = may_end
     one.table.drain(one.membership.id, draining=True)
+    ending = threading.Thread(target=one.scheduler.step)
+    ending.start()
+
+    def others_taken_over() -> bool:
+        two.scheduler.step()
+        return two.roles == ROLES.keys() - {first}
+
+    until(others_taken_over, "the other roles taken over")
+    may_end.set()
+    ending.join()
+    settle(two)
+    assert two.roles == ROLES.keys()
+
+
+def test_a_late_heartbeat_does_not_take_back_a_role_that_was_given_up(host: Host) -> None:
+    one, two = host.process("one", {"upkeep": "upkeep"}), host.process("two", {"upkeep": "upkeep"})
+    settle(one)
+    one.table.drain(one.membership.id, draining=True)
+    one.scheduler.step()
+    assert one.table.renew(one.membership.id, one.membership.details, ["upkeep"])
     two.scheduler.step()
-    assert two.roles == set(ROLES)
+    assert two.roles == {"upkeep"}
 
 
 def test_a_role_that_is_another_ones_by_the_time_it_begins_is_left_to_that_one(host: Host) -> None:
@@ -528,7 +610,7 @@ def test_without_a_broker_for_its_queues_a_second_process_is_refused(
 ) -> None:
     caplog.set_level(logging.INFO)
     one, two = host.process("one"), host.process("two")
-    one.membership.require_alone()
+    one.membership.require_shared_queues()
     sleep = host.clock.sleep
 
     def sleeping(seconds: float) -> None:
@@ -539,11 +621,37 @@ def test_without_a_broker_for_its_queues_a_second_process_is_refused(
     with pytest.raises(
         NeedsQueueBrokerError, match=r"process 1 on one serves this node .*stop one .* set queue.broker"
     ):
-        two.membership.require_alone()
+        two.membership.require_shared_queues()
     monkeypatch.undo()
     two.membership.join()
-    two.membership.require_alone()
+    two.membership.require_shared_queues()
     assert "may have ended" in caplog.text, "a process that was killed is waited for"
+
+
+def test_a_process_with_a_broker_is_refused_beside_one_whose_queues_are_in_logs(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Settings(queue=QueueSettings(broker="amqp://broker.example"))
+    one, two = host.process("one", settings=shared), host.process("two", settings=shared)
+    host.clock.advance(1.0)
+    three = host.process("three", settings=shared)
+    two.membership.require_shared_queues()
+    two.membership.details = msgspec.structs.replace(
+        two.membership.details, settings=shared_settings(Settings())
+    )  # as one that was started without the setting
+    sleep = host.clock.sleep
+
+    def sleeping(seconds: float) -> None:
+        sleep(seconds)
+        one.membership.renew()
+        two.membership.renew()
+
+    monkeypatch.setattr(host.clock, "sleep", sleeping)
+    two.membership.renew()
+    with pytest.raises(
+        NeedsQueueBrokerError, match=r"process 1 on two .* the work queues of that process are stored in"
+    ):
+        three.membership.require_shared_queues()
 
 
 def test_members_that_ended_long_ago_are_forgotten(host: Host) -> None:
@@ -681,20 +789,24 @@ def test_members_are_listed_and_drained_by_commands(
     assert ask("ls") == "" and "ended 2023-" in ask("ls", "--all")
 
 
-@pytest.mark.parametrize(
-    ("error", "is_lost"),
-    [
-        (CasUnavailableError(), True),
-        (sa.exc.OperationalError("SELECT 1", None, OSError("connection refused")), True),
-        (LeaseLostError("x"), True),
-        (FencedError("x"), True),
-        (SessionTakenError("x"), True),
-        (ObservationDelayedError("x"), True),
-        (ObservationBlockedError("x"), False),
-        (CasDamagedError(), False),
-        (ValueError("a fault of ours"), False),
-    ],
-)
+ERRORS = [
+    (CasUnavailableError(), True),
+    (sa.exc.OperationalError("SELECT 1", None, OSError("connection refused")), True),
+    (sa.exc.TimeoutError("all connections of the pool are in use"), True),
+    (OSError(errno.ENOSPC, "No space left on device"), True),
+    (LeaseLostError("x"), True),
+    (FencedError("x"), True),
+    (SessionTakenError("x"), True),
+    (ObservationDelayedError("x"), True),
+    (ObservationBlockedError("x"), False),
+    (CasDamagedError(), False),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory"), False),
+    (ValueError("a fault of ours"), False),
+]
+"""Errors of a role, and whether they may pass."""
+
+
+@pytest.mark.parametrize(("error", "is_lost"), ERRORS)
 def test_a_role_begins_anew_where_what_it_needs_was_away(error: Exception, is_lost: bool) -> None:
     def fail() -> None:
         raise error
@@ -704,7 +816,49 @@ def test_a_role_begins_anew_where_what_it_needs_was_away(error: Exception, is_lo
     role.add("batching a", fail)
     role.start().end()
     assert role.is_lost == is_lost and failed == ([] if is_lost else [error])
-    alone = RoleRun("batching a", failed.append)
-    alone.add("batching a", fail)
-    alone.start().end()
-    assert not alone.is_lost and failed[-1] is error
+
+
+def test_a_role_of_one_process_goes_on_after_an_error_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 0.0)
+    suspended, seen = dict[str, str](), list[str]()
+    left = [error for error, passes in ERRORS if passes]
+
+    def work() -> None:
+        seen.append(suspended.get("cosignatures", ""))
+        if left:
+            raise left.pop()
+
+    failed: list[Exception] = []
+    role = RoleRun("cosignatures", failed.append, suspended=suspended)
+    role.add("cosignatures", work)
+    role.start()
+    until(lambda: not left and len(seen) == 9, "the end of the work")
+    role.end()
+    assert not failed and not suspended and not role.is_lost and set(seen) == {""}
+
+
+@pytest.mark.parametrize("error", [error for error, passes in ERRORS if not passes])
+def test_a_role_of_one_process_fails_after_an_error_that_does_not_pass(error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    failed: list[Exception] = []
+    role = RoleRun("cosignatures", failed.append)
+    role.add("cosignatures", fail)
+    role.start().end()
+    assert failed == [error]
+
+
+def test_a_suspended_role_is_shown_with_its_error_until_it_ends() -> None:
+    suspended = dict[str, str]()
+
+    def fail() -> None:
+        raise sa.exc.OperationalError("SELECT secret", {"a": "secret"}, sqlite3.OperationalError("database is locked"))
+
+    role = RoleRun("cosignatures", print, suspended=suspended)
+    role.add("cosignatures", fail)
+    role.start()
+    until(lambda: suspended, "the suspension")
+    assert suspended == {"cosignatures": "the database failed (database is locked)"}
+    role.end()
+    assert not suspended

@@ -248,7 +248,7 @@ def batch_events(node: Node) -> None:
 def test_a_log_that_cannot_be_batched_suspends_its_own_batching_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.cli.retried_resource._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 0.1)
     names = ("unordered", "uncounted", "good")
     settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={name: f"{name}.batches" for name in names}))
     failures: list[str] = []
@@ -274,7 +274,7 @@ def test_a_log_that_cannot_be_batched_suspends_its_own_batching_alone(
 def test_batching_stays_suspended_while_a_command_uses_the_log_of_batches(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.cli.retried_resource._RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 0.05)
     settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={"events": "out"}))
     failures: list[str] = []
     with Node.open(settings, create=True) as node:
@@ -361,7 +361,7 @@ def test_an_mqtt_broker_that_refuses_suspends_its_own_ingest_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("paho.mqtt")
-    monkeypatch.setattr("millstream.cli.retried_resource._RETRY_SECONDS", 0.3)
+    monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 1.0)
     refusal: dict[int, Answer] = {CONNECT: lambda _: packet(0x20, bytes([0, 0x87, 0]))}
     forbidden: dict[int, Answer] = {CONNECT: welcome(), SUBSCRIBE: granted(0x87)}
     arrival = message(1, 1, payload=b'{"n":1}')
@@ -371,9 +371,10 @@ def test_an_mqtt_broker_that_refuses_suspends_its_own_ingest_alone(
     failures: list[str] = []
     with Node.open(settings, create=True) as node:
         with ServeRoles(node, lambda: failures.append("failed")):
-            until(lambda: failures or _suspension_issues(node), "an issue")
-            assert failures == []
-            (issue,) = _suspension_issues(node)
+            issues = until(lambda: failures or _suspension_issues(node), "an issue")
+            assert failures == [] and issues is not None
+            (issue,) = issues
+            assert isinstance(issue, Issue)
             assert issue.kind == "ingest-disconnected" and "refused the connection: Not authorized; check" in issue.what
             until(lambda: failures or node.logs.store.log(LogSpec("pumps")).last_id == 1, "a message of the broker")
             assert _suspension_issues(node) == []
@@ -387,7 +388,7 @@ def test_an_mqtt_broker_that_refuses_suspends_its_own_ingest_alone(
 def test_a_row_of_an_outbox_that_is_no_message_suspends_its_own_relay_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.cli.retried_resource._RETRY_SECONDS", 0.3)
+    monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 1.0)
     url = f"sqlite:///{tmp_path / 'application.db'}"
     sqlite3.connect(tmp_path / "application.db").close()
     make_outbox(url)
@@ -398,9 +399,10 @@ def test_a_row_of_an_outbox_that_is_no_message_suspends_its_own_relay_alone(
         insert(session, b"bad")
         session.execute("UPDATE outbox SET headers = '[1]' WHERE id = 2")
         with ServeRoles(node, lambda: failures.append("failed")):
-            until(lambda: failures or _suspension_issues(node), "an issue")
-            assert failures == []
-            (issue,) = _suspension_issues(node)
+            issues = until(lambda: failures or _suspension_issues(node), "an issue")
+            assert failures == [] and issues is not None
+            (issue,) = issues
+            assert isinstance(issue, Issue)
             assert issue.kind == "outbox" and "is not read: row 2 of outbox" in issue.what
             session.execute("UPDATE outbox SET headers = NULL WHERE id = 2")
             until(lambda: failures or node.logs.store.log(LogSpec("orders")).last_id == 2, "both rows")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -21,6 +22,7 @@ from millstream.core.documents import (
     DatabaseDocuments,
     DocumentBusyError,
     Documents,
+    DocumentWriteError,
     FolderDocuments,
     IncompleteDocumentError,
     _lock_of,
@@ -75,6 +77,32 @@ def test_a_document_is_created_once(opened: Open) -> None:
     opened().document("batching/limits.json").create(b"1")
     opened().document("batching/limits.json").create(b"2")
     assert opened().document("batching/limits.json").read() == b"1"
+
+
+def test_a_full_disk_is_named_and_a_folder_in_the_way_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = FolderDocuments(tmp_path).document("ingest/a.json")
+
+    def full(_path: Path, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(DocumentWriteError, match=r"a\.json: No space left on device") as seen,
+    ):
+        patch.setattr("millstream.core.documents.write_durably", full)
+        document.write(b"1")
+    assert seen.value.transient and document.read() is None
+    (tmp_path / "ingest/a.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        document.write(b"1")
+
+
+def test_a_folder_among_documents_is_none(tmp_path: Path) -> None:
+    one, two = FolderDocuments(tmp_path / "one"), FolderDocuments(tmp_path / "two")
+    one.document("batching/x.state").write(b"1")
+    (tmp_path / "one/batching/x.checkpoint").mkdir()
+    assert list(one.versions("batching")) == ["batching/x.state"]
+    assert copy_documents(one, two, "batching") == 1
 
 
 def test_documents_are_copied_between_places_once_or_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from mill_workers import DEADLINE, Scripted, manager, task
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.sql import SqlBusyError
-from millstream.log import LogSpec
+from millstream.log import LogSpec, StorageFullError
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.task_processor import ProcessorRegistry, TaskResult
 from millstream.mill.tasks import BitCheck
@@ -67,14 +67,19 @@ def test_without_fairness_the_order_is_strict(world: Any) -> None:
 
 def test_a_queue_that_does_not_answer_for_a_while_interrupts_the_work_and_ends_it_not(world: Any) -> None:
     world.queue("low").put([task(str(n)) for n in range(30)])
+    failures = {
+        1: SqlBusyError("the database did not answer"),
+        3: StorageFullError("there is no space left for the log"),
+        4: sa.exc.TimeoutError("all connections of the pool are in use"),
+    }
 
     class Away(LogWorkQueue):
         calls = 0
 
         def lease(self, count: int, *, visibility: float) -> Any:
             Away.calls += 1
-            if Away.calls in (1, 3, 4):
-                raise SqlBusyError("the database did not answer")
+            if (failure := failures.pop(Away.calls, None)) is not None:
+                raise failure
             return super().lease(count, visibility=visibility)
 
     class Hasty(VirtualClock):

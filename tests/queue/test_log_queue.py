@@ -10,15 +10,27 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.message import Message
-from millstream.log import Log, LogError, LogSpec, WriterBusyError, open_store
+from millstream.log import (
+    Log,
+    LogError,
+    LogSpec,
+    LogStore,
+    StorageFullError,
+    WriterBusyError,
+    WriterFailedError,
+    open_store,
+)
+from millstream.log.backends.memory import MemoryBackend
 from millstream.queue import DamagedQueueError, LeaseLostError, LogWorkQueue, recover
 from millstream.queue.snapshot import POINTER
 from suite.sizes import sized
+from support.faulty_log import FaultyBackend
 
 
 @pytest.fixture
@@ -225,6 +237,23 @@ def check_leases(log: Log, told: Told, open_tasks: set[int]) -> set[int]:
         assert lease.attempts > told.attempts[task]
         told.attempts[task] = lease.attempts
     return set(leases)
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_after_a_commit_that_failed_a_queue_has_what_its_log_has(fault: Literal["before", "after"]) -> None:
+    clock = SystemClock()
+    backend = FaultyBackend(MemoryBackend(clock), StorageFullError())
+    with LogStore(backend, clock) as store, LogWorkQueue(store.log(LogSpec("tasks")), clock) as queue:
+        queue.put([b"a"])
+        backend.faults.append(fault)
+        with pytest.raises(WriterFailedError):
+            queue.lease(1, visibility=30)
+        assert queue.depth().leased == (fault == "after")
+        queue.put([b"b"])
+        leased = queue.lease(10, visibility=30)
+        assert [lease.body for lease in leased] == ([b"b"] if fault == "after" else [b"a", b"b"])
+        queue.ack(leased)
+        assert (queue.depth().open, queue.reclaim()) == (fault == "after", fault == "after")
 
 
 def test_a_snapshot_that_fails_does_not_fail_what_was_asked_for(

@@ -387,6 +387,14 @@ def ingest_disconnected(desk: FaultyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def role_suspended(desk: FaultyNode) -> Iterator[None]:
+    suspended = desk.node.logs.suspended_roles
+    suspended["cosignatures"] = "the database has no free space"
+    yield
+    del suspended["cosignatures"]
+
+
+@contextlib.contextmanager
 def served_twice(desk: FaultyNode) -> Iterator[None]:
     code = (
         "import pathlib, sys\nfrom millstream.status.serving_node import announced\n"
@@ -512,6 +520,7 @@ FAULTS: dict[str, Fault] = {
     "a certificate about to expire": functools.partial(certificate_until, days=3),
     "a certificate expired": functools.partial(certificate_until, days=-3),
     "an alarm that is not delivered": alarm_undelivered,
+    "a role suspended": role_suspended,
     "a second process that serves the folder": served_twice,
     "a log that another process writes": written_elsewhere,
     "a member lost": member_lost,

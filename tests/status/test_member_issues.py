@@ -24,7 +24,7 @@ def member(name: str, *, ended: float | None = None, lost: bool = False, **more:
         until=NOW + LEASE,
         ended=None if ended is None else NOW - round(ended * MICROSECONDS),
         draining=more.pop("draining", False),
-        details=MemberDetails(host="web1", pid=7, version="1"),
+        details=MemberDetails(host="web1", pid=7, version="1", failed=more.pop("failed", {})),
         lost=lost,
         **more,
     )
@@ -69,3 +69,6 @@ def test_a_role_without_an_owner_is_an_issue_after_two_leases_and_says_what_prev
     two = unowned(late, "one", "two", claimed_by="two")
     text = "no member runs the role upkeep, which 2 members offer; two tries to begin it"
     assert issues(drains, member("two"), unowned=two)["role-unowned"][0] == text
+    cannot = member("one", failed={"upkeep": "a file is missing", "producers": "another"})
+    text = "no member runs the role upkeep, which 1 member offers; one cannot begin it: a file is missing"
+    assert issues(cannot, unowned=unowned(late, "one"))["role-unowned"][0] == text

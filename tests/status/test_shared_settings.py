@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from millstream.anchoring.settings import AnchoringSettings
 from millstream.node.members.members_status import Member, MemberDetails, MembersStatus
 from millstream.node.members.shared_settings import shared_settings
-from millstream.settings import load_settings
+from millstream.queue.settings import QueueSettings
+from millstream.settings import Settings, load_settings
 from millstream.status.verdict.judge_members import SETTINGS_CHANGE, settings_issues
 
 SETTINGS = """
@@ -54,6 +56,12 @@ def differences(folder: Path, before: str, after: str) -> Sequence[str]:
         ("one:policies", "two:policies", ["mill"]),
         ("one:policies", "typo:policies", ["mill"]),
         ("[node]", '[registry]\ndatabase = "postgresql://a@db/dids"\n[node]', ["registry.database"]),
+        ("[node]", '[registry]\nmethod = "did:web"\n[node]', ["registry"]),
+        ("[node]", "[registry]\nop_queue_pool = 2\n[node]", []),
+        ("[node]", '[queue]\nbroker = "amqp://a:b@broker/v"\n[node]', ["queue.broker"]),
+        ("[node]", "[queue]\npublisher_pool_size = 2\n[node]", []),
+        ("[anchoring]", "[anchoring]\nmax_batches = 5", ["anchoring"]),
+        ("[anchoring]", '[anchoring]\nwitness_policy = "/etc/policy"', ["anchoring"]),
         ("[node]", '[batching]\nwindow = "1h"\n[node]', ["batching"]),
         ("[node]", '[[log.rules]]\nlog = "a*"\nmax_age = "1d"\n[node]', ["log.rules"]),
     ],
@@ -62,6 +70,17 @@ def test_members_differ_in_what_is_done_and_not_in_how_servers_are_reached(
     tmp_path: Path, before: str, after: str, parts: Sequence[str]
 ) -> None:
     assert differences(tmp_path, before, after) == parts
+
+
+def test_hosts_may_reach_a_broker_at_different_addresses_and_have_files_at_different_paths() -> None:
+    one, two = (
+        Settings(
+            queue=QueueSettings(broker=f"amqp://{name}@{name}/v"),
+            anchoring=AnchoringSettings(witness_policy=f"/{name}/policy"),
+        )
+        for name in ("a", "b")
+    )
+    assert shared_settings(one) == shared_settings(two)
 
 
 def test_the_order_of_settings_does_not_count(tmp_path: Path) -> None:

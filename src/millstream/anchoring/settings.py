@@ -49,6 +49,8 @@ class AnchoringSettings(Section, frozen=True):
     is one of ``timestamp_retired_digests``.
     """
 
+    host_settings = frozenset(["key_folder", "checkpoint_copy", "tiles", "witness_policy", "timestamp_certificates"])
+
     max_batches: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 10_000
     file_bytes: Annotated[int, msgspec.Meta(ge=1, le=4_000_000)] = 4_000_000
     cas: str = ""

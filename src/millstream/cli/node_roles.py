@@ -17,7 +17,8 @@ from millstream.cli.anchor.observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watching
 from millstream.cli.producer_threads import running_producers
-from millstream.cli.retried_resource import RetriedResource, errors_once, is_bearable
+from millstream.cli.retried_resource import RetriedResource
+from millstream.cli.role_run import errors_once
 from millstream.core.amounts import counted
 from millstream.core.documents import IncompleteDocumentError
 from millstream.core.errors import MillstreamError
@@ -186,28 +187,19 @@ class NodeRoles:
     ) -> Iterator[RetriedResource[T]]:
         """What *opened* returns, which brings messages into *log*, by an ingest or a relay (*kind*).
 
-        While it cannot, the gauge of this *kind* is 0, and ``suspended_roles`` of the node's logs tells why. What
-        cannot be used at the start of the process is raised.
+        While it cannot, the gauge of this *kind* is 0. What cannot be used at the start of the process is raised.
         """
-        node, gauge = self._node, f"{kind}_connected"
-        report = errors_once(f"{run.name} is suspended, and tried again every minute", node.clock)
+        metrics, gauge = self._node.metrics, f"{kind}_connected"
 
-        def suspended(error: Exception) -> None:
-            node.logs.suspended_roles[run.name] = str(error)
-            node.metrics.gauge(gauge, 0, log=log)
-            report(error)
-
-        def reopened() -> AbstractContextManager[T]:
-            node.logs.suspended_roles.pop(run.name, None)
-            return opened()
+        def suspended() -> None:
+            metrics.gauge(gauge, 0, log=log)
 
         try:
-            with RetriedResource(run, reopened, (IngestError, LogError), suspended) as source:
+            with RetriedResource(run, opened, (IngestError, LogError), suspended) as source:
                 source.open(required=not run.is_owned)
                 yield source
         finally:  # another process may have the role now, and its state
-            node.logs.suspended_roles.pop(run.name, None)
-            node.metrics.remove_gauge(gauge, log=log)
+            metrics.remove_gauge(gauge, log=log)
 
     @contextlib.contextmanager
     def _writing(self, log: str, writer: Callable[[], Writer | None]) -> Iterator[None]:
@@ -242,19 +234,17 @@ class NodeRoles:
         """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""
         node = self._node
         node.logs.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
-        report = errors_once(f"batching {log} is suspended, and tried again every minute", node.clock)
         unanchored = errors_once(f"anchoring the batches of {log} failed, and is tried again", node.clock)
 
         def anchor(step: Callable[[], object]) -> None:
             try:
                 step()
             except Exception as error:  # the log can be batched on
-                if not is_bearable(error, run, (AnchoringError, LogError)):
+                if not run.bears(error, (AnchoringError, LogError)):
                     raise
                 unanchored(error)
 
-        def suspended(error: Exception) -> None:
-            report(error)
+        def suspended() -> None:
             anchor(anchoring.when_due)  # what there is of batches
 
         def open_service() -> AbstractContextManager[BatchService]:

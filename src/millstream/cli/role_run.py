@@ -5,22 +5,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractContextManager
 
-import sqlalchemy as sa
-
+from millstream.cli.logging_setup import describe_error
+from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError
+from millstream.core.sql_failures import SqlFailure, describe_sql_failure
 from millstream.node.members.role_scheduler import may_pass
+
+_RETRY_SECONDS = 60.0
+"""How long a role is suspended before it is tried again."""
+
+_REPEAT_SECONDS = 3600.0
+"""How long an error is not logged again."""
 
 _log = logging.getLogger(__name__)
 
 
 class RoleRun:
-    """The role *name*. What its threads raise is given to *failed*.
+    """The role *name*. What its threads raise is given to *failed*, unless it may pass.
 
-    With *fence* the role has one owner among several processes: its threads write to the node's database within it, and
-    where it was lost, or what it needs is busy or does not answer, the role ends (``is_lost``) and may begin anew.
+    After an error that may pass the role is suspended: it goes on after a minute, and *suspended* has the error under
+    its name meanwhile. With *fence* the role has one owner among several processes: its threads write to the node's
+    database within it, and where it was lost, or an error may pass, the role ends (``is_lost``) and may begin anew.
     """
 
     def __init__(
@@ -28,8 +36,13 @@ class RoleRun:
         name: str,
         failed: Callable[[Exception], object],
         fence: Callable[[], AbstractContextManager[object]] | None = None,
+        *,
+        suspended: MutableMapping[str, str] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.name, self.is_lost = name, False
+        self._suspended = {} if suspended is None else suspended
+        self._report = errors_once(f"{name} is suspended, and tried again every minute", clock or SystemClock())
         self.fence: Callable[[], AbstractContextManager[object]] = fence or contextlib.nullcontext
         self.stopping = threading.Event()
         self._failed = failed
@@ -48,11 +61,19 @@ class RoleRun:
         """A thread of the role, of that name."""
 
         def guarded() -> None:
-            try:
-                with self.fence():
-                    run()
-            except Exception as error:
-                self._handle(thread, error)
+            while True:
+                try:
+                    with self.fence():
+                        run()
+                    return
+                except Exception as error:
+                    if not self.bears(error):
+                        self._handle(thread, error)
+                        return
+                    self.suspend(error)
+                if self.stopping.is_set():
+                    return
+                self.resume()
 
         self._threads.append(threading.Thread(target=guarded, name=thread))
 
@@ -61,6 +82,23 @@ class RoleRun:
         for thread in self._threads:
             thread.start()
         return self
+
+    def bears(self, error: Exception, kinds: tuple[type[Exception], ...] = ()) -> bool:
+        """Whether the role goes on after *error*: one of *kinds*, or one that may pass, after which a role that has an
+        owner starts again where it is assigned."""
+        return not self.is_owned if may_pass(error) else isinstance(error, kinds)
+
+    def suspend(self, error: Exception, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Show that the role is suspended because of *error*, call *meanwhile*, and wait until it is to be tried again,
+        or is stopped."""
+        self._suspended[self.name] = in_words(error)
+        self._report(error)
+        meanwhile()
+        self.stopping.wait(_RETRY_SECONDS)
+
+    def resume(self) -> None:
+        """The role is not suspended any more."""
+        self._suspended.pop(self.name, None)
 
     def stop(self) -> None:
         """Complete running work and begin nothing more. Does not wait."""
@@ -75,10 +113,12 @@ class RoleRun:
         try:
             with self.fence():
                 self._stack.close()
-        except (MillstreamError, sa.exc.OperationalError) as error:
-            if not self.is_owned:
+        except Exception as error:
+            if not (self.is_owned and (isinstance(error, MillstreamError) or may_pass(error))):
                 raise
             _log.warning("%s has ended with an error: %s", self.name, error)
+        finally:  # another process may have the role now, and its state
+            self.resume()
 
     def _handle(self, thread: str, error: Exception) -> None:
         if self.is_owned and may_pass(error):
@@ -90,3 +130,22 @@ class RoleRun:
         else:
             _log.exception("%s has failed", thread)
         self._failed(error)
+
+
+def errors_once(text: str, clock: Clock) -> Callable[[Exception], None]:
+    """A function that logs *text* with an error, at most once an hour as long as it has the same words."""
+    last, logged_at = "", 0.0
+
+    def report(error: Exception) -> None:
+        nonlocal last, logged_at
+        now, words = clock.monotonic(), in_words(error)
+        if words != last or now - logged_at > _REPEAT_SECONDS:
+            _log.error("%s: %s", text, words)
+            last, logged_at = words, now
+
+    return report
+
+
+def in_words(error: Exception) -> str:
+    """*error* in one line, of a database without the statement and its values."""
+    return f"the database {describe_sql_failure(error)}" if isinstance(error, SqlFailure) else describe_error(error)

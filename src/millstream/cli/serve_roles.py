@@ -49,7 +49,7 @@ class ServeRoles:
             if self.membership is None:
                 roles = {**self._roles.owned(), **roles}
             for name, opener in roles.items():
-                run = RoleRun(name, self._note)
+                run = self._run_of(name)
                 stack.callback(run.end)
                 self._runs.append(run.open(opener))
             for run in self._runs:  # not before every role is known to be one that can begin
@@ -91,8 +91,7 @@ class ServeRoles:
         )
         membership.join()
         with membership:
-            if not self._node.settings.queue.broker:
-                membership.require_alone()
+            membership.require_shared_queues()
             _log.info("this process is the member %s of the node", membership.id)
             yield membership
 
@@ -104,9 +103,12 @@ class ServeRoles:
             openers[BROKER_ROLE] = self._broker
 
         def start(name: str, fence: Fence) -> RoleRun:
-            return RoleRun(name, self._note, fence).open(openers[name]).start()
+            return self._run_of(name, fence).open(openers[name]).start()
 
-        return RoleScheduler(membership, start, lambda _, error: self._note(error))
+        return RoleScheduler(membership, start, self._note)
+
+    def _run_of(self, name: str, fence: Fence | None = None) -> RoleRun:
+        return RoleRun(name, self._note, fence, suspended=self._node.logs.suspended_roles, clock=self._node.clock)
 
     def _note(self, error: Exception) -> None:
         self._errors.append(error)

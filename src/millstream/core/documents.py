@@ -19,6 +19,7 @@ from millstream.core.column_types import LONG_BYTES, NAME
 from millstream.core.database_server import largest_statement
 from millstream.core.durable import write_durably
 from millstream.core.errors import BusyError, MillstreamError
+from millstream.core.passing_errors import is_passing
 from millstream.core.sql import make_tables_once, writing
 from millstream.core.sql_rows import insert_new
 
@@ -81,6 +82,12 @@ class IncompleteDocumentError(MillstreamError):
     """A part of the document is missing."""
 
 
+class DocumentWriteError(MillstreamError):
+    """The disk of the document is full, or cannot be written now."""
+
+    transient = True
+
+
 class Document(Protocol):
     """Bytes under a name; ``str()`` says where they are."""
 
@@ -90,7 +97,7 @@ class Document(Protocol):
 
     def write(self, data: bytes) -> None:
         """Put *data* in its place, durably. Raises :class:`DocumentBusyError` where another process did meanwhile, as
-        far as the place can tell."""
+        far as the place can tell, and :class:`DocumentWriteError`."""
         ...
 
     def create(self, data: bytes) -> None:
@@ -130,8 +137,15 @@ class FileDocument:
             return None
 
     def write(self, data: bytes) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(self.path, data)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(self.path, data)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            raise DocumentWriteError(
+                f"cannot write {self}: {error.strerror}: free some space if its disk is full, or check the disk"
+            ) from error
 
     def create(self, data: bytes) -> None:
         if not self.path.exists():
@@ -163,7 +177,7 @@ class FolderDocuments:
     def versions(self, folder: str) -> Mapping[str, int]:
         found = {}
         for path in sorted((self._folder / folder).glob("[!.]*")):
-            if path.suffix != ".lock":
+            if path.suffix != ".lock" and path.is_file():  # a Spark stream has its checkpoint in a folder
                 with contextlib.suppress(FileNotFoundError):
                     found[f"{folder}/{path.name}"] = path.stat().st_mtime_ns
         return found

@@ -94,8 +94,9 @@ class Leases:
             self._database.write(lambda connection, now: self.renew_in(connection, now, names))
 
     def renew_in(self, connection: sa.Connection, now: int, names: Iterable[str]) -> None:
-        """:meth:`renew` as a part of the transaction of *connection*."""
-        mine = sa.and_(self._table.c.holder == self._holder, self._key.in_(sorted(names)))
+        """:meth:`renew` as a part of the transaction of *connection*. A lease that was released stays so."""
+        table = self._table
+        mine = sa.and_(table.c.holder == self._holder, table.c.until > 0, self._key.in_(sorted(names)))
         connection.execute(sa.update(self._table).where(mine).values(until=now + self._duration))
 
     def release(self, lease: Lease, **values: Column) -> None:

@@ -22,6 +22,9 @@ class SettingsError(InputError):
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A section of the settings, a field for each setting; its docstring is the reference of these settings."""
 
+    host_settings = frozenset[str]()  # without an annotation it is no field
+    """The settings that may differ between the hosts of a node, such as paths and sizes of pools."""
+
 
 def require_time(section: msgspec.Struct, *names: str) -> None:
     """Raise ValueError where one of the lengths of time *names* of *section* is 0."""

@@ -34,6 +34,9 @@ _PHRASES: tuple[tuple[str, frozenset[int | str]], ...] = (
 SqlFailure = sa.exc.DBAPIError | sa.exc.TimeoutError
 """A call that failed at the database, or that got no connection of its pool in time."""
 
+SQL_PASSES = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
+"""The errors after which the same call may succeed later."""
+
 
 def describe_sql_failure(error: SqlFailure) -> str:
     """What the database did, the driver's words and what to do, to follow the name of the database in a sentence."""

@@ -23,7 +23,7 @@ class LogsPart:
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self.suspended_roles: dict[str, str] = {}
-        """The roles of this process that bring messages and are suspended, such as ``ingest weather``, and why."""
+        """The roles of this process that are suspended, such as ``ingest weather``, and why."""
 
     @locked_cached_property
     def store(self) -> LogStore:

@@ -12,7 +12,7 @@ import msgspec
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.closing import ClosesOnExit
 from millstream.core.message import Message
-from millstream.log import Log, LogError, LogSpec, LogStore, system_log
+from millstream.log import Log, LogError, LogSpec, LogStore, Writer, WriterFailedError, system_log
 from millstream.queue.events import (
     Acked,
     Amended,
@@ -58,7 +58,8 @@ class LogWorkQueue(ClosesOnExit):
     What a method confirms is durable, a lease too: an attempt counts even if the worker's process dies at once.
     Threads that call at the same time share commits. From time to time it writes a snapshot to the log, and trims older
     messages. Raises the log's ``WriterBusyError`` if the queue is open elsewhere, and :class:`DamagedQueueError` if the
-    log is not a queue's. The methods are those of :class:`WorkQueue`.
+    log is not a queue's. After a commit that failed, the next call reads the queue again, from what the log has. The
+    methods are those of :class:`WorkQueue`.
     """
 
     def __init__(self, log: Log, clock: Clock | None = None, *, snapshot_after: int = SNAPSHOT_AFTER) -> None:
@@ -68,19 +69,23 @@ class LogWorkQueue(ClosesOnExit):
         self._lock = threading.Lock()
         self._snapshots = threading.Lock()
         self._closed = False
-        self._writer = log.writer("queue")
+        self._open()
+
+    def _open(self) -> None:
+        writer = self._log.writer("queue")
         try:
-            self._state, self._since_snapshot = recover(log)
+            self._state, self._since_snapshot = recover(self._log)
         except BaseException:
-            self._writer.close()
+            writer.close()
             raise
+        self._writer, self._failed = writer, False
 
     @property
     def name(self) -> str:
         return self._log.name
 
     def put(self, tasks: Sequence[bytes], *, delay: float = 0.0) -> Sequence[int]:
-        with self._opened():
+        with self._opened() as writer:
             ready_at, now = self._after(delay) if delay else None, self._clock.now()
             messages = [put_message(task, ready_at, now) for task in tasks]
             if not messages:
@@ -89,11 +94,11 @@ class LogWorkQueue(ClosesOnExit):
             ids = range(last - len(messages) + 1, last + 1)
             for task_id, task in zip(ids, tasks, strict=True):
                 self._state.put(task_id, task, ready_at, now)
-        self._confirm(last)
+        self._confirm(writer, last)
         return ids
 
     def lease(self, count: int, *, visibility: float) -> Sequence[Lease]:
-        with self._opened():
+        with self._opened() as writer:
             until = self._until(visibility)
             self._mature()
             tasks = self._state.next_ready(count)
@@ -104,42 +109,42 @@ class LogWorkQueue(ClosesOnExit):
                 Lease(task_id=task.id, body=task.body, attempts=task.attempts, token=str(number), until=until)
                 for task in tasks
             ]
-        self._confirm(number)
+        self._confirm(writer, number)
         return leases
 
     def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
-        with self._opened():
+        with self._opened() as writer:
             until = self._until(visibility)
             held = self._held(leases)
             if not held:
                 return [None] * len(leases)
             number = self._apply(Extended(sorted({lease.task_id for lease in held}), until))
-        self._confirm(number)
+        self._confirm(writer, number)
         return [msgspec.structs.replace(lease, until=until) if lease in held else None for lease in leases]
 
     def ack(self, leases: Sequence[Lease]) -> None:
         number = 0
-        with self._opened():
+        with self._opened() as writer:
             held = self._held(leases)
             lost = [lease.task_id for lease in leases if lease not in held]
             if held:
                 number = self._apply(Acked(sorted({lease.task_id for lease in held})))
-        self._confirm(number)
+        self._confirm(writer, number)
         if lost:
             raise leases_lost(lost)
 
     def nack(self, lease: Lease, *, delay: float = 0.0, counted: bool = True) -> None:
-        with self._opened():
+        with self._opened() as writer:
             ready_at = self._after(delay)
             self._require(lease)
             number = self._apply(Nacked([lease.task_id], ready_at, untried=not counted))
-        self._confirm(number)
+        self._confirm(writer, number)
 
     def dead_letter(self, lease: Lease, *, cause: str) -> None:
-        with self._opened():
+        with self._opened() as writer:
             self._require(lease)
             number = self._apply(Died([lease.task_id], self._clock.now(), cause))
-        self._confirm(number)
+        self._confirm(writer, number)
 
     def depth(self) -> Depth:
         with self._opened():
@@ -158,7 +163,7 @@ class LogWorkQueue(ClosesOnExit):
             return self._state.find_dead(task_id)
 
     def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
-        with self._opened():
+        with self._opened() as writer:
             now = self._clock.now()
             wanted = None if task_ids is None else set(task_ids)
             ids = [task.task_id for task in self._state.dead() if wanted is None or task.task_id in wanted]
@@ -169,26 +174,26 @@ class LogWorkQueue(ClosesOnExit):
             number = self._record([event_message(event) for event in events])
             for event in events:
                 self._state.apply(event, number)
-        self._confirm(number)
+        self._confirm(writer, number)
         return len(ids)
 
     def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
-        with self._opened():
+        with self._opened() as writer:
             found = self._state.find_dead(task_id)
             if found is None or found.body != seen:
                 return False
             number = self._apply(Amended([task_id], body))
-        self._confirm(number)
+        self._confirm(writer, number)
         return True
 
     def discard(self, task_ids: Sequence[int]) -> int:
-        with self._opened():
+        with self._opened() as writer:
             wanted = set(task_ids)
             ids = [task.task_id for task in self._state.dead() if task.task_id in wanted]
             if not ids:
                 return 0
             number = self._apply(Acked(ids))
-        self._confirm(number)
+        self._confirm(writer, number)
         return len(ids)
 
     def reclaim(self) -> int:
@@ -197,13 +202,13 @@ class LogWorkQueue(ClosesOnExit):
         For callers whose workers have ended, such as those of the node's previous process. Attempts stay counted. Not
         part of the protocol :class:`WorkQueue`: leases of workers elsewhere must expire.
         """
-        with self._opened():
+        with self._opened() as writer:
             now = self._mature()
             ids = self._state.leased()
             if not ids:
                 return 0
             number = self._apply(Nacked(ids, now))
-        self._confirm(number)
+        self._confirm(writer, number)
         return len(ids)
 
     def close(self) -> None:
@@ -214,12 +219,18 @@ class LogWorkQueue(ClosesOnExit):
         self._writer.close()
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[None]:
-        """The lock of the queue. Raises :class:`QueueError` where it is closed: what it knew may no longer hold."""
+    def _opened(self) -> Iterator[Writer]:
+        """The lock of the queue, and its writer: a new one where a commit failed.
+
+        Raises :class:`QueueError` where the queue is closed: what it knew may no longer hold.
+        """
         with self._lock:
             if self._closed:
                 raise QueueError(f"the queue {self.name!r} is closed: open the queue again")
-            yield
+            if self._failed:
+                self._writer.close()  # a second time it does nothing
+                self._open()
+            yield self._writer
 
     def _apply(self, event: Event) -> int:
         """Record *event* and change the state by it; the id of its message."""
@@ -229,14 +240,18 @@ class LogWorkQueue(ClosesOnExit):
 
     def _record(self, messages: list[Message]) -> int:
         """Append *messages*; the id of the last one. They are in order, but durable only once confirmed."""
-        ids = self._writer.append_nowait(messages)
+        try:
+            ids = self._writer.append_nowait(messages)
+        except WriterFailedError:
+            self._failed = True
+            raise
         assert ids is not None
         self._since_snapshot += len(messages)
         return ids.last
 
-    def _confirm(self, number: int) -> None:
+    def _confirm(self, writer: Writer, number: int) -> None:
         """Wait until everything up to message *number* is durable. The lock is not held: callers share the commit."""
-        self._writer.durable(number)
+        self._await_durable(writer, number)
         # One at a time: a slow one would set the pointer back into what a later one has trimmed.
         if self._since_snapshot >= self._snapshot_after and self._snapshots.acquire(blocking=False):
             try:
@@ -246,14 +261,22 @@ class LogWorkQueue(ClosesOnExit):
             finally:
                 self._snapshots.release()
 
+    def _await_durable(self, writer: Writer, number: int) -> None:
+        try:
+            writer.durable(number)
+        except WriterFailedError:
+            if writer is self._writer:  # another thread may have replaced it already
+                self._failed = True
+            raise
+
     def _take_snapshot(self) -> None:
         with self._lock:
             if self._closed or self._since_snapshot < max(self._snapshot_after, 2 * len(self._state)):
                 return
-            messages = snapshot_messages(self._state)
+            writer, messages = self._writer, snapshot_messages(self._state)
             last = self._record(messages)
             self._since_snapshot = 0
-        self._writer.durable(last)
+        self._await_durable(writer, last)
         self._log.set_pointer(POINTER, last - len(messages))
         self._log.trim(last - len(messages) + 1)
 

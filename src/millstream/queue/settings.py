@@ -22,6 +22,8 @@ class QueueSettings(Section, frozen=True):
     twice as long each time, up to ``reconnect_max_interval``; meanwhile workers take tasks from the database.
     """
 
+    host_settings = frozenset(["publisher_pool_size", "reconnect_initial_interval", "reconnect_max_interval"])
+
     broker: str = ""
     database: str = ""
     publisher_pool_size: Annotated[int, msgspec.Meta(ge=1)] = 8

@@ -69,6 +69,8 @@ class FollowSettings(Section, frozen=True):
     observe`). The ledger is read at the interval ``interval``.
     """
 
+    host_settings = frozenset(["ledger", "cas"])
+
     ledger: str = ""
     cas: tuple[str, ...] = ()
     interval: Duration = Duration(10 * MICROSECONDS)
@@ -97,6 +99,8 @@ class RegistrySettings(Section, frozen=True):
     with ``apply_unpublished_operations`` they also change its document. The page on registries
     (docs/registry.md#settings) explains every setting.
     """
+
+    host_settings = frozenset(["op_queue_pool"])
 
     database: str = ""
     profile: str = "sidetree"

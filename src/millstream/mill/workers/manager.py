@@ -18,11 +18,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
 from millstream.core.metric_collection.hook import Metrics, NoMetrics
+from millstream.core.passing_errors import is_passing
+from millstream.core.sql_failures import SQL_PASSES
+from millstream.log import StorageFullError, WriterFailedError
 from millstream.mill.errors import MillError
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import decode_task
@@ -123,16 +125,16 @@ class WorkerManager:
     def run(self) -> WorkTally:
         """Work until :meth:`stop` is called.
 
-        When a queue or a database does not answer, all tasks are given back, as far as that goes, and after a while the
-        work continues.
+        When a queue or a database does not answer, or a disk is full, all tasks are given back, as far as that goes,
+        and after a while the work continues.
         """
         pause = self._settings.transient_first
         self._settler.leaves_tasks = True
         while not self._stopping:
             try:
                 return self._run(self._pause)
-            except (MillstreamError, sa.exc.OperationalError) as error:
-                if isinstance(error, MillstreamError) and not error.transient:
+            except Exception as error:
+                if not (is_passing(error) or isinstance(error, WriterFailedError | StorageFullError)):
                     raise
                 _log.warning("work continues in %.0f s: %s", pause, getattr(error, "orig", error))
                 self.tally.interrupted += 1
@@ -315,7 +317,7 @@ class WorkerManager:
         for job in self._jobs:
             job.take()
         for job in self._jobs:
-            with contextlib.suppress(MillstreamError):
+            with contextlib.suppress(MillstreamError, *SQL_PASSES):
                 job.queue.nack(job.lease)
         self._jobs = []
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from millstream.core.decoding import prepared
 from millstream.core.errors import InputError, NotFoundError
 from millstream.core.leases import Leases
 from millstream.core.sql import SqlBusyError, SqlDatabase
-from millstream.core.sql_failures import describe_sql_failure
+from millstream.core.sql_failures import SQL_PASSES, describe_sql_failure
 from millstream.core.sql_rows import insert_new
 from millstream.node.members import tables as t
 from millstream.node.members.members_status import (
@@ -29,6 +30,8 @@ from millstream.node.members.members_status import (
     unowned_roles,
 )
 from millstream.stores.audit.holders import HolderState, process_of
+
+Result = TypeVar("Result")
 
 KEPT = 30 * 24 * 3600 * MICROSECONDS
 """For how long members that have ended are remembered: changes that they began may be found until then."""
@@ -52,6 +55,7 @@ class MemberTable:
         self.database = SqlDatabase(engine, clock, t.metadata)
         self.clock, self.seconds = clock, seconds
         self._duration = int(seconds * MICROSECONDS)
+        self._heartbeats = _KeptConnection(engine)
 
     def leases(self, member: str) -> Leases:
         """The leases of roles as *member* takes them."""
@@ -79,10 +83,12 @@ class MemberTable:
     def renew(self, member: str, details: MemberDetails, roles: Sequence[str], *, draining: bool = False) -> bool:
         """*member* is alive and keeps *roles*; False where it was counted as lost.
 
-        With *draining* it takes no roles any more. It does not wait for others that write to the database.
+        With *draining* it takes no roles any more. It does not wait for others that write to the database, or that have
+        all connections of the pool.
         """
         alive = sa.and_(t.members.c.id == member, t.members.c.ended.is_(None))
-        with self.database.engine.begin() as connection:
+
+        def heartbeat(connection: sa.Connection) -> bool:
             now = self.database.now(connection)
             change = {"seen": now, "until": now + self._duration, "details": msgspec.json.encode(details)}
             if draining:
@@ -91,7 +97,13 @@ class MemberTable:
                 return False
             if roles:
                 self.leases(member).renew_in(connection, now, roles)
-        return True
+            return True
+
+        return self._heartbeats.begin(heartbeat)
+
+    def close(self) -> None:
+        """Give the connection of the heartbeats back, until the next one."""
+        self._heartbeats.close()
 
     def leave(self, member: str, *, lost: bool = False) -> None:
         """*member* ends in order, or is *lost*, because its process was killed: its roles are free."""
@@ -188,13 +200,46 @@ class MemberTable:
                 recent = sa.or_(t.members.c.ended.is_(None), t.members.c.ended > now - DAY)
                 leases = _leases(connection)
                 members = _members(connection, recent, leases)
-        except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+        except SQL_PASSES as error:
             raise SqlBusyError(f"the node's database {describe_sql_failure(error)}") from error
         serving = [one for one in members if one.ended is None and one.until >= now]
         return MembersStatus(at=now, lease=self._duration, members=members, unowned=unowned_roles(serving, leases, now))
 
     def _members(self, condition: sa.ColumnElement[bool]) -> Sequence[Member]:
         return self.database.query(lambda connection: _members(connection, condition, _leases(connection)))
+
+
+class _KeptConnection:
+    """A connection of *engine* that is kept from the first transaction on. For one thread."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._kept: sa.Connection | None = None
+
+    def begin(self, transaction: Callable[[sa.Connection], Result]) -> Result:
+        """Run *transaction* and commit it; once again, by another connection, where the kept one is lost."""
+        if self._kept is not None:
+            try:
+                return self._run(self._kept, transaction)
+            except sa.exc.DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+        return self._run(self._engine.connect(), transaction)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _run(self, connection: sa.Connection, transaction: Callable[[sa.Connection], Result]) -> Result:
+        self._kept = connection
+        try:
+            with connection.begin():
+                return transaction(connection)
+        except BaseException:
+            self.close()
+            raise
 
 
 def _end_in(connection: sa.Connection, now: int, condition: sa.ColumnElement[bool], *, lost: bool) -> Sequence[str]:

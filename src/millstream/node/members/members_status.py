@@ -22,7 +22,8 @@ DAY = 24 * 3600 * MICROSECONDS
 class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
     """The details of a member. ``process`` is a name that tells its process from all others
     (:class:`~millstream.stores.audit.holders.Holders`), and ``command`` is the one that it runs. ``roles`` maps the
-    roles that it offers to their groups: roles of one group have the same owner. ``addresses`` are those where it
+    roles that it offers to their groups: roles of one group have the same owner; those that ``failed`` it could not
+    begin, and why, and is not to have for a while. ``addresses`` are those where it
     listens, by what listens there. ``schema`` is the version of the node's tables that it knows; one that ``waits`` has
     no roles until members that know only earlier ones have ended. ``settings`` has a checksum of each part of the
     settings that all members share, ``stores`` has the names of its stores, and ``queues`` those of the queues on which
@@ -37,6 +38,7 @@ class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
     waits: bool = False
     roles: Mapping[str, str] = msgspec.field(default_factory=dict)
+    failed: Mapping[str, str] = msgspec.field(default_factory=dict)
     addresses: Mapping[str, str] = msgspec.field(default_factory=dict)
     settings: Mapping[str, str] = msgspec.field(default_factory=dict)
     stores: Sequence[str] = ()

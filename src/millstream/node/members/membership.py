@@ -19,6 +19,7 @@ from millstream.core.leases import Leases
 from millstream.core.sql import patience_within, waiting_with
 from millstream.node.members.member_table import MemberTable, UnknownMemberError
 from millstream.node.members.members_status import SERVE, Member, MemberDetails
+from millstream.node.members.shared_settings import has_log_queues
 from millstream.stores.audit.holders import Holders, HolderState
 
 RENEWALS = 3
@@ -46,7 +47,7 @@ class Membership:
         self._rejoins = rejoins
         self.id = ""
         self._state = threading.Lock()
-        """Held while :meth:`join` or :meth:`renew` writes down what the database answered."""
+        """Held while :meth:`join` or :meth:`renew` writes down what the database answered, and to change details."""
         self._renewed = 0.0
         self._ended = False
         self._draining = False
@@ -104,8 +105,20 @@ class Membership:
 
     def listens(self, what: str, address: str) -> None:
         """Tell others, with the next heartbeat, that this process listens at *address*."""
-        addresses = {**self.details.addresses, what: address}
-        self.details = msgspec.structs.replace(self.details, addresses=addresses)
+        with self._state:
+            addresses = {**self.details.addresses, what: address}
+            self.details = msgspec.structs.replace(self.details, addresses=addresses)
+
+    def cannot_begin(self, role: str, why: str) -> None:
+        """Tell others, with the next heartbeat, that this member is not to have *role*."""
+        with self._state:
+            self.details = msgspec.structs.replace(self.details, failed={**self.details.failed, role: why})
+
+    def offer_again(self, role: str) -> None:
+        """Tell others, with the next heartbeat, that this member may have *role* again."""
+        with self._state:
+            failed = {name: why for name, why in self.details.failed.items() if name != role}
+            self.details = msgspec.structs.replace(self.details, failed=failed)
 
     def on_loss(self, lost: Callable[[], object]) -> None:
         """Call *lost*, which must not wait, once this member is found to be lost."""
@@ -135,19 +148,22 @@ class Membership:
             _log.warning("the member %s of the node is lost: other members take over its roles", name)
         return self.table.alive() if killed else alive, ended
 
-    def require_alone(self) -> None:
-        """Raise :class:`NeedsQueueBrokerError` where a member that joined earlier is alive.
+    def require_shared_queues(self) -> None:
+        """Raise :class:`NeedsQueueBrokerError` where a member that joined earlier is alive, and it or this one has its
+        work queues in logs.
 
         A member that sends no heartbeat is waited for until it counts as lost.
         """
+        mine = has_log_queues(self.details.settings)
         seen: dict[str, int] = {}
-        while others := self._earlier():
+        while others := [one for one in self._earlier() if mine or has_log_queues(one.details.settings)]:
             for member in others:
                 if member.seen != seen.setdefault(member.id, member.seen):
                     raise NeedsQueueBrokerError(
                         f"process {member.details.pid} on {member.details.host} serves this node ({member.id}), and "
-                        "the work queues are stored in logs, which only one process can use: stop one of the two "
-                        "processes, or set queue.broker (amqp://… or rocketmq://…) for all processes of the node"
+                        f"the work queues {'' if mine else 'of that process '}are stored in logs, which only one "
+                        "process can use: stop one of the two processes, or set queue.broker (amqp://… or "
+                        "rocketmq://…) for all processes of the node"
                     )
             _log.info("waiting for %s, which may have ended", counted(len(others), "member"))
             self.table.clock.sleep(self.table.seconds / RENEWALS)
@@ -165,6 +181,7 @@ class Membership:
             self._stopped = True
             self._stopping.notify_all()
         self._thread.join()
+        self.table.close()
         try:
             with waiting_with(patience_within(_LEAVING)):  # after its lease the member counts as lost anyway
                 self.table.leave(self.id)

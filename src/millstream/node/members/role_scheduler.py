@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,12 +15,19 @@ import sqlalchemy as sa
 
 from millstream.core.errors import BusyError, MillstreamError
 from millstream.core.leases import Lease, LeaseLostError
+from millstream.core.passing_errors import is_passing
 from millstream.core.sql import fenced
 from millstream.core.writers_lock import NewerSchemaError
 from millstream.log.errors import FencedError
 from millstream.node.members.assignment import assign
 from millstream.node.members.members_status import Member
 from millstream.node.members.membership import RENEWALS, Membership
+
+EXCLUDED_SECONDS = 600.0
+"""For how long a member does not offer a role that it could not begin."""
+
+_LONGEST_PAUSE = 60.0
+"""The longest pause before a role is begun again that keeps ending with an error."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,18 +53,21 @@ class RunningRole(Protocol):
 class RoleScheduler:
     """Runs, of the roles that *membership* offers, those that are assigned to it. *start* begins a role.
 
-    Within its block a thread calls :meth:`step` several times within a lease; *failed* gets what *start* raises, with
-    the role, and, with an empty name, the error after which no role can begin any more.
+    A role that *start* cannot begin, with an error that does not pass, is left to other members for
+    :data:`EXCLUDED_SECONDS`. Within its block a thread calls :meth:`step` several times within a lease; *failed* gets
+    the error after which no role can begin any more.
     """
 
     def __init__(
         self,
         membership: Membership,
         start: Callable[[str, Fence], RunningRole],
-        failed: Callable[[str, Exception], object],
+        failed: Callable[[Exception], object],
     ) -> None:
         self._membership, self._start, self._failed = membership, start, failed
         self._running: dict[str, tuple[Lease, RunningRole]] = {}
+        self._excluded: dict[str, float] = {}  # until when, on the monotonic clock
+        self._pauses: dict[str, _Pause] = {}
         self._waiting: set[str] = set()
         self._unrecorded: set[str] = set()
         self._woken = threading.Condition()
@@ -76,10 +87,17 @@ class RoleScheduler:
             self._end(list(self._running), release=False)
             member.join()
             _log.info("this process is the member %s of the node", member.id)
+        now = member.table.clock.monotonic()
+        for name in [name for name, end in self._excluded.items() if now >= end]:
+            del self._excluded[name]
+            member.offer_again(name)
         mine = self._assigned(member.survivors())
-        self._end([name for name, (_, role) in self._running.items() if name not in mine or role.is_lost])
+        lost = [name for name, (_, role) in self._running.items() if role.is_lost]
+        self._end([name for name in self._running if name not in mine or name in lost])
+        for name in lost:
+            self._pauses.setdefault(name, _Pause()).ended(now)
         for name in sorted(mine - self._running.keys()):
-            if not (self._stopped or member.is_lost):
+            if not (self._stopped or member.is_lost) and (name not in self._pauses or now >= self._pauses[name].end):
                 self._begin(name)
         for name in sorted(self._unrecorded & self._running.keys()):  # again in the next step, if it fails
             member.leases.write(self._running[name][0], unowned_since=lambda _: None)
@@ -87,9 +105,14 @@ class RoleScheduler:
 
     def _assigned(self, alive: Sequence[Member]) -> set[str]:
         """The roles that this member is to own, with the members *alive*."""
-        offers = {one.id: one.details.roles for one in alive if not one.draining}
+        mine = self._membership
+        offers = {}
+        for one in alive:
+            if not one.draining:
+                details = mine.details if one.id == mine.id else one.details
+                offers[one.id] = {role: group for role, group in details.roles.items() if role not in details.failed}
         owners = {role: one.id for one in alive for role in one.owns}
-        return {role for role, owner in assign(offers, owners).items() if owner == self._membership.id}
+        return {role for role, owner in assign(offers, owners).items() if owner == mine.id}
 
     def _begin(self, name: str) -> None:
         member, leases = self._membership, self._membership.leases
@@ -113,43 +136,62 @@ class RoleScheduler:
             with contextlib.suppress(BusyError):
                 leases.release(lease)
             if not may_pass(error):
-                self._failed(name, error)
+                self._exclude(name, error)
             elif name not in self._waiting:  # the former owner has not given back yet what it had, such as a log
                 _log.warning("the role %s cannot start yet: %s", name, error)
             self._waiting.add(name)
         else:
             self._waiting.discard(name)
             self._unrecorded.add(name)
+            if name in self._pauses:
+                self._pauses[name].begun_at = member.table.clock.monotonic()
+
+    def _exclude(self, name: str, error: Exception) -> None:
+        """Leave the role *name* to others: the whole process would end with it, again and again, with all its roles."""
+        clock = self._membership.table.clock
+        self._excluded[name] = clock.monotonic() + EXCLUDED_SECONDS
+        self._membership.cannot_begin(name, str(error).partition("\n")[0] or type(error).__name__)
+        _log.error(
+            "the role %s cannot begin here, and is left to other members for %.0f minutes: %s",
+            name, EXCLUDED_SECONDS / 60, error, exc_info=None if isinstance(error, MillstreamError) else error,
+        )  # fmt: skip
 
     def _end(self, names: list[str], *, release: bool = True) -> None:
-        """End the roles *names*, all at once, and give back the lease of each that has ended.
+        """End the roles *names*, all at once, and give back the lease of each as soon as it has ended.
 
-        The lease of a role whose end fails expires, as it is not renewed; if a lease cannot be given back, all that are
-        left expire. Raises the first error once all roles have ended.
+        A lease that cannot be given back, and that of a role whose end fails, expires, as it is not renewed. Raises the
+        first error once all roles have ended.
         """
         failures: list[Exception] = []
         for name in names:
             self._running[name][1].stop()
-        for name in names:
-            lease, role = self._running[name]
+
+        def end(name: str) -> None:
             try:
-                role.end()
+                self._end_one(name, release=release)
             except Exception as error:
                 failures.append(error)
-                continue
-            finally:
-                del self._running[name]
-                self._membership.give_up(name)
-            if release:
-                try:
-                    self._membership.leases.release(lease, unowned_since=lambda now: now)
-                except Exception as error:
-                    failures.append(error)
-                    release = False
-                else:
-                    _log.info("gave up the role %s", name)
+
+        threads = [threading.Thread(target=end, args=[name], name=f"end of {name}") for name in names[1:]]
+        for thread in threads:  # a role may anchor what is left for minutes: others need not wait for the next ones
+            thread.start()
+        for name in names[:1]:
+            end(name)
+        for thread in threads:
+            thread.join()
         if failures:
             raise failures[0]
+
+    def _end_one(self, name: str, *, release: bool) -> None:
+        lease, role = self._running[name]
+        try:
+            role.end()
+        finally:
+            del self._running[name]
+            self._membership.give_up(name)
+        if release:
+            self._membership.leases.release(lease, unowned_since=lambda now: now)
+            _log.info("gave up the role %s", name)
 
     def _stop_all(self) -> None:
         for role in self.running.values():
@@ -181,7 +223,7 @@ class RoleScheduler:
             try:
                 self.step()
             except NewerSchemaError as error:  # a newer program has the node: this one was stopped for long
-                self._failed("", error)
+                self._failed(error)
                 return
             except Exception as error:  # the database comes back
                 _log.warning("could not determine the roles of this process: %s", error)
@@ -201,9 +243,22 @@ class RoleScheduler:
             _log.warning("could not give up the roles of this process in order: %s", error)
 
 
+class _Pause:
+    """Until when a role that ended with an error that may pass is not begun again: longer each time, unless it ran for
+    longer than :data:`_LONGEST_PAUSE`."""
+
+    def __init__(self) -> None:
+        self.end = self.begun_at = -math.inf
+        self._next = 0.0
+
+    def ended(self, now: float) -> None:
+        if now - self.begun_at > _LONGEST_PAUSE:
+            self._next = 0.0
+        self.end = now + self._next
+        self._next = min(max(1.0, 2 * self._next), _LONGEST_PAUSE)
+
+
 def may_pass(error: Exception) -> bool:
-    """Whether a restart of the role, here or elsewhere, may help: servers may answer later, and another process may
-    have the role or the log that it writes."""
-    if isinstance(error, MillstreamError):
-        return error.transient or isinstance(error, LeaseLostError | FencedError)
-    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+    """Whether a restart of the role, here or elsewhere, may help: the error passes, or another process has the role or
+    the log that it writes."""
+    return is_passing(error) or isinstance(error, LeaseLostError | FencedError)

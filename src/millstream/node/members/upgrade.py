@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core.amounts import counted
 from millstream.core.errors import BusyError
+from millstream.core.passing_errors import is_passing
 from millstream.core.sql import has_table, server_time
 from millstream.core.writers_lock import SCHEMA_VERSION
 from millstream.node.members import tables as t
@@ -57,14 +58,14 @@ def await_upgrade(prepare: Callable[[], object], membership: Membership, stopped
     membership.join()
     with membership:
         while True:
-            membership.end_lost()
-            if membership.is_lost:
-                membership.join()
             try:
+                membership.end_lost()
+                if membership.is_lost:
+                    membership.join()
                 prepare()
                 break
-            except OlderMembersError as error:
-                if stopped():
+            except Exception as error:  # the database comes back
+                if not is_passing(error) or stopped():
                     raise
                 if str(error) != told:
                     told = str(error)

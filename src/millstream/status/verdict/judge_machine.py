@@ -29,6 +29,9 @@ def machine_issues(facts: Facts) -> Iterator[Issue]:
     yield from map(partial(_filling, facts), (disk for disk in facts.disks if disk.is_filling))
     yield from _clock(facts)
     yield from _process(facts)
+    for role, why in facts.process.suspended.items():
+        if not role.startswith(("ingest ", "relay ")):  # which have issues of their own
+            yield make_issue("role-suspended", role, f"the role {role} is suspended: {why}", "/system")
 
 
 def disk_issues(free_bytes: int, limits: VerdictSettings) -> Iterator[Issue]:

@@ -56,6 +56,9 @@ def _unowned(role: UnownedRole, status: MembersStatus) -> Issue:
         text += f"; {role.claimed_by} tries to begin it"
     elif draining.issuperset(role.offered_by):
         text += "; all of them drain"
+    for member in status.serving:
+        if why := member.details.failed.get(role.role):
+            text += f"; {member.id} cannot begin it: {why}"
     return make_issue("role-unowned", role.role, text, "/members", since=role.since)
 
 

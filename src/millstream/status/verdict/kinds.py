@@ -286,6 +286,12 @@ KINDS: Mapping[str, IssueKind] = {
         "Both send alarms, and each refuses messages for the logs that the other writes: a log has one writer.",
         "stop one of them",
     ),
+    "role-suspended": IssueKind(
+        "node",
+        WARN,
+        "Its work waits. Nothing is lost.",
+        "remove the cause, such as a full disk; the role is tried again every minute",
+    ),
     "role-unowned": IssueKind(
         "node",
         BAD,
