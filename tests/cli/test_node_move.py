@@ -20,6 +20,7 @@ from millstream.cli.main import run
 from millstream.cli.node_tables import node_tables
 from millstream.core.clock import VirtualClock
 from millstream.core.database_server import open_server
+from millstream.core.secrets import safe_url
 from millstream.core.sql import make_tables
 from millstream.core.writers_lock import is_made, lock_writers
 from millstream.mill.duplication.change_guard import ChangeGuard
@@ -28,7 +29,8 @@ from millstream.mill.manifest_table import AddedItems
 from millstream.mill.reports.folder import ReportFolder
 from millstream.node import Node, moving
 from millstream.node.databases import has_database
-from millstream.node.moving import MoveError, UnfinishedMoveError, move_tables, require_finished
+from millstream.node.moving import MovedAwayError, MoveError, UnfinishedMoveError, move_tables, require_finished
+from millstream.settings import Settings
 from millstream.settings.loading import load_settings
 from millstream.stores.audit.outbox import AuditOutbox
 from support.server_databases import new_database
@@ -62,6 +64,8 @@ def test_a_file_is_moved_to_another_file_and_numbers_are_not_given_again(filled:
     moved = move_tables(filled, target, node_tables(), "node")
     assert sum(table.rows for table in moved) > 100
     require_finished(target)
+    with pytest.raises(MovedAwayError, match=r"were moved to another database: name that database in node\.database"):
+        require_finished(filled)
     assert AuditOutbox(target, VirtualClock(), holder="me").newest() == newest
     with pytest.raises(MoveError, match="already"):
         move_tables(filled, target, node_tables(), "node")
@@ -195,6 +199,29 @@ def test_the_command_moves_nothing_where_there_is_nothing_or_where_it_is_there_a
     assert "already" in capsys.readouterr().err
 
 
+OPEN = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("SELECT * FROM mill_manifest").fetchall()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_is_moved_while_a_process_without_a_console_uses_the_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.cli.node._OPEN_SECONDS", 0.0)
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        Manifest(node.databases.own)
+    command = [sys.executable, "-c", OPEN, str(tmp_path / "node.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        assert run(["node", "move", "postgresql://db.invalid/x", "--data", str(tmp_path)]) == 4
+        assert f"process {other.pid} (" in (said := capsys.readouterr().err) and "node.db open" in said
+        other.communicate()
+
+
 @pytest.mark.served
 @pytest.mark.parametrize("server", ["postgresql", "mariadb"])
 def test_the_command_moves_a_node_to_a_server_and_back(
@@ -204,6 +231,7 @@ def test_the_command_moves_a_node_to_a_server_and_back(
     (folder / "policies").mkdir(parents=True)
     stores = "\n".join(f'[stores.{name}]\nurl = "file://{{data}}/{name}"' for name in ("primary", "second"))
     settings.write_text(stores)
+    (folder / "batching" / "x.checkpoint").mkdir(parents=True)
     (folder / "policies" / "duplication-accounts.json").write_text('["local"]')
     policy = {"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": "second"}]}
     (folder / "policies" / "local-duplication-policy.json").write_text(json.dumps(policy))
@@ -227,9 +255,12 @@ def test_the_command_moves_a_node_to_a_server_and_back(
     assert "1 checked" in expected[1]
     with new_database(str(request.getfixturevalue(server)), "node") as url:
         assert run(["node", "move", url, "--data", str(folder)]) == 0
+        said = capsys.readouterr().out
+        assert run(["mill", "check", "--data", str(folder)]) == 1
+        assert f"were moved to {safe_url(url)}: " in capsys.readouterr().err
         settings.write_text(f'[node]\ndatabase = "{url}"\n{stores}')
         shutil.move(folder / "node.db", tmp_path / "kept.db")
-        assert "rows moved and verified" in capsys.readouterr().out
+        assert "rows moved and verified" in said
         loaded = load_settings({"data": str(folder)}, environment={})[0]
         assert has_database(loaded)
         shutil.move(folder / "second", tmp_path / "second")

@@ -14,6 +14,9 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from millstream.core.clock import Clock
     from millstream.messaging.broker.admin import AdminChange
 
 _LONGEST_NAME = 64
@@ -33,20 +36,25 @@ def record_change(node: Node, action: str, target: str, **facts: Any) -> None:
 
     Under sudo, the event has the calling user as the fact ``sudo_user``.
     """
+    record_change_in(node.databases.own, node.clock, action, target, **facts)
+
+
+def record_change_in(engine: sa.Engine, clock: Clock, action: str, target: str, **facts: Any) -> None:
+    """:func:`record_change` in the tables of a node in the database of *engine*."""
     if caller := os.environ.get("SUDO_USER"):
         facts["sudo_user"] = caller[:_LONGEST_NAME]
-    _add(node, os_user(), action, target, facts)
+    _add(engine, clock, os_user(), action, target, facts)
 
 
 def record_broker_change(node: Node, user: str, change: AdminChange) -> None:
     """Record *change*, which *user* made at the broker of *node* over the network; durable when this returns."""
-    _add(node, user, change.action, change.target, change.facts)
+    _add(node.databases.own, node.clock, user, change.action, change.target, change.facts)
 
 
-def _add(node: Node, user: str, action: str, target: str, facts: Mapping[str, Any]) -> None:
+def _add(engine: sa.Engine, clock: Clock, user: str, action: str, target: str, facts: Mapping[str, Any]) -> None:
     from millstream.rest.operator_audit_log import OperatorAuditLog
 
-    OperatorAuditLog(node.databases.own, node.clock).add(user, action, target, **facts)
+    OperatorAuditLog(engine, clock).add(user, action, target, **facts)
 
 
 def prepare_audit_log(node: Node) -> None:

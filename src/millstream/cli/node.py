@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.change_log import record_change, record_freed_space
+from millstream.cli.change_log import record_change, record_change_in, record_freed_space
 from millstream.cli.command_group import SummaryGroup
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.amounts import counted, format_duration
+from millstream.core.clock import SystemClock
 from millstream.core.errors import BusyError
+from millstream.core.secrets import safe_url
 from millstream.core.timestamps import format_timestamp
 from millstream.node.context import DATABASE
 from millstream.settings import Settings
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 FILE = "file"
 """The target that means the file ``node.db`` in the node's folder."""
+
+
+_OPEN_SECONDS = 10.0
+"""For how long a command that has node.db open is waited for."""
 
 
 class NodeServesError(BusyError):
@@ -87,8 +93,7 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
         raise NodeServesError(f"process {serving.pid} serves this node: stop the process first")
     if not has_database(settings):
         raise NodeNotFoundError(f"the node in {settings.folder} has no tables to move: check --data and node.database")
-    if source_url:
-        _require_no_members(settings)
+    _require_unused(settings)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(open_tables(settings, source_url))
         before = open_reports(settings, source if source_url else None)
@@ -100,13 +105,17 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
 
         def documents() -> None:
             nonlocal copied, reports
+            _require_unused(settings)  # a process may have begun just before the tables were locked
             copied = move_documents(_documents(settings, source, source_url), _documents(settings, goal, goal_url))
             reports = copy_reports(before, open_reports(settings, goal if goal_url else None))
 
         moved = move_tables(
             source, goal, node_tables(), str(settings.folder),
             told=copied_rows.add, compared=compared_rows.add, at_end=documents,
+            target_name=safe_url(goal_url) or DATABASE,
         )  # fmt: skip
+        names = {"source": safe_url(source_url) or DATABASE, "database": safe_url(goal_url) or DATABASE}
+        record_change_in(goal, SystemClock(), "move", "node", **names, rows=sum(table.rows for table in moved))
     if as_json:
         print_json({"tables": moved, "copied": copied_rows.rows, "documents": copied, "reports": reports})
         return
@@ -224,10 +233,20 @@ def _members(opened: Node) -> MemberTable:
     return opened.databases.members.table
 
 
-def _require_no_members(settings: Settings) -> None:
-    """Raise :class:`NodeServesError` if a member on any host serves the node."""
+def _require_unused(settings: Settings) -> None:
+    """Raise :class:`NodeServesError` if another process has node.db open, or, where the tables are on a server, a
+    member on any host serves the node."""
+    from millstream.core.lock_holders import find_lock_holders
     from millstream.node import Node
 
+    if not settings.node.database:
+        path, clock = settings.folder / DATABASE, SystemClock()
+        end = clock.monotonic() + _OPEN_SECONDS
+        while holders := find_lock_holders([path, path.with_name(f"{DATABASE}-shm")]):
+            if clock.monotonic() > end:
+                raise NodeServesError(f"{', '.join(map(str, holders))} has {path} open: stop the process first")
+            clock.sleep(0.1)
+        return
     with Node.open(settings) as opened:
         table = opened.databases.members.table
         now = table.time()

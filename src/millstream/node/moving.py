@@ -28,7 +28,10 @@ _moves = sa.Table(
     sa.Column("node", EXACT_LONG_TEXT, nullable=False),
     sa.Column("is_finished", sa.Boolean, nullable=False),
 )
-"""One row, in a database into which a node was moved: the folder of the node, and whether the move came to its end."""
+"""In a database into which a node was moved, the row 1: the folder of the node, and whether the move came to its end.
+In one out of which a node was moved, the row 2: the database to which, in ``node``."""
+
+_INTO, _AWAY = 1, 2
 
 
 class MoveError(MillstreamError):
@@ -37,6 +40,10 @@ class MoveError(MillstreamError):
 
 class UnfinishedMoveError(BusyError):
     """The database holds a part of a node."""
+
+
+class MovedAwayError(MillstreamError):
+    """The node uses another database now."""
 
 
 class MovedTable(msgspec.Struct, frozen=True):
@@ -48,7 +55,14 @@ class MovedTable(msgspec.Struct, frozen=True):
 
 
 def require_finished(engine: sa.Engine) -> None:
-    """Raise :class:`UnfinishedMoveError` where a move into the database of *engine* has not come to its end."""
+    """Raise :class:`UnfinishedMoveError` where a move into the database of *engine* has not come to its end, and
+    :class:`MovedAwayError` where the tables were moved out of it."""
+    if (moved := _read_move(engine, _AWAY)) is not None:
+        raise MovedAwayError(
+            f"the tables of this node were moved to {moved.node}: name that database in node.database (empty: the file "
+            "node.db). To use the tables here again, without what was recorded there since, delete the row of the "
+            f"table {_moves.name} whose id is {_AWAY}"
+        )
     if (move := _read_move(engine)) is not None and not move.is_finished:
         raise UnfinishedMoveError(
             "the move of the node's tables into the database of node.database has not finished: set node.database to "
@@ -72,14 +86,17 @@ def move_tables(
     told: Callable[[str, int], object] = lambda _table, _rows: None,
     compared: Callable[[str, int], object] = lambda _table, _rows: None,
     at_end: Callable[[], object] = lambda: None,
+    target_name: str = "another database",
 ) -> list[MovedTable]:
     """Copy *tables*, those that the database of *source* has, to that of *target*, and compare them.
 
-    No other process writes to *source* meanwhile; it keeps its rows. Rows that an interrupted move of the same *node*
+    No other process writes to *source* meanwhile; it keeps its rows, and processes of the node refuse it from then on
+    (:func:`require_finished`), with *target_name*. Rows that an interrupted move of the same *node*
     copied are not copied again. *told* is called with the number of copied rows of a table, *compared* with the number
     of compared ones; *at_end* is called when the copies are equal, before the move counts as finished. Raises
     :class:`MoveError` if *target* contains other data, or if the copies differ.
     """
+    make_tables(source, _metadata)
     with writing(source) as reading:
         present = [table for table in tables if has_table(reading, table.name)]
         _begin(target, node)
@@ -93,7 +110,8 @@ def move_tables(
             moved = [_compare(reading, connection, table, compared) for table in present]
         at_end()
         with target.begin() as connection:
-            put_row(connection, _moves, {"id": 1, "node": node, "is_finished": True})
+            put_row(connection, _moves, {"id": _INTO, "node": node, "is_finished": True})
+        put_row(reading, _moves, {"id": _AWAY, "node": target_name, "is_finished": True})
     return moved
 
 
@@ -123,11 +141,11 @@ def _make(engine: sa.Engine, tables: Sequence[sa.Table]) -> None:
         make_tables(engine, group_table.metadata, [group_table.numbers])
 
 
-def _read_move(engine: sa.Engine) -> Any:
+def _read_move(engine: sa.Engine, number: int = _INTO) -> Any:
     with engine.connect() as connection:
         if not has_table(connection, _moves.name):
             return None
-        return connection.execute(sa.select(_moves)).first()
+        return connection.execute(sa.select(_moves).where(_moves.c.id == number)).first()
 
 
 def _begin(target: sa.Engine, node: str) -> None:
@@ -141,7 +159,7 @@ def _begin(target: sa.Engine, node: str) -> None:
             raise MoveError(f"the target is not empty (it has the table {min(found)!r}): name an empty database")
         make_tables(target, _metadata)
         with target.begin() as connection:
-            put_row(connection, _moves, {"id": 1, "node": node, "is_finished": False})
+            put_row(connection, _moves, {"id": _INTO, "node": node, "is_finished": False})
     elif move.node != node:
         raise MoveError(f"the target holds the tables of the node in {move.node}: name an empty database")
     elif move.is_finished:
@@ -281,6 +299,8 @@ def _given(connection: sa.Connection, table: sa.Table, number: sa.Column[Any]) -
         name = connection.scalar(sa.text(f"SELECT pg_get_serial_sequence('{table.name}', '{number.name}')"))
         text = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {name}"  # noqa: S608
     else:
+        if not connection.dialect.is_mariadb:  # type: ignore[attr-defined]
+            connection.exec_driver_sql("SET SESSION information_schema_stats_expiry = 0")  # MySQL caches it for a day
         text = (
             "SELECT AUTO_INCREMENT - 1 FROM information_schema.tables "
             "WHERE table_schema = DATABASE() AND table_name = :table"
