@@ -187,6 +187,9 @@ def test_a_node_that_lost_one_of_its_databases_is_not_well(used: Path, capsys: p
         (used.parent / name).rename(used / name)
     run(["status", "--data", str(used)])
     assert "missing" not in capsys.readouterr().out
+    (used / "node.db").write_bytes(b"")  # as a restore on a full disk leaves it
+    assert run(["status", "--data", str(used)]) == 1
+    assert f"UNKNOWN  node.db is missing in {used}, but there are files in " in capsys.readouterr().out
 
 
 def test_a_list_of_lost_logs_is_not_empty(used: Path, capsys: pytest.CaptureFixture[str]) -> None:

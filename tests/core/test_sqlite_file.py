@@ -83,6 +83,26 @@ def test_a_file_that_cannot_grow_is_said_to_be_one_that_cannot_be_written(tmp_pa
             connection.execute("INSERT INTO node_t VALUES (zeroblob(100000))")
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_deleted_or_replaced_is_not_used_any_more_nor_made_anew(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "node.db"
+    engine = open_database(path, ["mill_"])
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE mill_items (a)")
+    with engine.connect() as used:
+        path.rename(tmp_path / "before.db")
+        if replaced:
+            _make(path)
+        for _ in range(2):  # a connection of the pool, and a new one
+            with pytest.raises(DatabaseFileError, match=r"node\.db was replaced or deleted .* restart this process"):
+                engine.connect()
+        used.rollback()
+    with pytest.raises(DatabaseFileError, match="replaced or deleted"):
+        engine.connect()
+    engine.dispose()
+    assert path.exists() == replaced
+
+
 def test_the_connection_that_was_used_last_is_used_next(tmp_path: Path) -> None:
     engine = open_database(tmp_path / "node.db", ["mill_"])
     with engine.connect() as first, engine.connect():

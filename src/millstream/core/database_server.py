@@ -180,6 +180,7 @@ def _engine(
         isolation_level=isolation_level,
         pool_size=_POOL,
         connect_args=dict(kind.connecting),
+        hide_parameters=True,  # log lines have the errors: rows may be messages and keys
     )
     sa.event.listen(engine, "connect", lambda connection, _record: kind.adapt(connection))
     sa.event.listen(engine, "handle_error", _lost_connection)

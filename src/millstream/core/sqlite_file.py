@@ -44,13 +44,13 @@ def open_database(
     """The database in the file *path*, which is made for its owner alone; each commit is synced to the disk.
 
     *prefixes* begin the names of its tables, *if_damaged* says what to do about a damaged file, *cache_kib* is the
-    memory of a connection. Raises :class:`DatabaseFileError`, now or from the engine.
+    memory of a connection. Raises :class:`DatabaseFileError`, now or from the engine, also if the file is replaced.
     """
     require_database(path, prefixes, if_damaged=if_damaged)
     make_private_file(path)  # SQLite gives its mode to the files beside it
     place = sa.URL.create("sqlite", database=str(path))
     # Each connection has a cache of its own: the one that was used last has the pages that are needed next.
-    engine = sa.create_engine(place, connect_args={"timeout": 30}, pool_use_lifo=True)
+    engine = sa.create_engine(place, connect_args={"timeout": 30}, pool_use_lifo=True, hide_parameters=True)
 
     def make_durable(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
@@ -58,8 +58,37 @@ def open_database(
         connection.execute(f"PRAGMA cache_size=-{cache_kib}")
 
     sa.event.listen(engine, "connect", make_durable)
+    _refuse_replaced(engine, path)
     explain_errors(engine, path, if_damaged=if_damaged)
     return engine
+
+
+def _refuse_replaced(engine: sa.Engine, path: Path) -> None:
+    """Let *engine* lend no connection once another file, or none, is at *path*: what the old ones commit would be lost,
+    and new ones would make an empty file."""
+    first: tuple[int, int] | None = None
+
+    def identity() -> tuple[int, int] | None:
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def connected(*_: object) -> None:
+        nonlocal first
+        first = first or identity()  # of the file as it was opened: some file systems change it then
+
+    def check(*_: object) -> None:
+        if first is not None and identity() != first:
+            raise DatabaseFileError(
+                f"{path} was replaced or deleted while this process had it open: restart this process, and stop all "
+                "processes of the node before its files are replaced"
+            )
+
+    sa.event.listen(engine, "connect", connected)
+    sa.event.listen(engine, "do_connect", check)
+    sa.event.listen(engine, "checkout", check)
 
 
 def require_database(path: Path, prefixes: Sequence[str], *, if_damaged: str = _DAMAGED) -> None:

@@ -50,7 +50,7 @@ def has_database(settings: Settings, *, patience: RetryPolicy = _ONCE) -> bool:
     does not tell.
     """
     if not settings.node.database:
-        return (settings.folder / DATABASE).exists()
+        return not _is_empty(settings.folder)
     try:
         engine = open_server(settings.node.database, patience=patience, create=False)
     except NoDatabaseError:
@@ -68,10 +68,16 @@ def _has_node(engine: sa.Engine) -> bool:
     return is_made(engine) or was_moved(engine)
 
 
+def _is_empty(folder: Path) -> bool:
+    """Whether the file of the database in *folder* is absent, or has nothing: so a restore on a full disk leaves it."""
+    path = folder / DATABASE
+    return not path.exists() or not path.stat().st_size
+
+
 def lacks_database_file(settings: Settings) -> bool:
-    """Whether the node's own database is a file that is absent, so that nothing is recorded: the node was never used,
-    or its database is lost."""
-    return not settings.node.database and not (settings.folder / DATABASE).exists()
+    """Whether the node's own database is a file that is absent or empty, so that nothing is recorded: the node was
+    never used, or its database is lost."""
+    return not settings.node.database and _is_empty(settings.folder)
 
 
 @contextlib.contextmanager
@@ -96,7 +102,7 @@ class DatabasesPart:
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
-        self._is_new = not (context.folder / DATABASE).exists()
+        self._is_new = _is_empty(context.folder)
         self._engines: dict[str, sa.Engine] = {}
         self._connecting = threading.Lock()
         self._each_connecting: dict[str, threading.Lock] = {}
