@@ -182,6 +182,8 @@ class Reader(ClosesOnExit):
         """Store what was acknowledged, now. Raises :class:`FencedError`."""
         with self._storing:
             with self._lock:
+                if self._fenced and not self._closed:
+                    self._check_open()
                 if not self._dirty or self._fenced:
                     return
                 self._dirty = False
@@ -217,12 +219,12 @@ class Reader(ClosesOnExit):
 
     def _is_at_end(self, seeks: int) -> bool:
         """Whether there seems to be nothing to deliver, and no process has sought since *seeks* was read."""
-        return self._seeks == seeks and not self._closed and self._backend.is_at_end(self._log, self._end)
+        return self._seeks == seeks and not self._closed and self._backend.is_at_end(self._log, self._next - 1)
 
     def _deliver(self, max_messages: int, columns: Sequence[str] | None, gaps: Gaps) -> Iterator[Batch]:
         head = self._backend.extent(self._log)
         self._end = head.last_id
-        if self._last_stored > self._end:
+        if self._last_stored > head.last_id:
             self._forget_lost_messages()
         self._last_stored = 0
         with self._lock:
@@ -242,7 +244,7 @@ class Reader(ClosesOnExit):
                     self._pass_over(batch, seeks)
         with self._lock:
             if self._seeks == seeks:
-                self._next = self._end + 1
+                self._next = head.last_id + 1  # and not that of _end, which ack() moves
 
     def _forget_lost_messages(self) -> None:
         """Where the log lost messages that this consumer has acknowledged, let it get those that get their ids."""
@@ -267,7 +269,7 @@ class Reader(ClosesOnExit):
     def _undelivered(self, head: Head) -> list[IdRange]:
         """The deliveries, in order; a trimmed range comes first, as one gap."""
         trimmed = self._frontier.missing(IdRange(self._next, head.first_id - 1))
-        kept = self._frontier.missing(IdRange(max(self._next, head.first_id), self._end))
+        kept = self._frontier.missing(IdRange(max(self._next, head.first_id), head.last_id))
         return [*([IdRange(trimmed[0].first, trimmed[-1].last)] if trimmed else []), *kept]
 
     def _pass_over(self, gap: Gap, seeks: int) -> None:
