@@ -5,11 +5,15 @@ from __future__ import annotations
 import doctest
 import gc
 import threading
+import weakref
+
+import pytest
 
 import millstream.log
-from millstream.core.clock import SystemClock
+from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import LogSpec, open_store
 from millstream.log.runtime.scheduler_thread import SchedulerThread
+from millstream.testing.waiting import until
 
 
 def test_the_example_of_the_package_runs() -> None:
@@ -19,7 +23,11 @@ def test_the_example_of_the_package_runs() -> None:
 
 
 def chores() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "millstream-log-scheduler"]
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread.name in ("millstream-log-scheduler", "millstream-log-renewals")
+    ]
 
 
 def test_a_store_that_was_dropped_leaves_no_thread_behind() -> None:
@@ -48,6 +56,9 @@ class Chore:
     def fail(self) -> None:
         raise ValueError("a chore that fails")
 
+    def leave(self) -> None:
+        raise SystemExit("a chore that ends its thread")
+
     def do(self) -> None:
         self.done.set()
 
@@ -55,6 +66,7 @@ class Chore:
 def test_a_chore_that_fails_does_not_stop_the_others() -> None:
     scheduler, chore = SchedulerThread(SystemClock()), Chore()
     scheduler.after(0, chore.fail)
+    scheduler.after(0, chore.leave)
     scheduler.after(0, chore.do)
     assert chore.done.wait(30)
     scheduler.close()
@@ -71,4 +83,29 @@ def test_what_was_dropped_is_not_called() -> None:
     scheduler.after(0.06, last.do)
     assert last.done.wait(30)
     assert not done.is_set()
+    scheduler.close()
+
+
+def test_what_was_dropped_after_it_was_called_is_not_kept_alive() -> None:
+    scheduler, chore = SchedulerThread(VirtualClock()), Chore()
+    dropped = weakref.ref(chore)
+    scheduler.after(0, chore.do)
+    assert chore.done.wait(30)
+    del chore
+    until(lambda: dropped() is None, "the end of the object")
+    scheduler.close()
+
+
+def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    scheduler, first, second = SchedulerThread(SystemClock()), Chore(), Chore()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            scheduler.after(0, first.do)
+    scheduler.after(0, second.do)
+    assert first.done.wait(30)
+    assert second.done.wait(30)
     scheduler.close()

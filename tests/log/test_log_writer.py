@@ -13,7 +13,8 @@ from millstream.log import FencedError, IdRange, Log, LogInputError, LogSpec, Lo
 from millstream.log.backend import Commit
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.errors import StorageError, StorageUnavailableError
-from millstream.log.writing.append_request import make_request
+from millstream.log.writing import pending_requests
+from millstream.log.writing.append_request import AppendRequest, make_request
 from millstream.log.writing.rate_limiter import RateLimiter
 from millstream.log.writing.waiters import WOKEN_AT_ONCE, Waiter, Waiters, wake
 from millstream.testing.waiting import until
@@ -130,6 +131,32 @@ def test_coroutines_wait_for_room_and_do_not_block_their_loop(gate: Gate, writer
         assert [ids.first for ids in ranges if ids] == [1, 2, 3, 4]
 
     asyncio.run(work())
+
+
+def test_a_coroutine_without_room_goes_on_if_there_is_room_before_it_waits(
+    gate: Gate, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_requests, "PENDING_BYTES", 1000)
+    enqueue = writer._group.enqueue_if_room
+
+    def commit_meanwhile(request: AppendRequest) -> tuple[int, IdRange | None]:
+        result = enqueue(request)
+        gate.through.release(100)
+        until(lambda: writer.last_id == writer._group.last_given)
+        return result
+
+    async def work() -> IdRange | None:
+        first = asyncio.create_task(writer.append_async([b"small"]))
+        await asyncio.to_thread(gate.arrived.acquire, timeout=60)
+        second = asyncio.create_task(writer.append_async([b"waits"]))
+        await asyncio.sleep(0)
+        monkeypatch.setattr(writer._group, "enqueue_if_room", commit_meanwhile)
+        async with asyncio.timeout(30):
+            third = await writer.append_async([bytes(1000)])
+        await asyncio.gather(first, second)
+        return third
+
+    assert asyncio.run(work()) == IdRange(3, 3)
 
 
 def test_several_event_loops_share_a_writer(gate: Gate, writer: Writer) -> None:
@@ -306,3 +333,56 @@ def test_those_who_wait_for_the_end_of_a_writer_are_called_if_its_lease_cannot_b
         with pytest.raises(StorageUnavailableError):
             writer.close()
     assert ended == ["first"]
+
+
+def test_all_who_wait_for_the_end_of_a_writer_are_called_if_one_of_them_fails() -> None:
+    ended: list[str] = []
+    log, _ = log_of(VirtualClock())
+    writer = log.writer()
+    writer.on_close(lambda: 1 // 0)
+    writer.on_close(lambda: ended.append("second"))
+    with pytest.raises(ZeroDivisionError):
+        writer.close()
+    assert ended == ["second"]
+
+
+def test_a_renewal_that_takes_long_does_not_hold_up_commits() -> None:
+    class Stuck(MemoryBackend):
+        def __init__(self) -> None:
+            super().__init__(SystemClock())
+            self.renewing, self.through = threading.Event(), threading.Event()
+
+        def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
+            self.renewing.set()
+            return self.through.wait(60) and super().renew_lease(log, epoch=epoch, until=until)
+
+    backend = Stuck()
+    with LogStore(backend, SystemClock(), lease_seconds=0.03) as store:
+        writer = store.log(LogSpec("weather")).writer()
+        assert backend.renewing.wait(60)
+        writer.append_nowait([b"a"])
+        try:
+            until(lambda: writer.last_id == 1, "a commit")
+        finally:
+            backend.through.set()
+        writer.close()
+
+
+@pytest.mark.parametrize("sequence", [0, -1, 1 << 63, 1.5])
+def test_a_sequence_that_stores_cannot_keep_is_refused_and_others_go_on(sequence: int) -> None:
+    log, _ = log_of(VirtualClock())
+    with log.writer() as writer:
+        with pytest.raises(LogInputError, match=r"must be a whole number from 1 to 2\^63 - 1"):
+            writer.append([b"a"], sequence=sequence)
+        assert writer.append([b"b"]) == IdRange(1, 1)
+
+
+@pytest.mark.parametrize("name", ["p" * 256, "\ud800"])
+def test_a_name_that_stores_cannot_keep_is_refused(name: str) -> None:
+    log, _ = log_of(VirtualClock())
+    with pytest.raises(LogInputError, match=r"invalid producer name .*: use 0 to 255 characters"):
+        log.writer(name)
+    with pytest.raises(LogInputError, match=r"invalid consumer name .*: use 1 to 255 characters"):
+        log.reader(name)
+    with log.writer("ü" * 255) as writer:
+        writer.append([b"a"])

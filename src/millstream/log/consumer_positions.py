@@ -6,8 +6,8 @@ import msgspec
 
 from millstream.core.decoding import prepared
 from millstream.log.backend import VersionedValue
-from millstream.log.errors import LogInputError
 from millstream.log.ids import IdRange
+from millstream.log.spec import require_name
 
 
 class ConsumerPosition(msgspec.Struct, frozen=True):
@@ -23,8 +23,7 @@ CONSUMERS = "consumer/"
 
 def consumer_key(consumer: str) -> str:
     """The name of the state that holds the position of *consumer*."""
-    if not consumer or len(consumer) > 255:
-        raise LogInputError(f"invalid consumer name {consumer[:80]!r}: use 1 to 255 characters")
+    require_name("consumer", consumer)
     return CONSUMERS + consumer
 
 

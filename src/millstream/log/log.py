@@ -24,7 +24,7 @@ from millstream.log.kinds import KIND, Kind
 from millstream.log.log_info import LogInfo
 from millstream.log.runtime.context import LogContext
 from millstream.log.runtime.writer_refusals import WriterRefusal
-from millstream.log.spec import LogSpec, require_owner
+from millstream.log.spec import LogSpec, require_name, require_owner
 from millstream.log.tiering.objects import KeepsObjects
 from millstream.log.tiering.sealed_objects import make_place, read_tiering, write_tiering
 from millstream.log.tiering.spec import Tiering, TieringResult
@@ -84,6 +84,7 @@ class Log:
         """
         from millstream.log.writing.writer import Writer
 
+        require_name("producer", producer, least=0)
         self._refuse_users("written")
         context = self._context
         try:

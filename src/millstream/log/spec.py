@@ -86,3 +86,11 @@ def user_log(name: str) -> LogSpec:
     spec = LogSpec(name)
     require_owner(spec, "written")
     return spec
+
+
+def require_name(what: str, name: str, *, least: int = 1) -> None:
+    """Raise :class:`LogInputError` where *name* cannot be that of *what*, a consumer or a producer: stores keep text of
+    *least* to 255 characters.
+    """
+    if not least <= len(name) <= 255 or any("\ud800" <= character <= "\udfff" for character in name):
+        raise LogInputError(f"invalid {what} name {name[:80]!r}: use {least} to 255 characters of Unicode text")

@@ -79,6 +79,7 @@ class LogStore(ClosesOnExit):
         self._min_linger = min_linger
         self._compaction = compaction
         self._scheduler = SchedulerThread(clock)
+        self._renewals = SchedulerThread(clock, "millstream-log-renewals")
         self._tails: dict[str, Tail] = {}
         self._refusals = WriterRefusals()
         self._lock = threading.Lock()
@@ -137,6 +138,7 @@ class LogStore(ClosesOnExit):
             backend=self._backend,
             clock=self._clock,
             scheduler=self._scheduler,
+            renewals=self._renewals,
             tail=tail,
             lease_seconds=self._lease_seconds,
             names=self._names,
@@ -213,6 +215,7 @@ class LogStore(ClosesOnExit):
     def close(self) -> None:
         """Close the store. Close writers and readers first; closing again does nothing."""
         self._scheduler.close()
+        self._renewals.close()
         self._backend.close()
 
     def __reduce__(self) -> str:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogContext:
-    """The backend of a log, the clock, the store's scheduler thread, the log's tail, for how long a lease holds, and
+    """The backend of a log, the clock, the store's scheduler threads, the log's tail, for how long a lease holds, and
     the leases that were refused.
 
+    ``renewals`` has a thread of its own: neither leases nor commits that no thread waits for hold up the others.
     ``names`` has the system logs that bear the names of an older release. Writers wait ``min_linger`` seconds for more
     messages, or longer if their spec asks for it. Logs in a bucket are compacted by ``compaction``; None: not at all.
     ``bodies_only`` where the backend has no place for anything but the bodies of messages.
@@ -29,6 +30,7 @@ class LogContext:
     backend: TieredBackend
     clock: Clock
     scheduler: SchedulerThread
+    renewals: SchedulerThread
     tail: Tail
     lease_seconds: float
     names: LegacyLogNames

@@ -1,4 +1,4 @@
-"""One background thread of a store for what has to happen later: keeping leases, storing acknowledgements."""
+"""Background threads of a store for what has to happen later: renewing leases, storing acknowledgements."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class SchedulerThread:
     Its thread ends when it is closed, or when it is garbage-collected.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._chores = _ScheduledCalls(clock)
+    def __init__(self, clock: Clock, name: str = "millstream-log-scheduler") -> None:
+        self._chores = _ScheduledCalls(clock, name)
         self.close = weakref.finalize(self, self._chores.close)
         """Call nothing more, and wait for the call that is running."""
 
@@ -34,8 +34,9 @@ class SchedulerThread:
 class _ScheduledCalls:
     """The state that the thread references, so that it does not keep the scheduler alive."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, name: str) -> None:
         self._clock = clock
+        self._name = name
         self._changed = threading.Condition()
         self._order = itertools.count()
         self._due: list[tuple[float, int, weakref.WeakMethod[Callable[[], Any]]]] = []
@@ -49,8 +50,9 @@ class _ScheduledCalls:
             due = self._clock.monotonic() + seconds
             heapq.heappush(self._due, (due, next(self._order), method))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="millstream-log-scheduler", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread  # comes last: the next call tries again where there can be no more threads now
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -62,11 +64,22 @@ class _ScheduledCalls:
             self._thread.join()
 
     def _run(self) -> None:
-        while (method := self._next()) is not None:
-            try:
-                method()
-            except Exception:
-                _log.exception("a background task of the log failed; it runs again when it is next due")
+        while self._call_next():
+            pass
+
+    def _call_next(self) -> bool:
+        """Call the next method that is due; False when there is nothing more to do, ever.
+
+        The method is a local variable here, so that its object can be dropped while the thread waits for the next.
+        """
+        method = self._next()
+        if method is None:
+            return False
+        try:
+            method()
+        except BaseException:  # the other calls need the thread, also where a callback wants to exit
+            _log.exception("a background task of the log failed; it runs again when it is next due")
+        return True
 
     def _next(self) -> Callable[[], Any] | None:
         """The next method that is due; None when there is nothing more to do, ever."""

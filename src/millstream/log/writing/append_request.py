@@ -46,8 +46,8 @@ class AppendRequest(msgspec.Struct, frozen=True, gc=False):
 
 def make_request(messages: Messages, sequence: int | None = None) -> AppendRequest:
     """The request of *messages*, checked. Raises :class:`LogInputError`."""
-    if sequence is not None and sequence < 1:
-        raise LogInputError(f"a producer's sequence must be at least 1, not {sequence}")
+    if sequence is not None and not (isinstance(sequence, int | np.integer) and 1 <= sequence < 1 << 63):
+        raise LogInputError(f"a producer's sequence must be a whole number from 1 to 2^63 - 1, not {sequence!r}")
     if type(messages) is list and len(messages) == 1 and type(messages[0]) is bytes:
         return _request_of_body(messages[0], sequence)
     if isinstance(messages, pa.RecordBatch):

@@ -85,8 +85,10 @@ class GroupCommit:
                 self._leave_to_scheduler()
             return ids
 
-    def enqueue_if_room(self, request: AppendRequest) -> tuple[bool, IdRange | None]:
-        """Like :meth:`enqueue`; without room it returns False at once, and the scheduler thread makes some."""
+    def enqueue_if_room(self, request: AppendRequest) -> tuple[int, IdRange | None]:
+        """Like :meth:`enqueue`, after a 0. Without room it returns at once the id that has to be durable before there
+        may be some; the scheduler thread sees to it.
+        """
         with self._lock:
             if self.failure is not None or self._closed:
                 self._check_open()
@@ -97,7 +99,7 @@ class GroupCommit:
                 pending.unattended = True
                 if self._turn.state is IDLE and (self._is_lingering or not self._is_scheduled):
                     self._schedule()  # else one more of many coroutines need not call it
-            return has_room, ids
+            return 0 if has_room else self.pointer + 1, ids  # what is pending ends there or later
 
     def leave(self) -> None:
         """Let the scheduler thread commit what is pending: no thread may be waiting for it."""

@@ -45,7 +45,7 @@ class Writer:
         _refuse_damage(context.backend, spec.name, head)
         self._spec = spec
         self._lease = lease
-        self._scheduler = context.scheduler
+        self._renewals = context.renewals
         self._bodies_only = context.bodies_only
         self._committer = Committer(spec, producer, lease, context.backend, context.clock)
         self._callbacks = Callbacks(spec.name)
@@ -60,7 +60,7 @@ class Writer:
             last_id=head.last_id,
             sequence=self._committer.sequence,
         )
-        self._scheduler.after(lease.seconds / 3, self._renew)
+        self._renewals.after(lease.seconds / 3, self._renew)
 
     @property
     def last_id(self) -> int:
@@ -89,10 +89,10 @@ class Writer:
         A coroutine that is cancelled while it waits may have stored its messages.
         """
         request, group = self._request(messages, sequence), self._group
-        has_room, ids = group.enqueue_if_room(request)
-        while not has_room:
-            await self._reached(group.pointer + 1)
-            has_room, ids = group.enqueue_if_room(request)
+        full_until, ids = group.enqueue_if_room(request)
+        while full_until:
+            await self._reached(full_until)
+            full_until, ids = group.enqueue_if_room(request)
         last_id = group.last_given if ids is None else ids.last
         if group.pointer < last_id:
             waiters = self._async_waiters
@@ -171,15 +171,12 @@ class Writer:
         """
         if not self._group.close():
             return
-        try:
+        with contextlib.ExitStack() as stack:  # calls all of them, the last one first, whatever one of them raises
+            for callback in reversed(self._closing):
+                stack.callback(callback)
+            stack.callback(self._lease.release)
             if not self._group.failure_is_known:
                 self._group.durable(self._group.last_given, None)
-        finally:
-            try:
-                self._lease.release()
-            finally:
-                for callback in self._closing:
-                    callback()
 
     def __enter__(self) -> Self:
         return self
@@ -221,7 +218,7 @@ class Writer:
                     FencedError(f"another writer has taken over log {self._spec.name!r}: close this writer")
                 )
         finally:
-            self._scheduler.after(self._lease.seconds / 3, self._renew)
+            self._renewals.after(self._lease.seconds / 3, self._renew)
 
 
 def _refuse_damage(backend: Backend, log: str, head: Head) -> None:
