@@ -16,7 +16,7 @@ from millstream.core.clock import Clock
 from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.log.backend import VersionedValue
-from millstream.log.backends.segments.files import FileLock, read_part, sync, write_all
+from millstream.log.backends.segments.files import FileLock, read_at, read_part, sync, write_all
 from millstream.log.backends.segments.scan import has_unwritten_sector
 from millstream.log.errors import DamagedLogError
 
@@ -46,9 +46,12 @@ class StateJournal:
         self._view = threading.RLock()
         self._states: dict[str, VersionedValue] = {}
         self._offset = 0
-        self._number = 0  # of the file (its inode)
-        with self._lock.held():
-            self._refresh(strict=True)
+        self._file = (0, 0, 0)  # inode, size and time of the last change, when it was read
+        self._first = self._last = (0, b"")  # where the first and the last record begin, and their lengths and CRC32Cs
+        self._compact_above = COMPACT_BYTES
+        if not self._refresh(strict=False):  # another process is writing the end, or it is damaged
+            with self._lock.held():
+                self._refresh(strict=True)
 
     @staticmethod
     def create(folder: Path, states: Mapping[str, VersionedValue] | None = None) -> None:
@@ -74,8 +77,9 @@ class StateJournal:
             self._refresh(strict=True)
             if self._states.get(key, VersionedValue()).version != version:
                 return False
-            self._append(_encode(key, VersionedValue(version + 1, value)))
-            self._states[key] = VersionedValue(version + 1, value)
+            record = _encode(key, VersionedValue(version + 1, value))
+            self._append(record)
+            self._take(_StateRecord(key, version + 1, value), record[: _RECORD.size], len(record))
             with contextlib.suppress(OSError):  # what was asked for is durable; a shorter journal can wait for room
                 self._compact()
             return True
@@ -84,9 +88,8 @@ class StateJournal:
         handle = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.ftruncate(handle, self._offset)
-            stop = write_all(handle, [record], self._offset)
+            write_all(handle, [record], self._offset)
             sync(handle)
-            self._offset = stop
         except BaseException:
             with contextlib.suppress(OSError):
                 os.ftruncate(handle, self._offset)
@@ -95,29 +98,56 @@ class StateJournal:
             os.close(handle)
 
     def _compact(self) -> None:
-        if self._offset <= COMPACT_BYTES:
+        if self._offset <= self._compact_above:
             return
-        data = MARK + b"".join(_encode(key, state) for key, state in self._states.items())
+        records = b"".join(_encode(key, state) for key, state in self._states.items())
+        # Readers tell by the first record that the file is another one: it may get the inode of a deleted one.
+        data = MARK + _encode("", VersionedValue(0, os.urandom(8))) + records
         if 4 * len(data) < self._offset:
             write_durably(self._path, data)
+        self._compact_above = max(COMPACT_BYTES, 4 * len(data))
 
-    def _refresh(self, *, strict: bool) -> None:
-        """Take in what was written since. With *strict*, which needs the lock, damage raises."""
+    def _refresh(self, *, strict: bool) -> bool:
+        """Take in what was written since; whether that is all of the file. With *strict*, which needs the lock, damage
+        raises.
+        """
         status = self._path.stat()
-        if (status.st_ino, status.st_size) == (self._number, self._offset):
-            return
-        if status.st_ino != self._number or status.st_size < self._offset:
-            self._states, self._offset, self._number = {}, 0, status.st_ino
-        data = read_part(self._path, self._offset, status.st_size - self._offset)
+        if _version(status) == self._file and status.st_size == self._offset:
+            return True
+        handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(handle)
+            if not self._goes_on(handle, status):
+                self._states, self._offset, self._first, self._last = {}, 0, (0, b""), (0, b"")
+            data = read_at(handle, self._offset, status.st_size - self._offset)
+        finally:
+            os.close(handle)
         if self._offset == 0:
             if not data.startswith(MARK):
                 raise self._damage("the file is not a journal of states")
             self._offset, data = len(MARK), data[len(MARK) :]
+        position = 0
         for entry, size in _entries(data):
-            self._states[entry.key] = VersionedValue(entry.version, entry.value)
-            self._offset += size
+            self._take(entry, data[position : position + _RECORD.size], size)
+            position += size
+        self._file = _version(status)
         if strict and self._offset < status.st_size and not self._is_torn(status.st_size):
             raise self._damage(f"the data at byte {self._offset} differs from what was written")
+        return self._offset == status.st_size
+
+    def _take(self, entry: _StateRecord, head: bytes, size: int) -> None:
+        """Take in the record *entry* of *size* bytes, which begins with *head* and follows the last one."""
+        if entry.version:  # else it only tells journals apart
+            self._states[entry.key] = VersionedValue(entry.version, entry.value)
+        self._last = (self._offset, head)
+        self._first = self._first if self._first[1] else self._last
+        self._offset += size
+
+    def _goes_on(self, handle: int, status: os.stat_result) -> bool:
+        """Whether the open file has what was read of it, and perhaps more: it was neither replaced nor cut."""
+        if status.st_ino != self._file[0] or status.st_size < self._offset:
+            return False
+        return all(read_at(handle, offset, len(head)) == head for offset, head in (self._first, self._last))
 
     def _is_torn(self, end: int) -> bool:
         """Whether the rest looks like one write that never ended: nothing whole comes after it."""
@@ -129,6 +159,10 @@ class StateJournal:
 
     def _damage(self, what: str) -> DamagedLogError:
         return DamagedLogError(f"{self._path} is damaged: {what}. Restore the file from a backup")
+
+
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _encode(key: str, state: VersionedValue) -> bytes:
