@@ -19,10 +19,13 @@ from millstream.log import (
     LogSpec,
     LogStore,
     MissingBlockError,
+    StorageFullError,
     WriterBusyError,
     open_store,
 )
 from millstream.log.backends.database.driver import DatabaseConnection
+from millstream.log.backends.disk_reserve import SHARES
+from millstream.log.backends.segments import backend as segments_module
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.testing.damage import flip_bit
 from suite.sizes import sized
@@ -259,3 +262,27 @@ def test_a_log_goes_on_when_blocks_are_cut_and_compressed_otherwise(any_store: s
     with open_store(any_store) as store:
         assert bodies(store.log(specs[0])) == expected
         assert store.log(specs[0]).verify().ok
+
+
+@pytest.mark.parametrize("scheme", ["segments", "sqlite"])
+def test_where_the_reserve_gives_no_room_a_writer_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """As where the files or the quota of a disk are used up, but not its bytes."""
+    calls: list[str] = []
+
+    def full(*_: object) -> None:
+        calls.append("no room")
+        assert len(calls) < 20, "this never ends"
+        raise StorageFullError("no room")
+
+    with open_store(f"{scheme}:///{tmp_path / 'log'}") as store:
+        log = store.log(SPEC)
+        log.writer().close()
+        with monkeypatch.context() as patch:
+            patch.setattr(segments_module, "write_lease", full)
+            patch.setattr(SqliteBackend, "_transaction", full)
+            with pytest.raises(StorageFullError):
+                log.writer()
+        assert len(calls) <= 1 + SHARES
+        log.writer().close()

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from crc32c import crc32c
 
+from millstream.core.clock import Clock, SystemClock, VirtualClock
 from millstream.log import (
     DamagedLogError,
     FencedError,
+    IdRange,
     Log,
     LogError,
     LogNotFoundError,
     LogSpec,
+    LogStore,
+    StorageBusyError,
     StorageError,
     StorageReadOnlyError,
     WriterFailedError,
     open_store,
 )
-from millstream.log.backends.segments import committed_segments as committed_module
+from millstream.log.backends.segments import backend as backend_module
 from millstream.log.backends.segments import files as files_module
 from millstream.log.backends.segments import states as states_module
 from millstream.log.backends.segments import stream as stream_module
+from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.log.backends.segments.files import read_at
 from millstream.log.backends.segments.format import CommittedEnd
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
+from millstream.testing.waiting import until
 from support.segment_folders import (
     SPEC,
     bodies,
@@ -166,8 +175,7 @@ def test_a_commit_reads_lease_and_end_again_only_when_they_may_have_changed(
         reads.append(Path(f"/proc/self/fd/{handle}").readlink().name)
         return read_at(handle, offset, size)
 
-    for module in (files_module, committed_module):
-        monkeypatch.setattr(module, "read_at", noted)
+    monkeypatch.setattr(files_module, "read_at", noted)
     with opened(folder) as store:
         writer = store.log(SPEC).writer()
         writer.append([b"first"])
@@ -316,3 +324,130 @@ def test_a_log_whose_lease_is_gone_is_not_begun_anew(log: Log, folder: Path) -> 
     (place(folder) / "lease").unlink()
     with opened(folder) as store, pytest.raises(DamagedLogError, match="lease is missing"):
         store.log(SPEC)
+
+
+def test_a_journal_of_states_that_has_the_inode_of_a_former_one_is_read_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states_module, "COMPACT_BYTES", 1000)
+    with opened(folder) as store, opened(folder) as other:
+        backend, theirs = store.log(SPEC)._backend, other.log(SPEC)._backend
+        for consumer in ("a", "b"):
+            assert theirs.put_state(SPEC.name, f"consumer/{consumer}", b"000", version=0)
+        assert backend.get_state(SPEC.name, "consumer/a").value == b"000"
+        journal, former = place(folder) / "states", folder / "former"
+        former.hardlink_to(journal)
+        version = 1
+        while journal.stat().st_ino == former.stat().st_ino:
+            assert theirs.put_state(SPEC.name, "consumer/a", b"%03d" % version, version=version)
+            version += 1
+        former.write_bytes(journal.read_bytes())
+        former.replace(journal)
+        assert backend.get_state(SPEC.name, "consumer/a").value == b"%03d" % (version - 1)
+        assert backend.put_state(SPEC.name, "consumer/b", b"001", version=1)
+        assert theirs.states(SPEC.name, "consumer/") == backend.states(SPEC.name, "consumer/")
+        assert sorted(theirs.states(SPEC.name, "")) == ["consumer/a", "consumer/b", "kind"]
+
+
+def test_a_state_that_was_written_in_the_place_of_one_that_failed_is_seen(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder) as store, opened(folder) as other:
+        backend, theirs = store.log(SPEC)._backend, other.log(SPEC)._backend
+        backend.get_state(SPEC.name, "k")
+
+        def failing(_: int) -> None:
+            assert backend.get_state(SPEC.name, "k").value == b"lost"
+            raise OSError(errno.EIO, "the disk fails")
+
+        with monkeypatch.context() as patch, pytest.raises(StorageError):
+            patch.setattr(states_module, "sync", failing)
+            theirs.put_state(SPEC.name, "k", b"lost", version=0)
+        assert theirs.put_state(SPEC.name, "k", b"kept", version=0)
+        os.utime(place(folder) / "states")  # a file system may count time in steps of some milliseconds
+        assert backend.get_state(SPEC.name, "k").value == b"kept"
+
+
+def test_a_log_is_opened_while_another_process_writes_its_states(folder: Path) -> None:
+    with filled(folder), (place(folder) / "states.lock").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        clock = VirtualClock()
+        with LogStore(SegmentsBackend(folder, clock), clock) as store:
+            assert store.kinds() == {"weather": "application"}
+
+
+def test_other_logs_are_used_while_a_log_is_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as store:
+        store.log(LogSpec("first"))
+        store.log(LogSpec("second"))
+    with opened(folder) as store, ThreadPoolExecutor(1) as thread:
+        first = store.log(LogSpec("first"), create=False)
+
+        def use_first(folder: Path, clock: Clock) -> states_module.StateJournal:
+            assert thread.submit(lambda: first.last_id).result(timeout=30) == 0
+            return states_module.StateJournal(folder, clock)
+
+        monkeypatch.setattr(backend_module, "StateJournal", use_first)
+        assert store.log(LogSpec("second"), create=False).last_id == 0
+
+
+def test_a_renewal_waits_a_short_time_for_a_lock_that_another_process_keeps(folder: Path) -> None:
+    clock = VirtualClock()
+    with LogStore(SegmentsBackend(folder, clock), clock) as store:
+        writer = store.log(SPEC).writer()
+        with (place(folder) / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with pytest.raises(StorageBusyError, match="for 2 seconds"):
+                writer._renew()
+        assert clock.monotonic() < 3
+        writer._renew()
+        writer.close()
+
+
+def test_a_store_that_is_closed_during_a_commit_closes_its_files_afterwards(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = SegmentsBackend(folder, SystemClock())
+    store = LogStore(backend, SystemClock())
+    writer = store.log(SPEC).writer()
+    writer.append([b"before"])
+    late, closing = backend._log(SPEC.name), threading.Thread(target=store.close)
+
+    def closed_meanwhile(handle: int) -> None:
+        closing.start()
+        until(lambda: backend._closed)
+        os.fdatasync(handle)
+
+    monkeypatch.setattr(stream_module, "sync", closed_meanwhile)
+    assert writer.append([b"during"]) == IdRange(2, 2)
+    closing.join(60)
+    with pytest.raises(StorageError, match="is closed: open the store again"), late.lock.held():
+        pass
+    with opened(folder, read_only=True) as again:
+        assert bodies(again.log(SPEC, create=False)) == [b"before", b"during"]
+
+
+def test_logs_without_a_writer_have_no_open_files(folder: Path) -> None:
+    def files() -> list[Path]:
+        targets = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.exists()]
+        return [target for target in targets if target.is_relative_to(folder)]
+
+    with opened(folder) as store:
+        for number in range(3):
+            with store.log(LogSpec(f"log-{number}")).writer() as writer:
+                writer.append([b"a"])
+        assert len(store.kinds()) == 3
+        assert files() == []
+
+
+def test_a_log_whose_making_was_interrupted_is_made_with_another_first_id(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder) as store:
+        with monkeypatch.context() as patch, pytest.raises(StorageError):
+            patch.setattr(backend_module, "write_lease", raising)
+            store.log(SPEC, first_id=50)
+        log = store.log(SPEC, first_id=10)
+        with log.writer() as writer:
+            assert writer.append([b"a"]) == IdRange(10, 10)
+        assert log.verify().ok

@@ -336,3 +336,13 @@ def test_a_record_that_is_short_old_or_changed_is_told_as_that() -> None:
     ):
         with pytest.raises(FormatError, match=told):
             decode_end(damaged)
+
+
+def test_a_segment_that_is_deleted_under_a_reader_is_one_gap_and_what_follows_is_read(log: Log, folder: Path) -> None:
+    assert bodies(log) == EXPECTED, "now the index is in memory"
+    gone = segments(folder)[1]
+    first, after = int(gone.stem), int(segments(folder)[2].stem)
+    gone.unlink()
+    gap, *batches = log.read(first, gaps="all")
+    assert (gap.first_id, gap.last_id) == (first, after - 1)
+    assert [message.body for batch in batches for message in batch] == EXPECTED[after - 1 :]

@@ -43,6 +43,9 @@ MARKER_1 = b'{"format":"millstream segments","version":1}\n'
 
 _PRODUCER = producer_key("")
 
+_RENEWAL_WAIT = 2.0
+"""For how many seconds a renewal waits for a lock: the leases of other logs wait for it, and the next is due soon."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -58,6 +61,12 @@ class _OpenLog:
         self.stream = SegmentStream(folder, name, segment_bytes=segment_bytes, read_only=read_only, synced=synced)
 
     def close(self) -> None:
+        """Close the files once no thread writes to them; their numbers will be those of other files."""
+        self.lock.close()
+        self.close_written()
+
+    def close_written(self) -> None:
+        """Close the files of a writer; they are opened again when they are needed."""
         self.stream.close()
         self.lease.close()
 
@@ -143,7 +152,8 @@ class SegmentsBackend:
             folder.rename(self._log_folder(new))
             sync_folder(folder.parent)
         with self._opening:
-            self._logs.pop(log).close()
+            renamed = self._logs.pop(log)
+        renamed.close()
         return True
 
     def head(self, log: str) -> Head:
@@ -162,7 +172,6 @@ class SegmentsBackend:
     @retry_with_reserve
     def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
         found = self._writable(log)
-        self._reserve.keep()
         with translated(self._folder), found.lock.held():
             lease = found.lease.read()
             if lease.epoch != epoch:
@@ -173,12 +182,13 @@ class SegmentsBackend:
                 self._skip_to_hot_mark(found, log)
             last_id = max(lease.last_id, found.stream.end().last_id)
             write_lease(found.lease.path, LeaseRecord(epoch + 1, holder, until, last_id))
-            return True
+        self._reserve.keep()  # comes last: a call that is repeated must not take back what was given up for it
+        return True
 
     @retry_with_reserve
     def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
         found = self._writable(log)
-        with translated(self._folder), found.lock.held():
+        with translated(self._folder), found.lock.held(_RENEWAL_WAIT):
             lease = found.lease.read()
             return bool(lease.holder) and self._change_lease(found, lease, epoch, holder=lease.holder, until=until)
 
@@ -187,7 +197,7 @@ class SegmentsBackend:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
             self._change_lease(found, found.lease.read(), epoch, holder=b"", until=0)
-            found.lease.close()
+            found.close_written()
 
     def commit(self, log: str, commit: Commit) -> None:
         found = self._writable(log)
@@ -262,8 +272,9 @@ class SegmentsBackend:
     def close(self) -> None:
         with self._opening:
             self._closed = True
-            while self._logs:
-                self._logs.popitem()[1].close()
+            logs, self._logs = self._logs, {}
+        for log in logs.values():
+            log.close()
 
     def _open_store(self, *, create: bool) -> None:
         marker = self._folder / "store.json"
@@ -326,19 +337,21 @@ class SegmentsBackend:
 
     def _log(self, log: str) -> _OpenLog:
         self._check_open()
+        found = self._logs.get(log)
+        return self._open(log) if found is None else found
+
+    def _open(self, log: str) -> _OpenLog:
+        folder = self._log_folder(log)
+        if not (folder / "lease").exists():
+            raise LogNotFoundError(
+                f"there is no log {log!r} in {self.url}; "
+                f"`millstream log list --store {shlex.quote(self.url)}` lists its logs"
+            )
+        with translated(folder):
+            opened = self._opened(folder, log)  # without a lock: to open a log may take long, and others go on
         with self._opening:
-            found = self._logs.get(log)
-            if found is None:
-                folder = self._log_folder(log)
-                if not (folder / "lease").exists():
-                    raise LogNotFoundError(
-                        f"there is no log {log!r} in {self.url}; "
-                        f"`millstream log list --store {shlex.quote(self.url)}` lists its logs"
-                    )
-                with translated(folder):
-                    found = self._opened(folder, log)
-                self._logs[log] = found
-            return found
+            self._check_open()
+            return self._logs.setdefault(log, opened)
 
     def _opened(self, folder: Path, log: str) -> _OpenLog:
         synced = self.durability == "fsync"
@@ -362,8 +375,11 @@ class SegmentsBackend:
 
 def _create_log(folder: Path, log: str, first_id: int, kind: str) -> None:
     """Make the folder of a log; its lease comes last, and with it the log is there."""
-    if any(path.stat().st_size > 2 * SEGMENT_HEAD for path in folder.glob("*.seg")):
+    former = list(folder.glob("*.seg"))  # of a process that was killed here
+    if any(path.stat().st_size > 2 * SEGMENT_HEAD for path in former):
         raise DamagedLogError(f"{folder / 'lease'} is missing, but the log has messages. Restore it from a backup")
+    for path in former:
+        path.unlink()
     folder.mkdir(exist_ok=True)
     (folder / "lock").touch()
     states = {KIND: VersionedValue(1, kind.encode())}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from millstream.core.processes import boot_id
 from millstream.log.backend import BlockStatistics, StoredBlock, VersionedValue, add_statistics
 from millstream.log.backends.segments import index
-from millstream.log.backends.segments.files import read_at
+from millstream.log.backends.segments.files import read_part
 from millstream.log.backends.segments.format import END_SIZE, ENTRY, CommittedEnd, FormatError, decode_end, summarize
 from millstream.log.backends.segments.scan import SegmentScan
 from millstream.log.block_header import log_hash
@@ -30,7 +29,7 @@ class CommittedSegments:
     the segments are walked through from there.
     """
 
-    def __init__(self, folder: Path, log: str, *, read_only: bool = True) -> None:
+    def __init__(self, folder: Path, log: str) -> None:
         self._folder = folder
         self._log = log_hash(log)
         self._boot = int.from_bytes(hashlib.sha256(boot_id().encode()).digest()[:8], "little")
@@ -40,7 +39,6 @@ class CommittedSegments:
         self._segments: list[int] = []
         self._scan: SegmentScan | None = None
         self._table = index.ActiveSegmentIndex()
-        self._end_file = os.open(folder / "end", (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
 
     def end(self) -> CommittedEnd:
         """The present end of the confirmed commits; afterwards everything up to it is known."""
@@ -68,9 +66,13 @@ class CommittedSegments:
         for segment, entries in self._select(first_id, last_id):
             part = index.within(entries, max_bytes - sum(len(block.data) for block in found))
             if len(part) or not found:
-                found += index.read_blocks(
+                blocks = index.read_blocks(
                     self._folder / index.segment_name(segment), part if len(part) else entries[:1]
                 )
+                if not blocks:  # the file is gone, but what follows may be there
+                    self._forget(segment)
+                    continue
+                found += blocks
             if len(part) < len(entries):
                 break
         return found
@@ -111,10 +113,15 @@ class CommittedSegments:
         with self._state:
             self.end()
             *sealed, _ = index.since(self._segments, first_id)
-            cut = [self._sealed.entries(segment) for segment in sealed[:1] if segment < first_id]
-            whole = [self._sealed.summary(segment) for segment in sealed if segment >= first_id]
-            *begin, end = (summarize(index.select(part, first_id, MAX_ID)) for part in [*cut, self._table.entries])
-            return add_statistics([*begin, *whole, end])
+            live = self._table.entries
+        parts = []
+        for segment in sealed:
+            with self._state:  # not for all at once: commits need it, and the footers of a large log take long to read
+                whole = segment >= first_id
+                parts.append(
+                    self._sealed.summary(segment) if whole else _since(self._sealed.entries(segment), first_id)
+                )
+        return add_statistics([*parts, _since(live, first_id)])
 
     def check(self, first_id: int) -> Sequence[str]:
         """Heads, footers and the heads of commits, in the segments that hold *first_id* and what comes after it."""
@@ -132,11 +139,6 @@ class CommittedSegments:
                     problems += scan.problems
         return problems
 
-    def close(self) -> None:
-        """Close the file that says where the commits end."""
-        with self._state:
-            os.close(self._end_file)
-
     def _select(self, first_id: int, last_id: int) -> Iterator[tuple[int, Any]]:
         with self._state:
             self.end()
@@ -148,11 +150,15 @@ class CommittedSegments:
             if len(chosen):
                 yield segment, chosen
 
+    def _forget(self, segment: int) -> None:
+        with self._state:
+            self._sealed.forget(segment)
+
     def _announced(self) -> CommittedEnd | None:
         """The content of the file ``end``; None if it cannot be read: another process may be writing it."""
         for _ in range(3):
             with contextlib.suppress(FormatError):
-                return decode_end(read_at(self._end_file, 0, END_SIZE))
+                return decode_end(read_part(self._folder / "end", 0, END_SIZE))
         return None
 
     def _follow(self, end: CommittedEnd) -> None:
@@ -197,6 +203,10 @@ class CommittedSegments:
             boot=announced.boot, segment=segment, offset=size, last_id=last_id, received_at=received_at
         )
         return self._end
+
+
+def _since(entries: Any, first_id: int) -> BlockStatistics:
+    return summarize(index.select(entries, first_id, MAX_ID))
 
 
 def _reaches(sums: BlockStatistics, time: int) -> bool:

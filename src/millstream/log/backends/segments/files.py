@@ -23,6 +23,8 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOSPC: (StorageFullError, "free some space on its disk, then open the writer again"),
     errno.EDQUOT: (StorageFullError, "raise the quota or free some space, then open the writer again"),
     errno.EFBIG: (StorageFullError, "raise the limit on the size of files, then open the writer again"),
+    errno.EMFILE: (StorageError, "raise the limit on open files of this process (`ulimit -n`)"),
+    errno.ENFILE: (StorageError, "raise the limit on open files of this machine (`sysctl fs.file-max`)"),
     errno.EROFS: (StorageReadOnlyError, "make its disk writable"),
     errno.EACCES: (StorageReadOnlyError, "check the rights of the folder and its files"),
     errno.EPERM: (StorageReadOnlyError, "check the rights of the folder and its files"),
@@ -36,21 +38,31 @@ class FileLock:
         self._path = path
         self._clock = clock
         self._threads = threading.Lock()
+        self._closed = False
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock. Raises :class:`StorageBusyError` when another process has kept it for a minute."""
-        with self._threads:
+    def held(self, wait: float | None = None) -> Iterator[None]:
+        """Hold the lock. Raises :class:`StorageBusyError` when another process has kept it for a minute, and
+        :class:`StorageError` once it is closed. With *wait*, no thread or process is waited for longer (seconds).
+        """
+        with self._threads if wait is None else _Within(self._threads, wait, self._path):
+            if self._closed:
+                raise StorageError(f"{self._path.parent} is closed: open the store again")
             handle = open_to_lock(self._path)
             try:
-                self._take(handle)
+                self._take(handle, _WAIT if wait is None else wait)
                 yield
             finally:
                 fcntl.flock(handle, fcntl.LOCK_UN)  # a child forked meanwhile shares the file: closing is not enough
                 os.close(handle)
 
-    def _take(self, handle: int) -> None:
-        deadline = self._clock.monotonic() + _WAIT
+    def close(self) -> None:
+        """Wait until no thread of this process has the lock; none gets it any more."""
+        with self._threads:
+            self._closed = True
+
+    def _take(self, handle: int, wait: float) -> None:
+        deadline = self._clock.monotonic() + wait
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,9 +70,27 @@ class FileLock:
             except BlockingIOError as error:
                 if self._clock.monotonic() > deadline:
                     raise StorageBusyError(
-                        f"{self._path} has been locked for {_WAIT:.0f} seconds: {describe_lock_holders(self._path)}"
+                        f"{self._path} has been locked for {wait:.0f} seconds: {describe_lock_holders(self._path)}"
                     ) from error
                 self._clock.sleep(_POLL)
+
+
+class _Within:
+    """Holds *lock*, of the file *path*, if it is free within *seconds*."""
+
+    def __init__(self, lock: threading.Lock, seconds: float, path: Path) -> None:
+        self._lock = lock
+        self._seconds = seconds
+        self._path = path
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=self._seconds):
+            raise StorageBusyError(
+                f"{self._path} has been locked for {self._seconds:.0f} seconds by another thread of this process"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 @contextlib.contextmanager

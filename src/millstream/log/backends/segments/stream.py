@@ -48,11 +48,12 @@ class SegmentStream(CommittedSegments):
         read_only: bool = False,
         synced: bool = True,
     ) -> None:
-        super().__init__(folder, log, read_only=read_only)
+        super().__init__(folder, log)
         self._synced = synced
         self._name = log
         self._segment_bytes = segment_bytes
         self._writing: tuple[int, int] | None = None
+        self._end_file: int | None = None
         self._read_only = read_only
 
     @staticmethod
@@ -183,12 +184,15 @@ class SegmentStream(CommittedSegments):
             return freed
 
     def close(self) -> None:
-        """Close the files."""
-        with self._state:
-            self._close_handle()
-            super().close()
+        """Close the files that are written; the next commit opens them again."""
+        self._close_handle()
+        handle, self._end_file = self._end_file, None
+        if handle is not None:
+            os.close(handle)
 
     def _announce(self, end: CommittedEnd) -> None:
+        if self._end_file is None:
+            self._end_file = os.open(self._folder / "end", os.O_WRONLY | os.O_CLOEXEC)
         write_all(self._end_file, [encode_end(end)], 0)
 
     def _open_last(self, segment: int, announced: CommittedEnd) -> tuple[SegmentScan, int]:
@@ -222,9 +226,9 @@ class SegmentStream(CommittedSegments):
         return self._writing[1]
 
     def _close_handle(self) -> None:
-        if self._writing is not None:
-            os.close(self._writing[1])
-            self._writing = None
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            os.close(writing[1])
 
     def _roll(self, end: CommittedEnd, handle: int, first_id: int = 0) -> CommittedEnd:
         """Seal the segment and begin the next one, with the next id or with *first_id*."""

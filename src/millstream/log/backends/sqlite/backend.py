@@ -160,9 +160,11 @@ class SqliteBackend:
 
     @retry_with_reserve
     def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
-        self._reserve.keep()
         with self._transaction() as db:
-            return db.execute(sql.TAKE_LEASE, (holder, until, self._number(db, log), epoch)).rowcount == 1
+            if db.execute(sql.TAKE_LEASE, (holder, until, self._number(db, log), epoch)).rowcount != 1:
+                return False
+        self._reserve.keep()  # comes last: a call that is repeated must not take back what was given up for it
+        return True
 
     @retry_with_reserve
     def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
