@@ -81,6 +81,16 @@ def test_a_commit_whose_reply_is_lost_is_done_exactly_once(
         assert store.log(SPEC).verify().ok
 
 
+def test_a_commit_that_is_only_seen_is_made_durable_by_a_later_one(store_url: str) -> None:
+    step = "COMMIT" if store_url.startswith("mysql:") else "WITH moved"
+    touch = "UPDATE millstream_states SET version = version + 1 WHERE log = ''"
+    with faulty_store(store_url) as (store, driver), store.log(SPEC).writer() as writer:
+        for _ in range(2):
+            driver.faults.extend([ConnectionFault(one, "after", lost(store_url)) for one in (step, touch, touch)])
+            writer.append([b"a"])
+            assert not driver.faults, "the later one was done, also where its own replies are lost"
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_lease_whose_reply_is_lost_is_held(store_url: str, when: Any) -> None:
     with faulty_store(store_url) as (store, driver):

@@ -32,6 +32,7 @@ from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
 _RANGES_AT_ONCE = 4096  # blocks that one call of read() may return at most
 _EVERYTHING = 2**63 - 1
+_SETTLED = b"settled"  # the name of a state of no log, which changes with each commit that was done and not confirmed
 
 
 class DatabaseBackend(abc.ABC, Generic[AddressT]):
@@ -116,7 +117,7 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
             return True
 
         renamed, tries = self._pool.counted(rename)
-        if not renamed and (tries == 1 or log in self.logs()):
+        if not renamed and not self._was_done(tries, lambda: log not in self.logs()):
             return False
         self._tables.pop(log, None)
         return True
@@ -155,7 +156,7 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
             return self._rows(self.sql.BLOCK_EPOCH.format(table), commit.previous_id + 1) == ((commit.epoch,),)
 
         stored, tries = self._pool.counted(lambda pooled: self._store(pooled, table, log, commit))
-        if not stored and (tries == 1 or not is_stored()):
+        if not stored and not self._was_done(tries, is_stored):
             raise FencedError(
                 f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
                 "stop one of the two, and append the data again"
@@ -215,7 +216,7 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
 
         if version == 0:
             added, tries = self._add(self.sql.INSERT_STATE, log, key.encode(), value)
-            return added or (tries > 1 and is_stored())
+            return added or self._was_done(tries, is_stored)
         return self._change(is_stored, self.sql.UPDATE_STATE, value, log, key.encode(), version)
 
     def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
@@ -300,7 +301,19 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
     def _change(self, is_done: Callable[[], bool], statement: str, *values: Value) -> bool:
         """Whether *statement* changed its row; where a reply was lost, the row itself tells."""
         found, tries = self._pool.counted(lambda pooled: pooled.connection.execute(statement, *values))
-        return found == 1 or (tries > 1 and is_done())
+        return found == 1 or self._was_done(tries, is_done)
+
+    def _was_done(self, tries: int, is_done: Callable[[], bool]) -> bool:
+        """Whether an earlier one of *tries*, whose reply was lost, has done the work, and durably.
+
+        What is seen may still be lost: InnoDB shows a commit before its flush, and PostgreSQL one that no standby has
+        confirmed, after a restart. A later commit that changes something is flushed and confirmed after it.
+        """
+        if tries == 1 or not is_done():
+            return False
+        if not self._execute(self.sql.TOUCH, _SETTLED):
+            self._add(self.sql.INSERT_STATE, "", _SETTLED, b"")
+        return True
 
 
 def _joined(parts: Sequence[bytes]) -> bytes:

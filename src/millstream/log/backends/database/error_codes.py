@@ -8,7 +8,13 @@ from typing import TypeAlias
 import msgspec
 
 from millstream.log.backends.database.driver import Code, ServerError
-from millstream.log.errors import LogError, StorageBusyError, StorageError, StorageUnavailableError
+from millstream.log.errors import (
+    LogError,
+    StorageBusyError,
+    StorageError,
+    StorageReadOnlyError,
+    StorageUnavailableError,
+)
 
 ErrorAdvice: TypeAlias = tuple[type[LogError], str]
 """The exception for an error, and the remedy in its message."""
@@ -38,6 +44,10 @@ class ErrorCodes(msgspec.Struct, frozen=True, kw_only=True):
     def is_worth_another_try(self, error: ServerError) -> bool:
         """Whether the same call may succeed later."""
         return self.is_lost(error) or bool(self.contended & _names(error.code))
+
+    def is_read_only(self, error: ServerError) -> bool:
+        """Whether the server takes no changes: after a failover, one that was the primary."""
+        return issubclass(self._advice_for(error)[0], StorageReadOnlyError)
 
     def explained(self, url: str, error: ServerError) -> LogError:
         """*error* of the store *url* as people are told."""

@@ -35,17 +35,19 @@ RETRY_SECONDS = 120.0
 IDLE_SECONDS = 30.0
 """A connection that was idle for longer is not used again: a firewall or the server may have dropped it, and the next
 statement on it would wait until it counts as lost."""
+AGE_SECONDS = 600.0
+"""A connection is not used for longer: after a failover that kept it open, it would read from the old server."""
 
 _log = logging.getLogger(__name__)
 
 
 class PooledConnection:
-    """A connection, how many bytes a statement on it may have, and when it was last used (monotonic seconds)."""
+    """A connection, the bytes that a statement on it may have, and when it was made and last used (monotonic s)."""
 
-    def __init__(self, connection: DatabaseConnection, statement_bytes: int) -> None:
+    def __init__(self, connection: DatabaseConnection, statement_bytes: int, opened_at: float) -> None:
         self.connection = connection
         self.statement_bytes = statement_bytes
-        self.used_at = 0.0
+        self.opened_at = self.used_at = opened_at
 
 
 class ConnectionPool(Generic[LocationT]):
@@ -124,8 +126,8 @@ class ConnectionPool(Generic[LocationT]):
             result = work(pooled)
         except ServerError as error:
             pooled.connection.close()
-            if self._error_codes.is_lost(error):
-                self._drop_idle()  # a server that was restarted has closed them all
+            if self._error_codes.is_lost(error) or self._error_codes.is_read_only(error):
+                self._drop_idle()  # a server that was restarted has closed them all; after a failover, all go elsewhere
             raise
         except BaseException:
             pooled.connection.close()  # it may be in the middle of an answer or of a transaction
@@ -140,11 +142,12 @@ class ConnectionPool(Generic[LocationT]):
             pooled = self._idle.pop() if self._idle else None
         if pooled is None:
             return self._open()
-        if self._clock.monotonic() - pooled.used_at > IDLE_SECONDS:
-            pooled.connection.close()
-            self._drop_idle()  # the last one used is the last of the list: the others were idle for longer
-            return self._open()
-        return pooled
+        now = self._clock.monotonic()
+        if now - pooled.used_at <= IDLE_SECONDS and now - pooled.opened_at <= AGE_SECONDS:
+            return pooled
+        pooled.connection.close()
+        self._drop_idle()  # the last one used is the last of the list: the others were idle for longer
+        return self._open()
 
     def _give_back(self, pooled: PooledConnection) -> None:
         self._log_recovery()
@@ -167,7 +170,7 @@ class ConnectionPool(Generic[LocationT]):
             undo.callback(connection.close)
             statement_bytes = self._dialect.begin_session(connection, read_only=self._read_only)
             undo.pop_all()
-        return PooledConnection(connection, statement_bytes)
+        return PooledConnection(connection, statement_bytes, self._clock.monotonic())
 
     def _make_database(self) -> None:
         try:

@@ -92,13 +92,21 @@ class NerveDatabase:
 
     def transaction(self, work: Callable[[PooledConnection, bool], Result]) -> Result:
         """The result of *work*, done completely or not at all; its argument is whether an earlier attempt may have
-        succeeded."""
+        succeeded. What that has stored may be seen and not be durable: then this transaction changes something as well,
+        so that the server flushes both.
+        """
         tries = 0
 
         def attempt(pooled: PooledConnection) -> Result:
             nonlocal tries
             tries += 1
-            return _in_transaction(pooled, lambda: work(pooled, tries > 1))
+            return _in_transaction(pooled, lambda: again(pooled) if tries > 1 else work(pooled, False))
+
+        def again(pooled: PooledConnection) -> Result:
+            result = work(pooled, True)
+            if self.has_side_tables:
+                pooled.connection.execute(sql.SET_STATE, "", 0, b"settled", b"")
+            return result
 
         return self.pool.call(attempt)
 
