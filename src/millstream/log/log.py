@@ -271,7 +271,8 @@ class Log:
         self.require_trimmable(first_id)
         raise_watermarks(self._backend, self.name, first_id=first_id)
         try:
-            return self._drop_trimmed() + free_blocks(self._backend, self.name)
+            freed = free_blocks(self._backend, self.name)  # first: the tier may be away for long
+            return freed + self._drop_trimmed()
         except (StorageFullError, StorageBusyError) as error:
             raise type(error)(
                 f"log {self.name!r} now begins at id {first_id}, but not all space before it was freed: "

@@ -40,8 +40,8 @@ class BlockMover:
         :class:`StorageError` where the objects cannot be stored or do not come back as they were written, and
         :class:`DamagedLogError` where the log's own blocks are damaged: then nothing of them is freed.
         """
-        drop_trimmed(self._hot, self._log, self._places)
         freed = free_moved(self._hot, self._log)
+        drop_trimmed(self._hot, self._log, self._places)
         rows = list(self._move_compacted(partial=partial, stopped=stopped))
         head = self._hot.head(self._log)
         due = self._with_place(self._due(head, partial=partial))
@@ -58,17 +58,20 @@ class BlockMover:
             yield row
 
     def _compacted_due(self, *, partial: bool) -> tuple[RowPage, Sequence[SealedObject]] | None:
-        """The first objects, neighbours in a page, that are to be moved together."""
+        """The first objects, neighbours in a page, that are to be moved together.
+
+        Objects that lie before one in the tier are due whatever their size: no more can join them.
+        """
         pages = read_pages(self._hot, self._log)
         limit = self._first_kept([row for page in pages for row in page.rows])
         for page in pages:
             due: list[SealedObject] = []
             size = 0
             for row in page.rows:
-                if row.last_id < limit and row.in_store:
+                if row.in_store and row.last_id < limit:
                     due.append(row)
                     size += row.sums.bytes
-                if size >= self._policy.segment_bytes:
+                if due and (size >= self._policy.segment_bytes or not row.in_store):
                     return page, due
             if due and (partial or page is not pages[-1]):
                 return page, due

@@ -52,8 +52,8 @@ class Compactor:
         """
         if not self._is_due():
             return TieringResult(log=self._log)
-        drop_trimmed(self._hot, self._log, self._places)
         freed = free_moved(self._hot, self._log)
+        drop_trimmed(self._hot, self._log, self._places)
         head = self._hot.head(self._log)
         rows, moved = move_blocks(self._hot, self._log, self._writer, head, self._due(head), stopped=stopped)
         merged = 0
