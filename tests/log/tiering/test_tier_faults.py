@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,15 @@ from millstream.log import (
     StorageUnavailableError,
     Tiering,
 )
+from millstream.log.backend import VersionedValue
+from millstream.log.backends.memory import MemoryBackend
 from millstream.log.backends.sqlite.backend import SqliteBackend
-from millstream.log.tiering.sealed_objects import PLACE
+from millstream.log.tiering.sealed_objects import PAGES, PLACE
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 from millstream.stores import Store
 from millstream.stores.tiers import SPACE, open_log_store
 from millstream.testing.faulty_store import (
+    DamagingStore,
     LostReplyStore,
     StaleListingStore,
     StoreCall,
@@ -68,6 +71,29 @@ def test_an_object_store_that_is_away_while_trimming_is_caught_up_with(
     log.move_blocks()
     assert len(cloud.names()) < count
     assert log.verify(deep=True).ok
+
+
+def test_blocks_of_the_store_are_freed_while_the_object_store_is_away(
+    open_log: Callable[[], Log], cloud: Cloud
+) -> None:
+    log = fill(open_log())
+    log.set_tiering(Tiering(URL, segment_bytes=8000))
+    log.move_blocks()
+    fill(log, 100)
+    hot = log._backend.hot
+    cloud.store = UnavailableStore(cloud.real)
+    before = hot.statistics(SPEC.name).blocks
+    with pytest.raises(StorageUnavailableError):
+        log.trim(251)
+    trimmed = hot.statistics(SPEC.name).blocks
+    assert trimmed < before
+    raise_watermarks(hot, SPEC.name, first_id=291)  # and the process that moved it ended there
+    with pytest.raises(StorageUnavailableError):
+        log.move_blocks()
+    assert hot.statistics(SPEC.name).blocks < trimmed
+    cloud.store = cloud.real
+    log.move_blocks()
+    assert (cloud.names(), ids_of(open_log())) == ([], list(range(291, 301)))
 
 
 @pytest.mark.parametrize("mount_point", ["missing", "empty"])
@@ -174,6 +200,48 @@ def test_an_object_that_is_gone_is_missing_and_what_follows_it_is_read(
     assert (gap.reason, f"{gap.first_id:020d}-{gap.last_id:020d}" in name) == ("missing", True)
 
 
+def test_another_sound_object_under_the_name_is_a_damaged_one(open_log: Callable[[], Log], cloud: Cloud) -> None:
+    log = fill(open_log())
+    log.set_tiering(Tiering(URL, segment_bytes=8000))
+    log.move_blocks()
+    *_, other, last = cloud.names()
+    with cloud.real.open(SPACE, other) as source:
+        data = source.read()
+    cloud.change(last, lambda present: present.__setitem__(slice(None), data))
+    (gap,) = [batch for batch in open_log().read(gaps="all") if isinstance(batch, Gap)]
+    assert (gap.reason, gap.last_id, f"{gap.first_id:020d}-{gap.last_id:020d}" in last) == ("corrupt", 200, True)
+
+
+def test_rows_that_were_read_for_long_do_not_take_the_place_of_newer_ones(clock: VirtualClock, cloud: Cloud) -> None:
+    class Slow(MemoryBackend):
+        meanwhile: Callable[[], None] | None = None
+
+        def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
+            found = super().states(log, prefix)
+            if prefix == PAGES and self.meanwhile is not None:
+                meanwhile, self.meanwhile = self.meanwhile, None
+                meanwhile()
+            return found
+
+    backend = Slow(clock)
+    with LogStore(backend, clock, open_objects=cloud.open) as store:
+        log = fill(store.log(SPEC), 100)
+        log.set_tiering(Tiering(URL, segment_bytes=8000))
+        log.move_blocks()
+        assert ids_of(log) == list(range(1, 101))
+
+        def others() -> None:
+            fill(log, 100)
+            log.move_blocks()
+            assert ids_of(log) == list(range(1, 201))
+
+        backend.meanwhile = others
+        tier = log._backend.tier(SPEC.name)
+        assert tier is not None
+        tier.look_again()
+        assert ids_of(log) == list(range(1, 201))
+
+
 @pytest.mark.parametrize("damage", [flips_bit, truncates])
 def test_nothing_is_freed_when_an_object_does_not_come_back_as_it_was_written(
     open_log: Callable[[], Log], cloud: Cloud, damage: Callable[[Store], Store]
@@ -190,6 +258,29 @@ def test_nothing_is_freed_when_an_object_does_not_come_back_as_it_was_written(
     assert log.verify(deep=True).ok
 
 
+@pytest.mark.parametrize("parquet", [False, True])
+def test_an_object_that_another_run_has_entered_survives_one_that_reads_it_wrongly(
+    open_log: Callable[[], Log], cloud: Cloud, parquet: bool
+) -> None:
+    log, other = fill(open_log()), open_log()
+    log.set_tiering(Tiering(URL, segment_bytes=8000, parquet=parquet))
+
+    def is_first_look(call: StoreCall) -> bool:
+        if call.content_id.endswith(".parquet") != parquet:
+            return False
+        cloud.store = cloud.real
+        other.move_blocks()
+        cloud.store = UnavailableStore(cloud.real, when=lambda call: call.method == "put")
+        return True
+
+    cloud.store = DamagingStore(cloud.real, lambda data, _: data[:-1] + b"x", is_first_look)
+    with pytest.raises(StorageUnavailableError):
+        log.move_blocks()
+    cloud.store = cloud.real
+    assert log.verify(deep=True).problems == ()
+    assert ids_of(open_log()) == list(range(1, 201))
+
+
 def test_a_partial_upload_under_the_name_is_replaced(open_log: Callable[[], Log], cloud: Cloud) -> None:
     log = fill(open_log())
     log.set_tiering(Tiering(URL, segment_bytes=8000))
@@ -202,6 +293,7 @@ def test_a_partial_upload_under_the_name_is_replaced(open_log: Callable[[], Log]
     log.move_blocks()
     assert log.verify(deep=True).ok
     assert ids_of(open_log()) == list(range(1, 201))
+    assert log.remove_leftovers() == [name]
 
 
 @pytest.mark.parametrize("fault", ["unavailable", "lost reply"])

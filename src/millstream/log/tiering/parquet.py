@@ -25,7 +25,7 @@ def write_parquet(row: SealedObject, sealed: BinaryIO, target: BinaryIO) -> Parq
         for table in _groups(row, sealed):
             writer.write_table(table)
     size = target.tell()
-    return ParquetCopy(f"{row.name}.parquet", size, _sha256(target))
+    return ParquetCopy(row.parquet_name, size, _sha256(target))
 
 
 def _groups(row: SealedObject, sealed: BinaryIO) -> Iterator[pa.Table]:

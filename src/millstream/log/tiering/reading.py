@@ -15,9 +15,9 @@ import numpy as np
 from millstream.log.backend import Backend, StoredBlock
 from millstream.log.block_location import BlockLocation
 from millstream.log.ids import BlockRange, IndexEntry
-from millstream.log.tiering.format import SealError, decode_index
+from millstream.log.tiering.format import SealError, decode_index, summarize
 from millstream.log.tiering.places import ObjectPlaces
-from millstream.log.tiering.seal import read_index
+from millstream.log.tiering.seal import OTHER_TOTALS, read_index
 from millstream.log.tiering.sealed_objects import SealedObject, read_objects
 from millstream.log.tiering.spec import TierInfo
 
@@ -67,6 +67,7 @@ class TierReader:
         self._lasts: list[int] = []
         self._indexes: OrderedDict[str, Any] = OrderedDict()
         self._hot_id = 0
+        self._looks = self._latest = 0
 
     @property
     def last_id(self) -> int:
@@ -77,14 +78,24 @@ class TierReader:
     def refresh(self, hot_id: int) -> None:
         """Look which objects there are, unless the hot mark *hot_id* has not moved since."""
         if hot_id != self._hot_id:
-            self.look_again()
-            self._hot_id = hot_id
+            self._look(hot_id)
 
     def look_again(self) -> None:
         """Look which objects there are, whatever the marks are."""
+        self._look()
+
+    def _look(self, hot_id: int | None = None) -> None:
+        """Read the rows, which have all objects below *hot_id*; those that a later look has found stay."""
+        with self._lock:
+            self._looks += 1
+            look = self._looks
         rows = read_objects(self._backend, self._log)
         with self._lock:
-            self._rows, self._lasts = rows, [row.last_id for row in rows]
+            if look < self._latest:
+                return
+            self._latest, self._rows, self._lasts = look, rows, [row.last_id for row in rows]
+            if hot_id is not None:
+                self._hot_id = hot_id
 
     def still_has(self, row: SealedObject) -> bool:
         """Whether *row* is a row of the log, as of now: if not, others have taken its place, or it was trimmed."""
@@ -226,6 +237,8 @@ class TierReader:
             self._refuse_replaced(row)
             return None
         entries = decode_index(data)
+        if summarize(entries) != row.sums:
+            raise SealError(OTHER_TOTALS)
         with self._lock:
             self._indexes[row.name] = entries
             size = sum(kept.nbytes for kept in self._indexes.values())

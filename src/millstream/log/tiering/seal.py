@@ -28,7 +28,10 @@ from millstream.log.tiering.objects import TierObjects
 from millstream.log.tiering.sealed_objects import ParquetCopy, SealedObject
 
 PART_BYTES = 4 << 20
+NAME_DIGITS = 32
+"""How many hex digits of its SHA-256 the name of an object has."""
 ABSENT = "it does not exist"
+OTHER_TOTALS = "its ids and totals differ from those that the log records"
 _OTHER_BYTES = "its SHA-256 does not match"
 
 
@@ -67,7 +70,7 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO,
     index = encode_index(entries)
     write(index)
     sums = summarize(decode_index(index))
-    name = f"{folder}/{sums.first_id:020d}-{sums.last_id:020d}-{digest.hexdigest()[:32]}{suffix}.tier"
+    name = f"{folder}/{sums.first_id:020d}-{sums.last_id:020d}-{digest.hexdigest()[:NAME_DIGITS]}{suffix}.tier"
     return SealedObject(name=name, size=offset + len(index), sha256=digest.hexdigest(), sums=sums)
 
 
@@ -81,7 +84,7 @@ def find_fault(objects: TierObjects, log: str, row: SealedObject) -> str | None:
         found, first_id = decode_head(_read(objects, row.name, 0, HEAD_SIZE))
         entries = decode_index(data)
         if (found, first_id) != (log_hash(log), row.first_id) or summarize(entries) != row.sums:
-            return "its ids and totals differ from those that the log records"
+            return OTHER_TOTALS
     except SealError as error:
         return str(error)
     digest.update(_read(objects, row.name, 0, HEAD_SIZE))

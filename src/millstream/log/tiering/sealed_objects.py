@@ -53,6 +53,11 @@ class SealedObject(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     def last_id(self) -> int:
         return self.sums.last_id
 
+    @property
+    def parquet_name(self) -> str:
+        """The name that its Parquet file has, where there is one."""
+        return f"{self.name}.parquet"
+
 
 class RowPage(msgspec.Struct, frozen=True):
     """A page of rows, in order, as of *version* of its state *key*."""
