@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.retry import RetryPolicy
 from millstream.log.backends.objects.bucket import Bucket, UnknownOutcomeError
+from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.server_clock import ServerClock
 from millstream.log.errors import LogInputError, StorageError, StorageUnavailableError
 from millstream.stores.s3 import parse_address
@@ -94,6 +95,34 @@ def test_reads_are_tried_again_a_few_times() -> None:
         with pytest.raises(StorageUnavailableError):
             request()
         assert client.calls == 3
+
+
+def test_a_server_that_leaves_requests_without_an_answer_is_not_waited_for_several_times() -> None:
+    clock = VirtualClock()
+
+    def hang() -> Exception:
+        clock.advance(60)
+        return ReadTimeoutError(endpoint_url="http://x")
+
+    client = ScriptedClient(hang)
+    bucket = S3LogBucket(parse_address("s3://bucket/logs"), clock=clock, client=client)  # type: ignore[arg-type]
+    with pytest.raises(StorageUnavailableError):
+        bucket.get("a")
+    assert client.calls == 1
+    client.calls = 0
+    with pytest.raises(StorageUnavailableError):
+        create_object(bucket, "a", b"x", clock)
+    assert client.calls == 2  # the create, and a look whether it was done
+
+
+@pytest.mark.parametrize("date", ["", "today", "Mon, 30 Feb 2026 25:61:00 GMT"])
+def test_an_answer_whose_date_cannot_be_read_is_an_answer(date: str) -> None:
+    class Client:
+        def put_object(self, **_: object) -> object:
+            return {"ResponseMetadata": {"HTTPHeaders": {"date": date}}}
+
+    bucket = S3LogBucket(parse_address("s3://bucket/logs"), clock=VirtualClock(), client=Client())  # type: ignore[arg-type]
+    assert bucket.create("a", b"x")
 
 
 def test_what_the_server_refuses_is_no_unknown_outcome() -> None:

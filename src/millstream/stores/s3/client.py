@@ -20,7 +20,8 @@ CONNECTIONS = 64
 """Connections that are kept open to one server; more threads than that wait for one another."""
 
 RETRIES = RetryPolicy(attempts=5, first=0.2, longest=10.0)
-"""How a call is retried while the server does not answer: for about three seconds."""
+"""How a call is retried while there is no answer: for three seconds where it fails at once; where it hangs, each
+call lasts as long as the time-outs of :func:`connect`."""
 
 
 class S3Calls:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.retry import RetryPolicy
 from millstream.log.backends.objects.bucket import UnknownOutcomeError
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
     from mypy_boto3_s3 import S3Client
 
+LOG_RETRIES = msgspec.structs.replace(RETRIES, within=30.0)
+"""As for stores; but a server that leaves requests without an answer is not waited for several times: writers wait."""
+
 _DELETE_AT_ONCE = 1000
 
 Answer = TypeVar("Answer")
@@ -48,7 +53,7 @@ class S3LogBucket:
         address: S3Address,
         *,
         clock: Clock | None = None,
-        retries: RetryPolicy = RETRIES,
+        retries: RetryPolicy = LOG_RETRIES,
         client: S3Client | None = None,
     ) -> None:
         if address.space is not None:
@@ -148,8 +153,8 @@ class S3LogBucket:
 
     def _once(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
         answer = self._calls.once(operation, **arguments)
-        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-        if date:
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+        with contextlib.suppress(ValueError, OverflowError):  # there is none, or it is none
             self._server_clock.observe(round(parsedate_to_datetime(date).timestamp()) * MICROSECONDS)
         return answer
 

@@ -7,8 +7,8 @@ from millstream.core.retry import RetryPolicy
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.errors import StorageUnavailableError
 
-CREATE_RETRIES = RetryPolicy(attempts=6, first=0.1, longest=5.0)
-"""How a create without an answer is retried: for about three seconds."""
+CREATE_RETRIES = RetryPolicy(attempts=6, first=0.1, longest=5.0, within=30.0)
+"""How a create without an answer is retried: for three seconds where requests fail at once, else for half a minute."""
 
 
 def create_object(bucket: Bucket, name: str, data: bytes, clock: Clock) -> bool:
@@ -18,15 +18,7 @@ def create_object(bucket: Bucket, name: str, data: bytes, clock: Clock) -> bool:
     it was deleted meanwhile, and is not created again. Raises
     :class:`~millstream.log.errors.StorageUnavailableError`: the object may be created, now or later.
     """
-    pauses = CREATE_RETRIES.pauses()
-    while True:
-        try:
-            return _try(bucket, name, data)
-        except StorageUnavailableError:
-            pause = next(pauses, None)
-            if pause is None:
-                raise
-        clock.sleep(pause)
+    return CREATE_RETRIES.call(lambda: _try(bucket, name, data), clock)
 
 
 def _try(bucket: Bucket, name: str, data: bytes) -> bool:
