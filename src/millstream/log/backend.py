@@ -263,6 +263,15 @@ class ListsEnds(Protocol):
 
 
 @runtime_checkable
+class CachesBlocks(Protocol):
+    """A backend that keeps blocks in memory which it has written or read."""
+
+    def forget_blocks(self) -> None:
+        """Forget them: all blocks that are read from now on come from where they are stored."""
+        ...
+
+
+@runtime_checkable
 class Vacuums(Protocol):
     """A backend in one file, which keeps the space of freed blocks for new ones."""
 

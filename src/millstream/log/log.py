@@ -445,6 +445,10 @@ class Log:
         """The last durable sequence of *producer* (0 at first), of any writer."""
         return int(self._backend.get_state(self.name, producer_key(producer)).value or 0)
 
+    def forget_blocks(self) -> None:
+        """Read all messages from now on from where they are stored, also those that this process has written."""
+        self._backend.forget_blocks()
+
     def verify(self, *, deep: bool = False) -> Verification:
         """Check every checksum and that no id is missing; raises nothing for what it finds.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from millstream.log.backend import (
     Backend,
     BlockStatistics,
+    CachesBlocks,
     Commit,
     Head,
     ListsEnds,
@@ -154,6 +155,11 @@ class TieredBackend:
 
     def check(self, log: str) -> Sequence[str]:
         return self.hot.check(log)
+
+    def forget_blocks(self) -> None:
+        """Let blocks be read from where they are stored, not from memory."""
+        if isinstance(self.hot, CachesBlocks):
+            self.hot.forget_blocks()
 
     def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
         return self.hot.reclaim(log, below, max_bytes=max_bytes)

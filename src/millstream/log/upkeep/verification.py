@@ -59,6 +59,7 @@ def verify_log(backend: TieredBackend, log: str, *, deep: bool = False) -> Verif
         head, tally = backend.head(log), _Tally()
     except DamagedLogError as error:  # where the log ends is not known
         return Verification(log=log, blocks=0, messages=0, bytes=0, problems=(str(error),))
+    backend.forget_blocks()  # what this process wrote is checked where it is stored
     tier = backend.tier(log, since=head.first_id)
     if tier is not None:
         tier.look_again()

@@ -175,6 +175,10 @@ class ObjectsBackend:
     def check(self, log: str) -> Sequence[str]:
         return self._access(log).check()
 
+    def forget_blocks(self) -> None:
+        for stored in list(self._logs.values()):
+            stored.reader.forget()
+
     def own_objects(self, log: str) -> SealedSpace:
         """The location of the sealed objects of *log* that were not moved elsewhere."""
         return self._log(log).sealed

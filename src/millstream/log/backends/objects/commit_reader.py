@@ -72,6 +72,12 @@ class BlockCache:
             while self._bytes > self._max_bytes:
                 self._bytes -= len(self._blocks.popitem(last=False)[1]) + _OVERHEAD
 
+    def clear(self) -> None:
+        """Keep none of them."""
+        with self._lock:
+            self._blocks.clear()
+            self._bytes = 0
+
 
 class CommitReader:
     """Commits of the log of *names* in *bucket*. Thread-safe; *pool* is where requests run side by side."""
@@ -150,6 +156,12 @@ class CommitReader:
             start = commit.data_start + block.offset
             if start + block.size <= len(data):
                 self._keep_block(block, data[start : start + block.size])
+
+    def forget(self) -> None:
+        """Forget what was read and written: it is read from the bucket again."""
+        with self._lock:
+            self._heads.clear()
+        self._cache.clear()
 
     def read_all(self, numbers: Sequence[int]) -> Sequence[CommitObject | DamagedHead | None]:
         """The commits of *numbers* as they are in the bucket; None where one is missing."""
