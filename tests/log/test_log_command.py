@@ -124,6 +124,17 @@ def test_info_ls_and_verify_tell_people_and_programs(shell: Shell) -> None:
     assert json.loads(shell.run("verify", "weather", "--json"))["problems"] == []
 
 
+def test_a_damaged_log_does_not_hide_the_others_of_the_list(shell: Shell, tmp_path: Path) -> None:
+    url = f"segments:///{tmp_path / 'logs'}"
+    with open_store(url) as store:
+        for name in ("a", "b", "c"):
+            store.log(LogSpec(name)).put_metadata("x", b"1")
+    (tmp_path / "logs" / "logs" / "b" / "states").write_bytes(b"damaged")
+    listed = shell.run("list", "--json", "--store", url, code=1)
+    assert [json.loads(line)["name"] for line in listed.splitlines()] == ["a", "c"]
+    assert shell.errors.startswith("b: ")
+
+
 def test_verify_fails_where_something_is_wrong(shell: Shell) -> None:
 
     shell.run("append", "weather", stdin=b"a\nb\n")

@@ -96,6 +96,29 @@ def test_a_damaged_log_keeps_no_other_from_being_trimmed_and_is_told(tmp_path: P
     assert "damaged" in line or "not a journal" in line
 
 
+def test_objects_of_other_programs_beside_the_logs_of_a_bucket_are_no_logs(clock: VirtualClock) -> None:
+    bucket = MemoryBucket()
+    bucket.put(RECORD, b"{}")
+    for name in ("", "AWSLogs/1/x", "my file", ".hidden", "%FF"):
+        bucket.put(f"logs/{name}", b"of another program")
+    with LogStore(ObjectsBackend(bucket, clock), clock) as store:
+        fill(store.log(SPEC)).set_retention(Retention(max_count=150))
+        assert dict(store.kinds()) == {"weather": "application"}
+        assert [done.error for done in run_upkeep(store, clock)] == [None]
+        assert store.log(SPEC).first_id == 51
+
+
+def test_a_log_whose_kind_does_not_go_with_its_name_keeps_no_other_from_being_trimmed(clock: VirtualClock) -> None:
+    backend = MemoryBackend(clock)
+    for name in ("ledger", "system:ledger"):
+        backend.create(name, kind="ledger")
+    with LogStore(backend, clock) as store:
+        fill(store.log(SPEC)).set_retention(Retention(max_count=150))
+        failed, trimmed = run_upkeep(store, clock)
+        assert (failed.log, trimmed.error, store.log(SPEC).first_id) == ("ledger", None, 51)
+        assert "invalid name 'ledger' for a log of kind 'ledger'" in (failed.error or "")
+
+
 def test_a_log_that_fails_again_after_it_was_well_is_told_again(clock: VirtualClock) -> None:
     class Damaged(MemoryBackend):
         is_damaged, looks = True, 0

@@ -41,7 +41,7 @@ class LogSpec(msgspec.Struct, frozen=True):
     kind: Kind = "application"
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name.removeprefix(SYSTEM)):
+        if not is_log_name(self.name):
             raise LogInputError(
                 f"invalid log name {self.name[:80]!r}: use 1 to 200 letters, digits, '.', '_', '%' and "
                 "'-', and begin with a letter, a digit, '_' or '%'"
@@ -65,6 +65,11 @@ class LogSpec(msgspec.Struct, frozen=True):
                 raise LogInputError(
                     f"{name} of log {self.name!r} must be 0 (off) or 0.01 to 1,000,000,000 per second, not {rate}"
                 )
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a log can have the name *name*."""
+    return _NAME.fullmatch(name.removeprefix(SYSTEM)) is not None
 
 
 def system_log(name: str, kind: SystemKind) -> LogSpec:

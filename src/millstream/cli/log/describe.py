@@ -10,6 +10,7 @@ from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
 from millstream.core.amounts import counted, format_duration, size_text
 from millstream.core.clock import SystemClock
+from millstream.log.errors import DamagedLogError
 from millstream.log.kinds import SYSTEM_KINDS, Kind
 from millstream.log.spec import LogSpec
 from millstream.log.upkeep.retention import Retention
@@ -71,12 +72,22 @@ def _limits(policy: Retention) -> str:
 @click.command("list")
 @json_option
 @store_options
-def list_logs(settings: Settings, as_json: bool) -> None:
-    """List the logs."""
+def list_logs(settings: Settings, as_json: bool) -> int:
+    """List the logs.
+
+    Exit code 1 if a log is damaged; the other logs are listed nevertheless.
+    """
+    is_damaged = False
     with open_to_read(settings, SystemClock()) as store:
         for name in store.logs():
-            found = store.log(LogSpec(name), create=False).info()
+            try:
+                found = store.log(LogSpec(name), create=False).info()
+            except DamagedLogError as error:
+                is_damaged = True
+                echo_line(f"{name}: {error}", err=True)
+                continue
             if as_json:
                 print_json(found)
             else:
                 click.echo(f"{found.count:>15,}  {size_text(found.bytes):>9}  {name}")
+    return int(is_damaged)

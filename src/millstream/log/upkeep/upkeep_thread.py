@@ -55,8 +55,8 @@ def run_upkeep(
     for name, kind in store.kinds().items():
         if stopped():
             return
-        spec = LogSpec(name, kind=kind) if kind in KINDS else LogSpec(name)
         try:
+            spec = LogSpec(name, kind=kind) if kind in KINDS else LogSpec(name)
             log = store.log(spec, create=False)
         except StorageUnavailableError:
             raise  # the other logs cannot be reached either

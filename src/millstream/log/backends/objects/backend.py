@@ -16,7 +16,7 @@ from millstream.log.backends.objects.block_access import BlockAccess, Located
 from millstream.log.backends.objects.bucket import Bucket, list_all
 from millstream.log.backends.objects.commit_reader import SIDE_BY_SIDE, BlockCache
 from millstream.log.backends.objects.creating import create_object
-from millstream.log.backends.objects.names import LOGS, created_name, unquoted
+from millstream.log.backends.objects.names import LOGS, created_name, log_of
 from millstream.log.backends.objects.object_log import FORMAT, CreatedLog, ObjectLog
 from millstream.log.backends.objects.probe import check_bucket
 from millstream.log.backends.objects.sealed_space import SealedSpace
@@ -24,6 +24,7 @@ from millstream.log.block_location import BlockLocation
 from millstream.log.errors import DamagedLogError, LogNotFoundError, StorageReadOnlyError
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.kinds import KIND, UNKNOWN
+from millstream.log.spec import is_log_name
 from millstream.log.watermarks import WATERMARKS
 
 _PRODUCER = "producer/"
@@ -50,7 +51,9 @@ class ObjectsBackend:
         return self._bucket.url
 
     def logs(self) -> Sequence[str]:
-        return sorted({*self._logs, *(unquoted(name[len(LOGS) :]) for name in list_all(self._bucket, LOGS))})
+        """The names of all logs, sorted; objects of other programs below the same prefix are none."""
+        names = list_all(self._bucket, LOGS)
+        return sorted({*self._logs, *(log for name in names if is_log_name(log := log_of(name)))})
 
     def kinds(self) -> Mapping[str, str]:
         names = self.logs()

@@ -18,15 +18,16 @@ def created_name(log: str) -> str:
     return LOGS + quoted(log)
 
 
+def log_of(name: str) -> str:
+    """The log that the object *name* makes; empty where *name* is not of the form that :func:`created_name` writes."""
+    log = unquote(name.removeprefix(LOGS))
+    return log if created_name(log) == name else ""
+
+
 def quoted(text: str) -> str:
     """*text* as one part of a name: what it begins with stays what it begins with."""
     name = quote(text, safe="")
     return "%2E" + name[1:] if name.startswith(".") else name
-
-
-def unquoted(name: str) -> str:
-    """The text that :func:`quoted` wrote as *name*."""
-    return unquote(name)
 
 
 class LogNames:
