@@ -7,8 +7,19 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.log import DamagedLogError, FencedError, Gap, IdRange, LogSpec, LogStore, StorageError, WriterBusyError
+from millstream.log import (
+    DamagedLogError,
+    FencedError,
+    Gap,
+    IdRange,
+    LogSpec,
+    LogStore,
+    StorageError,
+    WriterBusyError,
+    copy_log,
+)
 from millstream.log.backend import Commit, VersionedValue
+from millstream.log.backends.memory import MemoryBackend
 from millstream.log.backends.objects.backend import ObjectsBackend
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.names import LogNames
@@ -19,6 +30,7 @@ from millstream.log.tiering.backend import TieredBackend
 from millstream.log.upkeep.verification import verify_log
 from millstream.testing.log_backends import NAME, block
 from millstream.testing.object_bucket import BucketFault, FaultyBucket, MemoryBucket
+from support.interposed_bucket import InterposedBucket
 from support.stepped_processes import InlinePool, Process, SteppedBucket
 
 NAMES = LogNames(NAME)
@@ -179,6 +191,23 @@ def test_commits_that_a_crash_left_below_the_start_are_deleted_with_the_next_tri
     assert NAMES.commit(2) not in bucket.objects
 
 
+def test_commits_that_a_crash_left_below_the_start_are_deleted_if_there_is_nothing_to_trim(
+    bucket: MemoryBucket,
+) -> None:
+    backend, epoch = take_over(bucket)
+    for last_id in (1, 2, 3, 4):
+        backend.commit(NAME, commit(epoch, last_id))
+    leftover = bucket.objects[NAMES.commit(2)]
+    assert backend.reclaim(NAME, 3, max_bytes=1 << 20)
+    bucket.objects[NAMES.commit(2)] = leftover
+    other = opened(bucket)
+    assert other.reclaim(NAME, 3, max_bytes=1 << 20) == 0
+    assert NAMES.commit(2) not in bucket.objects
+    before = bucket.requests["list"]
+    assert other.reclaim(NAME, 3, max_bytes=1 << 20) == 0
+    assert bucket.requests["list"] == before
+
+
 @pytest.mark.parametrize(
     "fault",
     [BucketFault.LOST, BucketFault.REPLY_LOST, BucketFault.CONFLICT, BucketFault.UNAVAILABLE, BucketFault.DOUBLED],
@@ -229,6 +258,17 @@ def test_a_takeover_that_died_before_its_fence_keeps_nobody_out(bucket: MemoryBu
     last.commit(NAME, commit(epoch, 3))
     with pytest.raises(FencedError):
         first.commit(NAME, commit(1, 3))
+
+
+def test_a_takeover_that_fails_before_its_fence_keeps_nobody_out(bucket: MemoryBucket) -> None:
+    def script(kind: str, name: str) -> BucketFault:
+        return BucketFault.LOST if (kind, name) == ("create", NAMES.commit(1)) else BucketFault.NONE
+
+    backend = opened(FaultyBucket(bucket, script, VirtualClock()))
+    with pytest.raises(StorageUnavailableError):
+        backend.take_lease(NAME, epoch=0, holder=b"x", until=2**50)
+    head = opened(bucket).head(NAME)
+    assert (head.epoch, head.holder, head.lease_until) == (1, b"", 0)
 
 
 def test_states_stay_found_when_many_versions_are_written_and_old_ones_deleted(bucket: MemoryBucket) -> None:
@@ -378,6 +418,38 @@ def test_a_damaged_small_object_is_a_clear_error_that_names_it(bucket: MemoryBuc
     fresh = opened(bucket)
     with pytest.raises(DamagedLogError, match="is damaged"):
         _ = (fresh.head(NAME), fresh.get_state(NAME, "k"))
+
+
+def test_what_a_process_has_written_is_verified_and_copied_by_what_the_bucket_has() -> None:
+    class CarelessBucket(MemoryBucket):
+        """Confirms the bytes that it was sent, and stores others."""
+
+        def create(self, name: str, data: bytes) -> bool:
+            return super().create(name, data.replace(b"sound", b"wrong"))
+
+    bucket, plain = CarelessBucket(VirtualClock()), LogSpec("other", compression="plain")
+    bucket.put(RECORD, b"{}")
+    memory = LogStore(MemoryBackend(VirtualClock()), VirtualClock())
+    with LogStore(opened(bucket), VirtualClock()) as store, memory:
+        source = memory.log(LogSpec(NAME))
+        for log in (store.log(plain), source):
+            with log.writer() as writer:
+                writer.append([b"sound"])
+        assert not store.log(plain).verify().ok
+        with pytest.raises(DamagedLogError):
+            copy_log(source, store.log(LogSpec(NAME, compression="plain")))
+
+
+def test_a_state_whose_newest_versions_are_gone_is_a_clear_error(bucket: MemoryBucket) -> None:
+    backend = opened(bucket)
+    for version in range(BLOCK + 5):
+        assert backend.put_state(NAME, "k", b"x", version=version)
+    for version in range(BLOCK + 1, BLOCK + 6):
+        del bucket.objects[NAMES.state("k", version)]
+    counted = InterposedBucket(bucket)
+    counted.begin(100, lambda: pytest.fail("too many requests"), loses=False)
+    with pytest.raises(DamagedLogError, match=NAMES.state("k", BLOCK + 1)):
+        opened(counted).get_state(NAME, "k")
 
 
 def test_a_store_that_is_only_read_creates_nothing(bucket: MemoryBucket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 import threading
@@ -29,7 +30,7 @@ from millstream.log.backends.objects.names import LogNames
 from millstream.log.backends.objects.sealed_space import SealedSpace
 from millstream.log.backends.objects.small_objects import decode_object
 from millstream.log.backends.objects.states import States
-from millstream.log.errors import DamagedLogError, FencedError
+from millstream.log.errors import DamagedLogError, FencedError, LogError
 from millstream.log.kinds import KIND
 from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
@@ -76,6 +77,7 @@ class ObjectLog:
         self.states = States(bucket, self.names, clock, pool, self.created.states())
         self._committing = threading.Lock()
         self._nonce = secrets.token_hex(8)
+        self._may_have_leftovers = True  # of a process that was killed
 
     def take_over(self, epoch: int, holder: bytes, until: int) -> bool:
         """Make *holder* the writer of *epoch* + 1, if the epoch still is *epoch*; no older one commits after that.
@@ -87,10 +89,15 @@ class ObjectLog:
             raise DamagedLogError(f"cannot write to log {self.names.log!r}: {missing}. {ADVICE}")
         if self.epochs.newest() != epoch or not self.epochs.take(epoch + 1, holder, until):
             return False
-        with self._committing:
-            while (end := self.chain.refresh()).epoch < epoch + 1:
-                head = msgspec.structs.replace(self._head(end, epoch + 1), is_fence=True)
-                self._create(*encode_head(head))
+        try:
+            with self._committing:
+                while (end := self.chain.refresh()).epoch < epoch + 1:
+                    head = msgspec.structs.replace(self._head(end, epoch + 1), is_fence=True)
+                    self._create(*encode_head(head))
+        except LogError:
+            with contextlib.suppress(LogError):
+                self.epochs.release(epoch + 1)  # else nobody could write until the lease ends
+            raise
         return end.epoch == epoch + 1
 
     def commit(self, commit: Commit) -> None:
@@ -162,10 +169,13 @@ class ObjectLog:
             self.chain.refresh()
             start, freed = self.chain.oldest(below, max_bytes)
             if not freed and start - self.layouts.newest.start < FENCES:
+                if self._may_have_leftovers and self.layouts.newest.start > 1:
+                    self._sweep()
                 return 0
             layout = self.chain.layout_from(start)
             if layout is not None and self.layouts.create(layout):
                 break
+        self._may_have_leftovers = True
         self.chain.cut()
         self._sweep()
         return freed
@@ -179,5 +189,6 @@ class ObjectLog:
             leftovers = [self.names.commit(number) for number in numbers if number < start]
             self._bucket.delete(leftovers)
             if len(listed) < SWEEP or listed[-1] >= self.names.commit(start):
+                self._may_have_leftovers = False
                 return
             after = listed[-1]

@@ -22,7 +22,7 @@ from millstream.log.backends.objects.dense_names import find_newest
 from millstream.log.backends.objects.names import LogNames
 from millstream.log.backends.objects.small_objects import decode_object
 from millstream.log.backends.objects.state_keys import StateKeys
-from millstream.log.errors import StorageError, StorageUnavailableError
+from millstream.log.errors import DamagedLogError, StorageError, StorageUnavailableError
 
 BLOCK = 64
 """How many versions are deleted together."""
@@ -49,14 +49,21 @@ class States:
         self._gone: dict[str, int] = {}
 
     def get(self, key: str) -> VersionedValue:
-        """The newest version of the state *key*."""
+        """The newest version of the state *key*. Raises :class:`DamagedLogError` where it is gone."""
         while True:
+            before = self._gone.get(key, 0)
             known = self._known_version(key)
             version, data = find_newest(lambda number: self._bucket.get(self._names.state(key, number)), known.version)
             found = known if data is None else VersionedValue(version, self._decode(key, version, data))
-            if _block(found.version) > self._find_gone(key):
+            gone = self._find_gone(key)
+            if _block(found.version) > gone:
                 self._learn(key, found)
                 return found
+            if gone == before:  # a mark is created after the first version of the block behind it
+                raise DamagedLogError(
+                    f"object {self._names.state(key, found.version + 1)!r} is missing from the bucket: later versions "
+                    "of this state were deleted. Restore them from a copy of the bucket"
+                )
 
     def put(self, key: str, value: bytes, version: int) -> bool:
         """Create version *version* + 1; False where the newest is not *version*."""
