@@ -1,4 +1,4 @@
-"""A node that is stopped does not first complete a long look at all of its spaces."""
+"""A node that is stopped does not first complete a long look at all of its spaces and logs, or one that hangs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from millstream.log import LogSpec
 from millstream.mill.adoption.status import ProtectionStatus, SpaceStatus
 from millstream.mill.manifest import ManifestEvent
 from millstream.node import Node
 from millstream.settings import load_settings
+from millstream.status import poller as status_poller
 from millstream.status.node_view import NodeView
 from millstream.status.poller import StatusPoller
+from millstream.status.snapshot import take_snapshot
+from millstream.status.verdict.copies import LookStoppedError
 
 SPACES = 5
 
@@ -57,3 +61,38 @@ def test_a_look_at_the_spaces_ends_at_the_next_space_when_the_poller_stops(
     finally:
         poller.stop()
     assert seen == ["s0"]
+
+
+def test_a_look_that_hangs_does_not_keep_the_process_from_ending(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_poller, "_STOP_SECONDS", 0.0)
+    looking, answered, left = threading.Event(), threading.Event(), threading.Event()
+
+    def hanging(*_: object) -> None:
+        looking.set()
+        answered.wait(30)  # as a statement on a database that does not answer
+        left.set()
+        raise LookStoppedError
+
+    monkeypatch.setattr(status_poller, "take_snapshot", hanging)
+    poller = StatusPoller(NodeView(node))
+    poller.start()
+    assert looking.wait(30)
+    poller.stop()
+    assert not left.is_set()
+    answered.set()
+    for thread in poller._threads:
+        thread.join(30)
+
+
+def test_a_snapshot_ends_at_the_next_log_when_the_poller_stops(node: Node) -> None:
+    view, seen = NodeView(node), list[int]()
+    for number in range(SPACES):
+        node.logs.store.log(LogSpec(f"log{number}"))
+
+    def stopping() -> bool:
+        seen.append(1)
+        return len(seen) > 4
+
+    with pytest.raises(LookStoppedError):
+        take_snapshot(view, stopping=stopping)
+    assert len(seen) == 5

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, processor_seconds
 from millstream.core.errors import MillstreamError
+from millstream.core.threads import join_within
 from millstream.log import DATA_KINDS
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.workers.scaling import recommended, scaling_of
@@ -47,6 +48,9 @@ SNAPSHOT_SHARE = 20
 servers and of other work on the machine."""
 
 _FIRST_LOOK_SECONDS = 60.0
+_STOP_SECONDS = 5.0
+"""For so long the end of the process waits for looks: one may hang with a database or a disk."""
+
 _FIRST_VERDICT_SECONDS = 2.0
 _JUDGE_SECONDS = 1.0
 """For so long the pages that are open share one verdict."""
@@ -138,12 +142,12 @@ class StatusPoller:
         }
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads. A look that hangs is left behind: it ends with the process."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        if late := join_within(_STOP_SECONDS, self._threads):
+            _log.warning("the status of the node is still being read and is not waited for: %s", ", ".join(late))
 
     def hurry(self) -> None:
         """Something was done: look soon."""
@@ -368,7 +372,7 @@ class StatusPoller:
     def look(self) -> StatusSnapshot:
         """Take the slower figures once."""
         began = processor_seconds()
-        found = take_snapshot(self._view, self._free_bytes)
+        found = take_snapshot(self._view, self._free_bytes, lambda: self._ended)
         with self._changed:
             self._costs[TOTALS] = processor_seconds() - began
             self._snapshot = found

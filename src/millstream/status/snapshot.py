@@ -40,6 +40,7 @@ from millstream.status.models import (
     QueueStatus,
 )
 from millstream.status.node_view import NodeView
+from millstream.status.verdict.copies import LookStoppedError
 from millstream.status.verdict.store_watch import disk_free
 
 Value = TypeVar("Value")
@@ -203,12 +204,14 @@ def _in_brief(error: Exception) -> str:
 class _SnapshotParts:
     """Reads the parts of a snapshot; ``troubles`` has the error of each part that cannot be read."""
 
-    def __init__(self, view: NodeView) -> None:
-        self._view = view
+    def __init__(self, view: NodeView, stopping: Callable[[], bool]) -> None:
+        self._view, self._stopping = view, stopping
         self.troubles: dict[str, str] = {}
 
     def read(self, what: str, function: Callable[[], Value], otherwise: Value) -> Value:
         """The answer of *function*; if it fails, *otherwise*, and the error is one of the part *what*."""
+        if self._stopping():
+            raise LookStoppedError
         try:
             return function()
         except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as error:
@@ -241,12 +244,15 @@ class _SnapshotParts:
         return self.read("dead letters", lambda: causes_by_queue(self._view, names), no_causes)
 
 
-def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free) -> StatusSnapshot:
+def take_snapshot(
+    view: NodeView, free_bytes: Callable[[Path], int] = disk_free, stopping: Callable[[], bool] = lambda: False
+) -> StatusSnapshot:
     """Read the state of all parts once. A part that cannot be read is left out and named in ``troubles``.
 
-    *free_bytes* gives the free space of a folder's disk.
+    *free_bytes* gives the free space of a folder's disk. Raises :class:`LookStoppedError` if *stopping* returns True,
+    which is asked before each part and each log.
     """
-    began, node, parts = view.clock.monotonic(), view.node, _SnapshotParts(view)
+    began, node, parts = view.clock.monotonic(), view.node, _SnapshotParts(view, stopping)
     read = parts.read
     counts = read(MESSAGES, partial(count_messages, view), MessageCounts())  # before the logs: none is more
     rows, lags = parts.logs()

@@ -20,6 +20,7 @@ from millstream.cli.mill.processes_option import processes_option
 from millstream.cli.producer_threads import running_producers
 from millstream.cli.queue_draining import WorkStatus, print_tally
 from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.threads import join_within
 from millstream.mill.tasks import QueueName
 from millstream.mill.workers.manager import WorkerManager, WorkTally
 from millstream.mill.workers.monitor import QueueMonitor, serve_metrics
@@ -29,6 +30,9 @@ from millstream.settings import Settings
 
 _LOOK = 0.5
 """Seconds between wake-ups of the main thread: Python handles signals only in that thread."""
+
+_STOP_SECONDS = 10.0
+"""For so long the end of the process waits for an alarm that is being sent, or for queues that are being read."""
 
 _log = logging.getLogger(__name__)
 
@@ -168,5 +172,5 @@ def watching(monitor: QueueMonitor, port: int | None) -> Iterator[None]:
         if server is not None:
             server.shutdown()
             server.server_close()
-        for thread in threads:
-            thread.join()
+        if late := join_within(_STOP_SECONDS, threads):
+            _log.warning("alarms and metrics are still being worked on and are not waited for: %s", ", ".join(late))
