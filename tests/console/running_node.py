@@ -382,6 +382,7 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
     }
     by_mounts = {
         "a store not mounted", "a store read-only", "the disk of a store full", "the disk of the node full",
+        "the folder of the node read-only",
     }  # fmt: skip
     by_servers = {"a store that hangs", "the MQTT broker stopped"}
     by_members = {

@@ -197,11 +197,12 @@ def space_gone(desk: FaultyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def read_only(desk: FaultyNode) -> Iterator[None]:
+def read_only(desk: FaultyNode, name: str) -> Iterator[None]:
+    """The folder *name* is."""
     real = os.open
 
     def refused(path: Any, flags: int, *more: Any, **named: Any) -> int:
-        if flags & os.O_TMPFILE == os.O_TMPFILE and Path(path) == desk.two:
+        if flags & os.O_TMPFILE == os.O_TMPFILE and Path(path).name == name:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return real(path, flags, *more, **named)
 
@@ -486,10 +487,11 @@ FAULTS: dict[str, Fault] = {
     "a store moved away": moved_away,
     "a store not mounted": not_mounted,
     "a space of a store gone": space_gone,
-    "a store read-only": read_only,
+    "a store read-only": functools.partial(read_only, name="two"),
     "a store that hangs": hanging,
     "the disk of a store full": store_full,
     "the disk of the node full": disk_full,
+    "the folder of the node read-only": functools.partial(read_only, name="node"),
     "a disk that fills": disk_filling,
     "a stale report": report_stale,
     "an incomplete report": report_incomplete,

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.sql import writing
 from millstream.node import Node
+from millstream.node.members.node_members import NodeMembers
 from millstream.settings import load_settings
-from millstream.status.disk_usage import DATA_FOLDER, Disk, disks_by_pace, find_disks, usage_by_growth
+from millstream.status.disk_usage import (
+    DATA_FOLDER,
+    LOG_STORE,
+    Disk,
+    disks_by_pace,
+    find_disks,
+    own_folders,
+    usage_by_growth,
+)
 from millstream.status.history import MINUTES, MinuteSample, StatusHistory
 from millstream.status.models import QueueSample, Sample
 from millstream.status.node_view import NodeView
 from millstream.status.poller import StatusPoller
+from millstream.status.verdict.judge_machine import machine_issues
+from millstream.status.verdict.store_watch import DiskSpace, StoreAnswer, StoreState
 
 MINUTE = 60 * MICROSECONDS
 BEGIN = 1_800_000_000 * MICROSECONDS
@@ -140,3 +153,55 @@ def test_a_row_waits_in_the_line_of_writers(engine: sa.Engine) -> None:
         assert rows_of(engine) == 0
     adding.join()
     assert rows_of(engine) == 1
+
+
+def test_the_pace_of_a_disk_is_not_taken_from_members_on_other_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each host has a disk at `/`, and the history is that of whichever member wrote it first."""
+    monkeypatch.setattr(NodeMembers, "is_shared", True)
+    with Node.open(load_settings({"data": str(tmp_path)})[0], VirtualClock(BEGIN), create=True) as node:
+        (disk,) = find_disks(node, ())
+        for number, host in enumerate(("", "another-host", socket.gethostname())):
+            history = StatusHistory(node.databases.own)
+            history.add(minute(number, host=host, free={disk.mount: disk.free + (number + 1) * 1_000_000}))
+        node.clock.advance(3600)  # type: ignore[attr-defined]
+        poller = StatusPoller(NodeView(node), free_bytes=lambda _: disk.free, history=history)
+        assert [one.used_since for one in poller.disks()] == [3_000_000]
+
+
+def test_disks_of_stores_are_not_asked_for_beside_the_watch_of_the_stores(tmp_path: Path) -> None:
+    """One that hangs would hold up the counters, and what is known of the process."""
+    asked = list[Path]()
+
+    def free_bytes(folder: Path) -> int:
+        asked.append(folder)
+        return 1_000
+
+    space = DiskSpace(device=-1, mount="/nfs", free=7, total=9)
+    states = [
+        StoreState(store="well", answer=StoreAnswer(disk=space)),
+        StoreState(store="hangs", answer=StoreAnswer(disk=space), hangs=True),
+        StoreState(store="away", answer=StoreAnswer(problem="it is away")),
+        StoreState(store="new"),
+    ]
+    with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as node:
+        found = find_disks(node, states, free_bytes)
+    assert [(one.holds, one.free) for one in found] == [([DATA_FOLDER], 1_000), (["store well"], 7)]
+    assert asked == [tmp_path]
+
+
+def test_a_log_store_elsewhere_has_a_disk_of_its_own_that_is_judged(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    environment = {"MILLSTREAM_LOG__STORE": f"segments:///{tmp_path}/logs/store"}
+    settings, _ = load_settings({"data": str(tmp_path / "node")}, environment=environment)
+    with Node.open(settings, create=True) as node:
+        poller = StatusPoller(NodeView(node))
+        assert dict(own_folders(node)) == {DATA_FOLDER: node.folder, LOG_STORE: tmp_path / "logs" / "store"}
+        (disk,) = poller.disks()
+        assert disk.holds == [DATA_FOLDER, LOG_STORE] and disk.has_logs
+        disks = [Disk(mount="/logs", holds=[LOG_STORE], free=1_000_000, total=2_000_000)]
+        facts = msgspec.structs.replace(poller.facts(), disks=disks)
+        assert [(one.kind, one.what) for one in machine_issues(facts)] == [
+            ("disk", "the disk of the log store has 1.0 MB free")
+        ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -10,13 +10,13 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from millstream.core.clock import MICROSECONDS
+from millstream.log.backend_schemes import store_files
 from millstream.node import Node
 from millstream.status.history import MinuteSample
 from millstream.status.snapshot import StatusSnapshot
-from millstream.status.verdict.store_watch import StoreState, disk_free
-from millstream.stores.sources import local_folder
+from millstream.status.verdict.store_watch import DiskSpace, StoreState, disk_free, disk_space
 
-DATA_FOLDER = "data folder"
+DATA_FOLDER, LOG_STORE = "data folder", "log store"
 MOST_PARTS = 30
 """Logs whose sizes are remembered, the largest of them."""
 
@@ -25,7 +25,8 @@ _SHORTEST = 600 * MICROSECONDS
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):
-    """A disk by its ``mount`` point; ``holds`` lists the parts of the node on it.
+    """A disk by its ``mount`` point; ``holds`` lists the parts of the node on it, and ``has_logs`` says whether its
+    logs are on it.
 
     ``free`` and ``total`` are in bytes. ``used_since`` is the number of bytes that all programs together used in the
     last ``seconds`` (negative: freed); ``full_in_seconds`` is the time until the disk is full at that rate. None if
@@ -41,6 +42,7 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     full_in_seconds: float | None = None
     is_filling: bool = False
+    has_logs: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,30 +57,45 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
+def own_folders(node: Node) -> Mapping[str, Path]:
+    """The data folder, and the folder of a log store that the settings name, if that is in files."""
+    folders = {DATA_FOLDER: node.folder}
+    if node.settings.log.store and (files := store_files(node.settings.log_url)) is not None:
+        folders[LOG_STORE] = files if files.is_dir() else files.parent
+    return folders
+
+
 def find_disks(
     node: Node, states: Sequence[StoreState], free_bytes: Callable[[Path], int] = disk_free
 ) -> Sequence[Disk]:
-    """The disks of the data folder and of the local stores that answered when they were last asked.
+    """The disks of the node's own folders and of the local stores, as these answered when they were last asked: the
+    disk of a store may hang.
 
     *free_bytes* gives the free space of a folder's disk.
     """
-    folders = {DATA_FOLDER: node.folder}
-    stores = node.stores.providers.unchecked
+    spaces = dict[str, DiskSpace]()
+    for name, folder in own_folders(node).items():
+        with contextlib.suppress(OSError):  # who reads or writes there reports the error
+            spaces[name] = disk_space(folder, free_bytes)
     for state in states:
-        folder = local_folder(stores[state.store].url) if state.store in stores else None
-        if folder is not None and state.answer is not None and not (state.hangs or state.answer.problem):
-            folders[f"store {state.store}"] = folder
-    disks, holds = dict[int, Disk](), dict[int, list[str]]()
-    for name, folder in folders.items():
-        try:
-            device = folder.stat().st_dev
-            held = holds.setdefault(device, [])
-            if device not in disks:
-                disks[device] = _disk(folder, held, free_bytes)
-        except OSError:  # the store's own look says why
-            continue
-        held.append(name)
-    return list(disks.values())
+        answer = state.answer
+        if answer is not None and answer.disk is not None and not state.hangs:
+            spaces[f"store {state.store}"] = answer.disk
+    disks, holds = dict[int, DiskSpace](), dict[int, list[str]]()
+    for name, space in spaces.items():
+        disks.setdefault(space.device, space)
+        holds.setdefault(space.device, []).append(name)
+    logs = LOG_STORE if node.settings.log.store else DATA_FOLDER
+    return [
+        Disk(
+            mount=space.mount,
+            holds=holds[device],
+            free=space.free,
+            total=space.total,
+            has_logs=logs in holds[device],
+        )
+        for device, space in disks.items()
+    ]
 
 
 def part_sizes(node: Node, snapshot: StatusSnapshot | None) -> Mapping[str, int]:
@@ -132,17 +149,9 @@ def usage_by_growth(sizes: Mapping[str, int], past: Sequence[MinuteSample], now:
 
 def filled_by(disk: Disk, usage: Sequence[Usage]) -> Sequence[Usage]:
     """The parts of *usage* on *disk* that have grown, the one that grew most first."""
-    on_disk = {"log", "database"} if DATA_FOLDER in disk.holds else set[str]()
+    on_disk = {kind for kind, is_there in (("database", DATA_FOLDER in disk.holds), ("log", disk.has_logs)) if is_there}
     found = [one for one in usage if one.part.partition(" ")[0] in on_disk or one.part in disk.holds]
     return sorted((one for one in found if one.grown and one.grown > 0), key=lambda one: -(one.grown or 0))
-
-
-def _disk(folder: Path, holds: Sequence[str], free_bytes: Callable[[Path], int]) -> Disk:
-    stat = os.statvfs(folder)
-    mount = folder.resolve()
-    while not mount.is_mount():
-        mount = mount.parent
-    return Disk(mount=str(mount), holds=holds, free=free_bytes(folder), total=stat.f_blocks * stat.f_frsize)
 
 
 def _page(part: str) -> str:

@@ -33,11 +33,13 @@ _samples = sa.Table(
 class MinuteSample(msgspec.Struct, frozen=True, kw_only=True):
     """The sample of one minute: the counters, the tasks of each queue, and sizes in bytes.
 
-    ``free`` is the free space of each disk by its mount point, ``sizes`` what is stored, by part of the node.
+    ``free`` is the free space of each disk of ``host`` by mount point, ``sizes`` what is stored, by part of the node.
+    ``host`` is empty for a node that can have only one.
     """
 
     counters: Sample
     queues: Mapping[str, QueueSample] = {}
+    host: str = ""
     free: Mapping[str, int] = {}
     sizes: Mapping[str, int] = {}
 

@@ -4,6 +4,7 @@ a short memory."""
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -89,6 +90,7 @@ class StatusPoller:
         self._hurried = set[str]()
         self._threads: list[threading.Thread] = []
         self._history = history
+        self._host = socket.gethostname() if view.node.databases.members.is_shared else ""
         self._memory = SampleMemory(history.read(view.clock.now()) if history is not None else ())
         self._depths: Mapping[str, Depth] = {}
         self._unreadable: Mapping[str, str] = {}
@@ -181,8 +183,8 @@ class StatusPoller:
 
     def disks(self) -> Sequence[Disk]:
         """The disks of the node; the one that is full first, at the pace of the last day, comes first."""
-        with self._changed:
-            past = list(self._memory.minutes)
+        with self._changed:  # members on other hosts have other disks with the same names
+            past = [minute for minute in self._memory.minutes if minute.host == self._host]
         found = find_disks(self._view.node, self.stores.states, self._free_bytes)
         return disks_by_pace(found, past, self._view.clock.now(), self._limits.disk_full_within)
 
@@ -360,6 +362,7 @@ class StatusPoller:
         node = self._view.node
         minute = MinuteSample(
             counters=taken,
+            host=self._host,
             queues=queues,
             free={disk.mount: disk.free for disk in find_disks(node, self.stores.states, self._free_bytes)},
             sizes=part_sizes(node, self._snapshot),

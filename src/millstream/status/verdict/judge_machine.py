@@ -10,7 +10,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import time_text
 from millstream.mill.reports.page import age_text
 from millstream.settings.verdict import VerdictSettings
-from millstream.status.disk_usage import Disk, filled_by
+from millstream.status.disk_usage import DATA_FOLDER, LOG_STORE, Disk, filled_by
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.issues import make_issue
 from millstream.status.verdict.models import Issue
@@ -26,6 +26,12 @@ def machine_issues(facts: Facts) -> Iterator[Issue]:
         yield make_issue("trouble", what, f"{what} cannot be read: {why}", "/system")
     if snapshot.free_bytes is not None:
         yield from disk_issues(snapshot.free_bytes, facts.limits)
+    for disk in facts.disks:
+        if LOG_STORE in disk.holds and DATA_FOLDER not in disk.holds:
+            yield from disk_issues(disk.free, facts.limits, LOG_STORE)
+    for part, why in facts.process.unwritable.items():
+        text = f"nothing can be written to the {part}: {why}"
+        yield make_issue("folder-not-writable", part, text, "/system")
     yield from map(partial(_filling, facts), (disk for disk in facts.disks if disk.is_filling))
     yield from _clock(facts)
     yield from _process(facts)
@@ -34,11 +40,11 @@ def machine_issues(facts: Facts) -> Iterator[Issue]:
             yield make_issue("role-suspended", role, f"the role {role} is suspended: {why}", "/system")
 
 
-def disk_issues(free_bytes: int, limits: VerdictSettings) -> Iterator[Issue]:
-    """The issue of a disk of the data folder that has only *free_bytes* left; none where these are enough."""
+def disk_issues(free_bytes: int, limits: VerdictSettings, part: str = DATA_FOLDER) -> Iterator[Issue]:
+    """The issue of the disk of *part* that has only *free_bytes* left; none where these are enough."""
     if free_bytes < limits.least_free:
-        text = f"the disk of the data folder has {size_text(free_bytes)} free"
-        yield make_issue("disk", "data folder", text, "/system")
+        text = f"the disk of the {part} has {size_text(free_bytes)} free"
+        yield make_issue("disk", part, text, "/system")
 
 
 def _filling(facts: Facts, disk: Disk) -> Issue:

@@ -56,7 +56,8 @@ KINDS: Mapping[str, IssueKind] = {
         "copies",
         BAD,
         "Copies there can be read, but nothing can be copied there or repaired.",
-        "mount it writable, or give this user the right to write; look for errors of the disk first",
+        "mount it writable, or give this user the right to write; if the disk is full, free space and inodes; look for "
+        "errors of the disk first",
     ),
     "store-full": IssueKind(
         "copies",
@@ -319,6 +320,13 @@ KINDS: Mapping[str, IssueKind] = {
         "What is copied, checked, batched or anchored, and where, depends on the member that does the work.",
         "compare the output of `millstream config show` on their hosts, correct the settings, and restart the members "
         "one after the other",
+    ),
+    "folder-not-writable": IssueKind(
+        "node",
+        BAD,
+        "Nothing can be appended or recorded there.",
+        "mount it writable, or give this user the right to write; if the disk is full, free space and inodes; look for "
+        "errors of the disk first",
     ),
     "disk": IssueKind(
         "node",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -17,8 +18,10 @@ from millstream.log.runtime.writer_refusals import WriterRefusal
 from millstream.mill.workers.monitor import UndeliveredAlarm
 from millstream.node import Node
 from millstream.settings import Settings
+from millstream.status.disk_usage import own_folders
 from millstream.status.serving_node import ServingNode, serving_nodes
 from millstream.status.verdict.certificates import CertificateExpiry, certificate_expiries
+from millstream.status.verdict.store_watch import write_refusal
 
 _SECONDS = 3.0
 _LASTING_WRITERS = frozenset({"broker", "batching", "ledger"})
@@ -31,7 +34,8 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     connected, those whose outbox is not read (``unrelayed``), and the processes that serve this folder. ``suspended``
     roles, such as ``ingest weather``, have failed and are tried again, each with its error. ``refused`` are
     the logs that this process would write, but another process writes. ``unreachable`` are the servers that the
-    settings name and that cannot be reached, with the setting, and why; ``troubles`` names what could not be read.
+    settings name and that cannot be reached, with the setting, and why; ``unwritable`` are the own
+    folders of the node in which nothing can be written, and why; ``troubles`` names what could not be read.
     """
 
     certificates: Sequence[CertificateExpiry] = ()
@@ -42,6 +46,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     refused: Sequence[WriterRefusal] = ()
     serving: Sequence[ServingNode] = ()
     unreachable: Mapping[str, str] = {}
+    unwritable: Mapping[str, str] = {}
     troubles: Mapping[str, str] = {}
 
 
@@ -68,6 +73,7 @@ def look_at_process(node: Node) -> ProcessState:
         refused=_refused(node),
         serving=serving_nodes(node.folder),
         unreachable=_unreachable(node.settings),
+        unwritable=_unwritable(node),
         troubles=troubles,
     )
 
@@ -86,6 +92,16 @@ def _refused(node: Node) -> Sequence[WriterRefusal]:
         if writer is not None:
             held.append(one)
     return held
+
+
+def _unwritable(node: Node) -> Mapping[str, str]:
+    """The node's own folders in which nothing can be written, by part, and why; of other accounts it is not known."""
+    found = dict[str, str]()
+    for part, folder in own_folders(node).items():
+        with contextlib.suppress(OSError):
+            if os.geteuid() in (0, folder.stat().st_uid) and (why := write_refusal(folder)):
+                found[part] = why
+    return found
 
 
 def _unreachable(settings: Settings) -> Mapping[str, str]:

@@ -21,18 +21,31 @@ from millstream.stores.sources import absence_question, local_folder
 LOCAL_SPACES, REMOTE_SPACES = 50, 1
 """Spaces of which one entry is listed each time, in turn: a request to a remote store may cost money."""
 
+_REFUSALS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT})
+"""The errors with which a folder refuses a new file; some file systems cannot make one without a name."""
+
+
+class DiskSpace(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk of a folder: the number of its ``device``, its ``mount`` point, and its ``free`` and ``total`` bytes."""
+
+    device: int
+    mount: str
+    free: int
+    total: int
+
 
 class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of a store. ``problem`` is why it cannot be used, ``read_only`` why nothing can be written there.
 
-    ``empty`` are those of its ``spaces`` that list nothing, as far as they were asked; ``free_bytes`` is what is left
-    on the disk of a local store.
+    ``empty`` are those of its ``spaces`` that list nothing, as far as they were asked. ``disk`` is the disk of a local
+    store, and ``free_bytes`` what is left there for copies; None for a store that was adopted, which gets none.
     """
 
     problem: str = ""
     read_only: str = ""
     spaces: Sequence[str] = ()
     empty: frozenset[str] = frozenset()
+    disk: DiskSpace | None = None
     free_bytes: int | None = None
 
 
@@ -140,11 +153,13 @@ class StoreWatch:
         read_only = ""
         if folder is not None and not self._providers.is_read_only(name) and name in self._written():
             read_only = write_refusal(folder)
+        disk = None if folder is None else disk_space(folder, self._free_bytes)
         return StoreAnswer(
             read_only=read_only,
             spaces=tuple(spaces),
             empty=empty,
-            free_bytes=None if folder is None or adopted is not None else self._free_bytes(folder),
+            disk=disk,
+            free_bytes=None if disk is None or adopted is not None else disk.free,
         )
 
     def _next_spaces(self, name: str, spaces: Sequence[str], most: int) -> Sequence[str]:
@@ -161,12 +176,21 @@ def disk_free(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def disk_space(folder: Path, free_bytes: Callable[[Path], int] = disk_free) -> DiskSpace:
+    """The disk of *folder*, whose free space *free_bytes* gives. Raises :class:`OSError`."""
+    stat, mount = os.statvfs(folder), folder.resolve()
+    while not mount.is_mount():
+        mount = mount.parent
+    total = stat.f_blocks * stat.f_frsize
+    return DiskSpace(device=folder.stat().st_dev, mount=str(mount), free=free_bytes(folder), total=total)
+
+
 def write_refusal(folder: Path) -> str:
     """Why nothing can be written to *folder*; empty where it can. Nothing is left there."""
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600))
     except OSError as error:
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        if error.errno in _REFUSALS:
             return f"{folder}: {error.strerror}"
     return ""
 
