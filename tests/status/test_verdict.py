@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 import pytest
-from faulty_node import FAULTS, FaultyNode, make_node
+from faulty_node import FAULTS, FaultyNode, join, make_node
 from in_process import AskedInProcess
 
 from millstream.batching.batch_log_origin import BatchLogOrigin, write_origin
@@ -27,13 +27,15 @@ from millstream.cli.main import millstream as commands
 from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
-from millstream.log import LogSpec
+from millstream.log import LogSpec, LogStore
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.manifest_table import manifest_table
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import CommandReceiver
 from millstream.mill.workers.monitor import QueueMonitor
 from millstream.status import poller as status_poller
+from millstream.status.node_view import NodeView
+from millstream.status.poller import StatusPoller
 from millstream.status.serving_node import announced
 from millstream.status.verdict.alarms import verdict_alarms
 from millstream.status.verdict.clock_watch import ClockWatch
@@ -262,8 +264,45 @@ def test_a_look_that_had_to_wait_does_not_delay_the_next(desk: FaultyNode, monke
 
     monkeypatch.setattr(status_poller, "take_snapshot", slow)
     look, pause = desk.poller.looks[status_poller.TOTALS]
-    look()
+    desk.poller._attempt(status_poller.TOTALS, look)
     assert pause() == status_poller.SNAPSHOT_SECONDS
+
+
+def test_looks_at_a_database_server_pause_by_the_time_that_it_takes_and_by_the_number_of_members(
+    desk: FaultyNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processor does the work, and every member looks. A look that had to wait once does not delay the next."""
+    real, seconds, troubles = status_poller.take_snapshot, list[int](), dict[str, str]()
+
+    def slow(*arguments: Any) -> Any:
+        desk.clock.advance(seconds[-1])
+        return msgspec.structs.replace(real(*arguments), troubles=troubles)
+
+    def pause_after(*took: int) -> float:
+        for each in took:
+            seconds.append(each)
+            desk.poller._attempt(status_poller.TOTALS, look)
+        return pause()
+
+    monkeypatch.setattr(status_poller, "take_snapshot", slow)
+    look, pause = desk.poller.looks[status_poller.TOTALS]
+    assert pause_after(3, 3) == status_poller.SNAPSHOT_SECONDS
+    monkeypatch.setattr(desk.poller, "_is_on_server", True)
+    assert pause_after(3, 3) == 3 * status_poller.SERVER_SHARE
+    assert pause_after(600) == 3 * status_poller.SERVER_SHARE
+    join(desk)
+    join(desk)
+    assert pause_after(3, 3) == 2 * 3 * status_poller.SERVER_SHARE
+    troubles["members"] = "its server does not answer"
+    assert pause_after(3, 3) == status_poller.SNAPSHOT_SECONDS
+
+
+def test_logs_in_a_bucket_are_looked_at_once_a_minute(desk: FaultyNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look takes requests for each log, which cost money."""
+    monkeypatch.setattr(LogStore, "url", "s3://bucket/logs")
+    pauses = {name: pause() for name, (_, pause) in StatusPoller(NodeView(desk.node)).looks.items()}
+    assert pauses[status_poller.COUNTERS] == pauses[status_poller.TOTALS] == status_poller.PAID_SECONDS
+    assert pauses[status_poller.COPIES] == status_poller.SNAPSHOT_SECONDS
 
 
 def test_a_server_that_is_away_is_named(desk: FaultyNode) -> None:

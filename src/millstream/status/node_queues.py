@@ -73,7 +73,7 @@ class NodeQueues:
     def holder(self, name: str) -> str | None:
         """The worker of the queue; None if there is none, or may be many."""
         with suppress(MillstreamError):
-            return self._node.logs.store.log(queue_log(name), create=False).info().writer
+            return self._node.logs.store.log(queue_log(name), create=False).current_writer
         return None
 
     @contextmanager

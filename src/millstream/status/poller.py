@@ -16,6 +16,8 @@ from millstream.core.clock import MICROSECONDS, processor_seconds
 from millstream.core.errors import MillstreamError
 from millstream.core.threads import join_within
 from millstream.log import DATA_KINDS
+from millstream.log.backend_schemes import is_database_store
+from millstream.log.backends.objects.bucket import is_bucket_url
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import Depth
@@ -45,8 +47,15 @@ from millstream.status.verdict.store_watch import StoreWatch, disk_free
 SAMPLE_SECONDS = 2.0
 SNAPSHOT_SECONDS = 10.0
 SNAPSHOT_SHARE = 20
-"""After a snapshot the poller waits this many times its processor time. Elapsed time would include that of unavailable
-servers and of other work on the machine."""
+"""After a look, except at the counters, the poller waits this many times its processor time. Elapsed time would include
+that of unavailable servers and of other work on the machine."""
+
+PAID_SECONDS = 60.0
+"""The least pause where the logs are in a bucket: a look takes some requests for each log, which cost money."""
+
+SERVER_SHARE = 5
+"""On a database server, the pause is also this many times the elapsed time: the server has the work. Each member looks,
+so it is multiplied by their number."""
 
 _FIRST_LOOK_SECONDS = 60.0
 _STOP_SECONDS = 5.0
@@ -106,7 +115,10 @@ class StatusPoller:
         self._usage: Sequence[Usage] = ()
         self._clock_watch = ClockWatch(view.clock, self._limits.clock_off)
         self._copies: CopiesStatus | None = None
-        self._costs: dict[str, float] = {}
+        self._due_pauses: dict[str, float] = {}
+        url = view.node.logs.store.url
+        self._is_paid = is_bucket_url(url)
+        self._is_on_server = view.node.databases.members.is_shared or is_database_store(url)
         self.reports = LatestReports(view.node.mill.reports.archive)
         self._ended_looks: dict[str, tuple[float, int, float]] = {}
         self._errors: dict[str, str] = {}
@@ -136,9 +148,9 @@ class StatusPoller:
     def looks(self) -> Mapping[str, tuple[Callable[[], object], Callable[[], float]]]:
         """What is examined by its name: how, and how many seconds after the end of one look the next begins."""
         return {
-            COUNTERS: (self.sample, lambda: SAMPLE_SECONDS),
-            TOTALS: (self.look, lambda: self._pause_after(TOTALS)),
-            COPIES: (self.look_at_copies, lambda: self._pause_after(COPIES)),
+            COUNTERS: (self.sample, lambda: self._pause_after(COUNTERS, self._of_logs(SAMPLE_SECONDS))),
+            TOTALS: (self.look, lambda: self._pause_after(TOTALS, self._of_logs(SNAPSHOT_SECONDS))),
+            COPIES: (self.look_at_copies, lambda: self._pause_after(COPIES, SNAPSHOT_SECONDS)),
             PROCESS: (self.look_at_process, lambda: SNAPSHOT_SECONDS),
             "stores": (self.stores.ask, lambda: self._limits.store_every / MICROSECONDS),
         }
@@ -374,21 +386,18 @@ class StatusPoller:
 
     def look(self) -> StatusSnapshot:
         """Take the slower figures once."""
-        began = processor_seconds()
         found = take_snapshot(self._view, self._free_bytes, lambda: self._ended)
         with self._changed:
-            self._costs[TOTALS] = processor_seconds() - began
             self._snapshot = found
             self._changed.notify_all()
         return found
 
     def look_at_copies(self) -> CopiesStatus:
         """Look at how well each space is protected."""
-        began = processor_seconds()
         now = self._view.clock.now()
         found = look_at_copies(self._view.node, self.reports, now, stopping=lambda: self._ended)
         with self._changed:
-            self._copies, self._costs[COPIES] = found, processor_seconds() - began
+            self._copies = found
         return found
 
     def look_at_process(self) -> ProcessState:
@@ -399,9 +408,24 @@ class StatusPoller:
             self._process, self._disks, self._usage = found, disks, usage
         return found
 
-    def _pause_after(self, name: str) -> float:
+    def _pause_after(self, name: str, least: float) -> float:
         """How many seconds after the end of one look *name* the next begins."""
-        return max(SNAPSHOT_SECONDS, self._costs.get(name, 0.0) * SNAPSHOT_SHARE)
+        return max(least, self._due_pauses.get(name, 0.0))
+
+    def _of_logs(self, seconds: float) -> float:
+        """The least pause of a look at the logs, where it is *seconds* if it costs nothing."""
+        return max(seconds, PAID_SECONDS) if self._is_paid else seconds
+
+    def _server_pause(self, name: str, seconds: float) -> float:
+        """The pause for the sake of a database server after a look *name* that took *seconds*.
+
+        The shorter of two looks counts: the other one may have waited for the server, or for other work on the machine.
+        """
+        before, snapshot = self._ended_looks.get(name), self._snapshot
+        if not self._is_on_server or before is None or snapshot is None or snapshot.troubles:
+            return 0.0
+        members = 1 if snapshot.members is None else max(1, len(snapshot.members.serving))
+        return min(seconds, before[2]) * SERVER_SHARE * members
 
     def _loop(self, name: str, look: Callable[[], object], pause: Callable[[], float]) -> None:
         while True:
@@ -419,7 +443,7 @@ class StatusPoller:
 
     def _attempt(self, name: str, look: Callable[[], object]) -> None:
         """Look once; what prevents it is kept for the verdict."""
-        error, began = "", self._view.clock.monotonic()
+        error, began, work = "", self._view.clock.monotonic(), processor_seconds()
         try:
             look()
         except LookStoppedError:
@@ -432,7 +456,10 @@ class StatusPoller:
             _log.exception("the %s could not be read; it is tried again", name)
         with self._changed:
             self._errors[name] = error
+            pause = 0.0 if name == COUNTERS else (processor_seconds() - work) * SNAPSHOT_SHARE
             if not error:
                 ended = self._view.clock.monotonic()
+                pause = max(pause, self._server_pause(name, ended - began))
                 self._ended_looks[name] = ended, self._view.clock.now(), ended - began
+            self._due_pauses[name] = pause
             self._changed.notify_all()

@@ -76,12 +76,11 @@ class SampleMemory:
         if len(recent) < 2:
             return 0.0, 0.0
         last = recent[-1]
-        since = last.at - RATE_SECONDS * MICROSECONDS
-        first = next(sample for sample in recent if sample.at >= since)
-        if first.at >= last.at:
-            first = recent[-2]
+        first, minute = (  # samples may come more seldom than that
+            next((sample for sample in recent if last.at - span <= sample.at < last.at), recent[-2])
+            for span in (RATE_SECONDS * MICROSECONDS, _MINUTE)
+        )
         seconds = max(last.at - first.at, 1) / MICROSECONDS
-        minute = next(sample for sample in recent if sample.at >= last.at - _MINUTE)
         minutes = max(last.at - minute.at, 1) / _MINUTE
         return (last.messages - first.messages) / seconds, (last.batches - minute.batches) / max(minutes, 1 / 60)
 
