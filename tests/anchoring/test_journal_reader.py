@@ -15,6 +15,7 @@ from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.journal_reader import BatchFilter, CutReasonCount, JournalReader, RejectCount, RejectRow
 from millstream.anchoring.packing import pack_cut
 from millstream.batching.event import CutReason
+from millstream.core.clock import VirtualClock
 from millstream.testing.batches import CONFIG, make_batch
 
 HOUR = 3_600_000_000
@@ -140,3 +141,28 @@ def test_batches_of_a_node_without_these_columns_are_still_there(engine: sa.Engi
     assert [(row.end is None, row.ended) for row in reader.batches()] == [(False, "size"), (True, None)]
     assert reader.ends() == [CutReasonCount("weather", None, 1), CutReasonCount("weather", "size", 1)]
     assert sum(row.batches for row in reader.starts()) == 2
+
+
+def test_a_batch_waits_for_an_anchor_since_it_was_accepted_whenever_its_messages_were(
+    make_parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+    parts, began = make_parts(clock=clock), clock.now()
+    reader = JournalReader(parts.engine)
+    assert reader.first_waiting() is None
+    for number in (1, 2):
+        parts.writer.add("weather", [make_batch([number], hour=number)], config=CONFIG)
+        clock.advance(60)
+    assert reader.first_waiting() == began
+    with monkeypatch.context() as patched:
+        patched.setattr(parts.ledger, "append", lambda *_, **__: (_ for _ in ()).throw(JournalBusyError()))
+        with contextlib.suppress(JournalBusyError):
+            parts.writer.cut(force=True)
+    assert parts.journal.open_cuts() and reader.first_waiting() == began, "it is in a cut, and not in the ledger"
+    parts.writer.cut(force=True)
+    assert reader.first_waiting() is None
+
+
+def test_a_batch_of_an_earlier_release_waits_since_its_end(engine: sa.Engine) -> None:
+    BatchJournal(engine).add("weather", CONFIG, [batch := make_batch([1])], [])
+    assert JournalReader(engine).first_waiting() == batch.header.end

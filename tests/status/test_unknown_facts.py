@@ -131,3 +131,19 @@ def test_the_alarms_of_the_verdict_are_told_while_the_queues_cannot_be_read() ->
     unknown.append(Unknown(subject=COUNTERS, area="node", since=None, what="so", todo=""))
     down.clear()
     assert [one.kind for one in alarms()] == ["database", "unknown"] and holders == ["repair"]
+
+
+def test_a_ledger_is_stuck_only_after_an_anchor_was_due() -> None:
+    """Where batches are anchored every two hours, an hour without an anchor is none too many."""
+
+    def kinds(every: int, hours: float) -> list[str]:
+        at = NOW + round(hours * 3600 * MICROSECONDS)
+        snapshot = StatusSnapshot(at=at, seconds=0.0, journal=JournalTotals(accepted=3), waiting_since=NOW)
+        facts = Facts(
+            at=at, limits=VerdictSettings(), snapshot=snapshot, copies=None, stores=[], depths={}, unreadable={},
+            alarms=AlarmSettings(), patience=0, anchor_every=every * 3600 * MICROSECONDS,
+        )  # fmt: skip
+        return [one.kind for one in anchor_issues(facts)]
+
+    assert kinds(0, 0.9) == [] and kinds(0, 1.1) == ["ledger-stuck"]
+    assert kinds(2, 2.9) == [] and kinds(2, 3.1) == ["ledger-stuck"]

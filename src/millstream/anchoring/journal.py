@@ -66,16 +66,17 @@ class BatchJournal:
         rejects: Sequence[tuple[int, str]],
         *,
         fed: FeedPosition | None = None,
+        at: int | None = None,
     ) -> AddResult:
         """Accept *batches* and *rejects* (message id, reason) of *log*, all or none; known ones are left as they are.
 
-        *fed*, where they end in a log of batches, is kept in the same transaction. Raises :class:`BatchFormatError` for
-        a reason that no reject file may hold.
+        *at* is the present time (microseconds). *fed*, where they end in a log of batches, is kept in the same
+        transaction. Raises :class:`BatchFormatError` for a reason that no reject file may hold.
         """
         with writing(self._engine) as connection:
             if fed is not None:
                 put_row(connection, t.feeds, msgspec.structs.asdict(fed))
-            return accept(connection, log, config, batches, rejects)
+            return accept(connection, log, config, batches, rejects, at=at)
 
     def fed(self, batches: str) -> int | None:
         """The last id of the log *batches* that was added with its position; None if there is none."""

@@ -18,7 +18,7 @@ from millstream.anchoring.packed_members import packed_by_name, packed_members, 
 from millstream.anchoring.packing import PackedMembers
 from millstream.anchoring.states import BatchState
 from millstream.core.sql import reading
-from millstream.core.sql_rows import total
+from millstream.core.sql_rows import among, total
 
 _BUCKETS = 120
 _ID_BYTES = 8
@@ -119,10 +119,14 @@ class JournalReader:
             return last_place(connection)
 
     def first_waiting(self) -> int | None:
-        """The end (event time, microseconds) of the first batch that waits for a cut; None where none does, or where
-        it was not kept."""
-        found = self._rows(sa.select(sa.func.min(t.batches.c.end)).where(t.WAITING))[0][0]
-        return None if found is None else int(found)
+        """When the first batch was accepted that waits for an anchor (microseconds); None where none does, or where it
+        was not kept. For a batch that an earlier release accepted it is its end (event time)."""
+        cuts = [row.cut for row in self._rows(sa.select(t.cuts.c.cut).where(t.cuts.c.state == BatchState.CUT))]
+        unanchored = sa.and_(among(t.batches.c.cut, cuts), t.batches.c.reason.is_(None))
+        first = sa.func.min(sa.func.coalesce(t.batches.c.accepted, t.batches.c.end))
+        chosen = [t.WAITING, unanchored] if cuts else [t.WAITING]
+        found = [self._rows(sa.select(first).where(which))[0][0] for which in chosen]
+        return min((int(at) for at in found if at is not None), default=None)
 
     def batches(
         self, chosen: BatchFilter = ALL_BATCHES, *, before: int | None = None, limit: int = 100

@@ -40,6 +40,7 @@ batches = sa.Table(
     sa.Column("reason", EXACT_LONG_TEXT),
     sa.Column("end", sa.BigInteger),  # None, as the next, for batches that were accepted before these were kept
     sa.Column("ended", EXACT_LONG_TEXT),
+    sa.Column("accepted", sa.BigInteger),  # when (microseconds); None as before, and for batches of packed cuts
     sa.UniqueConstraint("log", "batch"),
     sa.Index("anchor_batches_waiting", "cut", "reason", "stream", "seq").ddl_if(dialect="sqlite"),
     sa.Index("anchor_batches_cut", "cut", "stream", "seq").ddl_if(callable_=_is_server),

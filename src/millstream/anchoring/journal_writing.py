@@ -28,7 +28,7 @@ MAX_CONFIG_CHARACTERS = MAX_RULES_CHARACTERS
 KEEP_IDS = sa.update(t.payloads).values(header=b"", lines=b"")
 """Of payloads the message ids stay."""
 
-_BATCH = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "end", "ended")
+_BATCH = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "end", "ended", "accepted")
 _PAYLOAD = ("seq", "ids", "header", "lines")
 
 
@@ -38,10 +38,13 @@ def accept(
     config: Mapping[str, Any],
     batches: Sequence[EncodedBatch],
     rejects: Sequence[tuple[int, str]],
+    *,
+    at: int | None = None,
 ) -> AddResult:
     """Insert what is new of *batches* and *rejects* (message id, reason), in order, in the transaction of *connection*.
 
-    Raises :class:`BatchFormatError` for a reason, or a configuration, that no anchored file may hold.
+    *at* is the present time (microseconds); None where it is not known. Raises :class:`BatchFormatError` for a reason,
+    or a configuration, that no anchored file may hold.
     """
     stream = stream_of(connection, log, config).stream
     roots, new = known_roots(connection, log, [batch.batch for batch in batches]), list[EncodedBatch]()
@@ -49,7 +52,7 @@ def accept(
         if batch.batch not in roots:
             roots[batch.batch] = batch.root
             new.append(batch)
-    last = _insert_batches(connection, stream, log, new)
+    last = _insert_batches(connection, stream, log, new, at)
     reasons = {number: check_reason(reason) for number, reason in rejects}
     unknown = {number: reasons[number] for number in reasons.keys() - _known_rejects(connection, log, reasons)}
     _insert_rejects(connection, stream, log, last, unknown)
@@ -108,14 +111,16 @@ def _known_rejects(connection: sa.Connection, log: str, numbers: Iterable[int]) 
     return set(connection.execute(query).scalars())
 
 
-def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch]) -> int:
+def _insert_batches(
+    connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch], at: int | None
+) -> int:
     """Insert *batches* in order and return the last place that is taken after them."""
     last = last_place(connection)
     rows, payloads = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
     for seq, batch in enumerate(batches, last + 1):
         header, line = batch.header, batch.header_line
         size = len(line) + 1 + len(batch.lines)
-        own = (header.batch, header.source, header.start, size, header.root, header.end, header.cut)
+        own = (header.batch, header.source, header.start, size, header.root, header.end, header.cut, at)
         rows.append((seq, stream, log, *own))
         payloads.append((seq, np.array(batch.ids, "<u8").tobytes(), line, batch.lines))
     insert_rows(connection, t.batches, _BATCH, rows)

@@ -107,7 +107,7 @@ class BatchWriter:
         """
         checked = list(batches if sealed else map(checked_batch, batches))
         reasons = [(reject.rejected, reject.reason) for reject in rejects]
-        return self.journal.add(log, config, checked, reasons, fed=fed)
+        return self.journal.add(log, config, checked, reasons, fed=fed, at=self._clock.now())
 
     def cut(self, *, force: bool = False) -> Sequence[LedgerEntry]:
         """Anchor every full cut, and with *force* whatever waits; returns the new ledger entries.

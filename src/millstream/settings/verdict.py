@@ -11,8 +11,8 @@ class VerdictSettings(Section, frozen=True):
 
     Each store is probed at the interval ``store_every``; a store that does not answer within ``store_timeout`` is shown
     as unknown. An integrity report is stale after ``report_age``, a consumer is behind if its first unread message is
-    older than ``consumer_age``, the ledger is stuck if batches have waited for ``ledger_age``, and a space is not well
-    if an item that was recorded ``copy_age`` ago still lacks a copy. A disk is full below
+    older than ``consumer_age``, the ledger is stuck if batches have waited for ``ledger_age`` after they were due, and
+    a space is not well if an item that was recorded ``copy_age`` ago still lacks a copy. A disk is full below
     ``least_free`` bytes, and is about to be full if that takes less than ``disk_full_within`` at the rate of the last
     day. The clock is wrong if the node has recorded a time later than now by ``clock_off``, or if the
     clock was set by more than that while the node runs. A certificate is about to expire ``certificate_left`` before

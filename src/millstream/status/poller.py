@@ -279,6 +279,7 @@ class StatusPoller:
             unreadable=self._unreadable,
             alarms=node.settings.mill.alarms,
             patience=node.batching.patience,
+            anchor_every=node.settings.serve.anchor_every,
             looks=self._states_of_looks(),
             disks=self._disks,
             usage=self._usage,

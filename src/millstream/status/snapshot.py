@@ -99,7 +99,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     that no worker holds, ``orphans`` their leased tasks by queue, and ``only_cause`` the cause of the dead tasks of a
     queue where all have the same, ``dead_since`` when the first of them died. ``behind_since`` is when the
     first anchor was made that is not verified,
-    ``waiting_since`` the end of the first batch that waits for a cut (event time, microseconds). ``unsigned`` are
+    ``waiting_since`` when the first batch was accepted that waits for an anchor. ``unsigned`` are
     ledgers whose last entries have no checkpoint that is given out, ``cosigning`` those that witnesses cosign, and
     ``stamping`` those that authorities stamp. ``members`` is None for a node whose database is a file.
     """

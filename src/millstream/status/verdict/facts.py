@@ -33,8 +33,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a node at ``at`` (microseconds). None means not known yet.
 
     ``unreadable`` says why queues cannot be read; ``patience`` is the longest time (microseconds) after which a message
-    is in a batch or rejected, by the settings and services of this process. ``alarms`` has the limits of queues.
-    ``step`` says that the clock was set. ``disks`` have their pace, ``usage`` what the parts of the node take.
+    is in a batch or rejected, by the settings and services of this process. ``anchor_every`` is the interval of anchors
+    (microseconds). ``alarms`` has the limits of queues. ``step`` says that the clock was set. ``disks`` have their
+    pace, ``usage`` what the parts of the node take.
     """
 
     at: int
@@ -48,6 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: Mapping[str, str]
     alarms: AlarmSettings
     patience: int
+    anchor_every: int = 0
     looks: Sequence[Look] = ()
     disks: Sequence[Disk] = ()
     usage: Sequence[Usage] = ()

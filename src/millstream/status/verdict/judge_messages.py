@@ -56,10 +56,11 @@ def anchor_issues(facts: Facts) -> Iterator[Issue]:
         yield make_issue("invalid-anchors", "ledger", text, "/anchors?only=bad", count=count)
     waiting, head = snapshot.journal.accepted + snapshot.journal.cut, snapshot.head
     last = max(snapshot.waiting_since or 0, head.time if head else 0)
-    if snapshot.knows(JOURNAL, LEDGER) and waiting and last and facts.at - last > limits.ledger_age:
+    due = last + facts.anchor_every + limits.ledger_age
+    if snapshot.knows(JOURNAL, LEDGER) and waiting and last and facts.at > due:
         text = f"{counted(waiting, 'batch waits', 'batches wait')} for an anchor"
         text += f"; the last was made {age_text(facts.at - head.time)} ago" if head else "; there is none yet"
-        yield make_issue("ledger-stuck", "ledger", text, "/anchors", since=last + limits.ledger_age, count=waiting)
+        yield make_issue("ledger-stuck", "ledger", text, "/anchors", since=due, count=waiting)
     behind = (head.number if head else 0) - snapshot.position
     if snapshot.knows(LEDGER, OBSERVER) and behind > 0 and facts.at - (snapshot.behind_since or 0) > _OBSERVER_GRACE:
         text = f"{counted(behind, 'anchor is', 'anchors are')} not verified yet"
