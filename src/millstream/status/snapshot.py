@@ -96,12 +96,12 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     ``spaces`` are the worst first: those with findings, then those that are checked least and longest ago.
     ``approvals`` are plans that wait for a person, ``held_items`` counts what plans would delete or replace and what
     has no original, ``batch_lags`` are logs that are to be batched, ``without_worker`` the queues with open tasks
-    that no worker holds, ``orphans`` their leased tasks by queue, and ``only_cause`` the cause of the dead tasks of a
-    queue where all have the same, ``dead_since`` when the first of them died. ``behind_since`` is when the
-    first anchor was made that is not verified,
-    ``waiting_since`` when the first batch was accepted that waits for an anchor. ``unsigned`` are
-    ledgers whose last entries have no checkpoint that is given out, ``cosigning`` those that witnesses cosign, and
-    ``stamping`` those that authorities stamp. ``members`` is None for a node whose database is a file.
+    that no worker holds (none of those on a broker), ``orphans`` their leased tasks by queue, and ``only_cause`` the
+    cause of the dead tasks of a queue where all have the same, ``dead_since`` when the first of them died.
+    ``behind_since`` is when the first anchor was made that is not verified, ``waiting_since`` when the first batch was
+    accepted that waits for an anchor. ``unsigned`` are ledgers whose last entries have no checkpoint that is given out,
+    ``cosigning`` those that witnesses cosign, and ``stamping`` those that authorities stamp. ``members`` is None for a
+    node whose database is a file.
     """
 
     at: int
@@ -385,7 +385,9 @@ def _patience_of(view: NodeView, output: str, oldest_at: int | None) -> int | No
 
 
 def queues_without_worker(view: NodeView, rows: Sequence[LogRow]) -> frozenset[str]:
-    """The queues with open tasks that no worker holds."""
+    """The queues with open tasks that no worker holds; not known of queues on a broker, which nobody holds."""
+    if view.node.settings.queue.broker:  # logs of queues may be left from before
+        return frozenset()
     return frozenset(
         queue_name(row.log)
         for row in rows
