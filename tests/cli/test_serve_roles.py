@@ -266,6 +266,8 @@ def test_a_log_that_cannot_be_batched_suspends_its_own_batching_alone(
             until(lambda: "batching unordered is suspended" in caplog.text, "the first log suspended")
             until(lambda: "batching uncounted is suspended" in caplog.text, "the second log suspended")
             until(lambda: good.last_id == 1, "the third log batched")
+            until(lambda: ("batching_open_sources", (("log", "good"),)) in node.metrics.figures().gauges, "its gauges")
+        assert not [name for name, _ in node.metrics.figures().gauges if name.startswith("batching_")]
     assert "message 2 of log 'unordered' has the receive time" in caplog.text
     assert "log 'uncounted.batches' has messages 1 to 1" in caplog.text
     assert failures == []

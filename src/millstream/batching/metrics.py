@@ -28,10 +28,15 @@ def record_closed(metrics: Metrics, closed: ClosedTables) -> None:
         metrics.count("batching_batches_total", count, cut=cut, kind=kind)
 
 
+OPEN_GAUGES = ("batching_open_sources", "batching_settle_lag_seconds")
+"""What :func:`record_open` sets: to be removed when a service has ended, which another process may continue."""
+
+
 def record_open(metrics: Metrics, sources: int, due: int | None, now: int) -> None:
     """How many *sources* are open, and for how long the next batch, *due* at a clock if at all, has been so *now*."""
-    metrics.gauge("batching_open_sources", sources)
-    metrics.gauge("batching_settle_lag_seconds", 0.0 if due is None else max(0, now - due) / MICROSECONDS)
+    lag = 0.0 if due is None else max(0, now - due) / MICROSECONDS
+    for gauge, value in zip(OPEN_GAUGES, (sources, lag), strict=True):
+        metrics.gauge(gauge, value)
 
 
 def delay_quantiles(figures: MetricsSnapshot) -> dict[str, float]:

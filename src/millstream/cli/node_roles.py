@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from millstream.anchoring.errors import AnchoringError
 from millstream.anchoring.feed import AnchorSchedule
 from millstream.batching.errors import BatchServiceError, ConfigError, SnapshotError
+from millstream.batching.metrics import OPEN_GAUGES
 from millstream.cli.anchor.observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill.work import monitor_of, run_pools, wake_others, watching
@@ -247,8 +248,14 @@ class NodeRoles:
         def suspended() -> None:
             anchor(anchoring.when_due)  # what there is of batches
 
-        def open_service() -> AbstractContextManager[BatchService]:
-            return contextlib.closing(node.batching.service(log, output, ticks=self._ticker(log)))
+        @contextlib.contextmanager
+        def open_service() -> Iterator[BatchService]:
+            try:
+                with contextlib.closing(node.batching.service(log, output, ticks=self._ticker(log))) as opened:
+                    yield opened
+            finally:  # another process may have the role now
+                for gauge in OPEN_GAUGES:
+                    node.metrics.remove_gauge(gauge, log=log)
 
         with RetriedResource(run, open_service, _SUSPENDING, suspended) as service:
             service.open(required=False)
