@@ -115,6 +115,16 @@ def test_a_ledger_outlives_its_process_and_others_see_it(tmp_path: Path) -> None
         assert list(LogLedger(again, clock).entries()) == [first, second]
 
 
+def test_a_ledger_that_is_only_read_makes_no_log_and_sees_the_one_that_another_process_makes(tmp_path: Path) -> None:
+    url, clock = f"sqlite:///{tmp_path / 'log.db'}", VirtualClock()
+    with open_store(url, clock=clock) as one, open_store(url, clock=clock) as other:
+        ledger = LogLedger(one, clock, create=False)
+        assert (ledger.last_number, ledger.head(), ledger.find("x"), ledger.verify()) == (0, None, None, None)
+        assert list(ledger.entries()) == [] and one.logs() == []
+        first = LogLedger(other, clock).append(some_anchor(1))
+        assert ledger.head() == first and ledger.last_number == 1
+
+
 def test_what_others_wrote_into_the_log_is_no_ledger(tmp_path: Path) -> None:
     clock = VirtualClock()
     with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:

@@ -76,6 +76,18 @@ def test_a_command_that_reads_makes_no_place_for_the_anchored_files(
     assert not files.exists()
 
 
+def test_a_command_that_reads_makes_no_ledgers(folder: Path, status: Status) -> None:
+    settings = load_settings({"data": str(folder)})[0]
+    with Node.open(settings) as node:
+        before = node.logs.store.logs()
+        assert "system:ledger" not in before
+    status()
+    for command in (["anchor", "status"], ["anchor", "ledger"]):
+        run([*command, "--data", str(folder)])
+    with Node.open(settings) as node:
+        assert node.logs.store.logs() == before
+
+
 def test_a_mistyped_log_store_is_named_and_not_made(
     folder: Path, status: Status, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -12,7 +12,7 @@ from millstream.anchoring.errors import LedgerError
 from millstream.anchoring.ledger import LedgerEntry, decode_entry, encode_entry, is_entry, next_entry, verified_head
 from millstream.core.clock import Clock
 from millstream.core.decoding import prepared
-from millstream.log import DamagedLogError, IdRange, LogStore, Message, Retention, TrimmedError, system_log
+from millstream.log import DamagedLogError, IdRange, Log, LogStore, Message, Retention, TrimmedError, system_log
 
 LEDGER_LOG = "ledger"
 """The name of the ledger of anchors and of its system log."""
@@ -30,16 +30,32 @@ class LedgerRepair(msgspec.Struct, frozen=True):
 
 
 class LogLedger:
-    """The ledger *name* of *store*, in the system log of this name, which is made where it is absent.
+    """The ledger *name* of *store*, in the system log of this name. That is made where it is absent: now, or without
+    *create* by the first append.
 
     Only an append takes the log's writing lease, and only while it lasts, so several processes may share a ledger.
     """
 
-    def __init__(self, store: LogStore, clock: Clock, *, name: str = LEDGER_LOG) -> None:
-        self._log = store.log(system_log(name, "ledger"))
+    def __init__(self, store: LogStore, clock: Clock, *, name: str = LEDGER_LOG, create: bool = True) -> None:
+        self._store, self._spec = store, system_log(name, "ledger")
+        self._opened: Log | None = store.log(self._spec) if create else None
         self._clock = clock
         self._writing = threading.Lock()
         self._appended: Callable[[LedgerEntry | None], object] = lambda _: None
+
+    @property
+    def _log(self) -> Log:
+        """The log, made where it is absent."""
+        if self._opened is None:
+            self._opened = self._store.log(self._spec)
+        return self._opened
+
+    @property
+    def _existing_log(self) -> Log | None:
+        """The log; None where it is absent."""
+        if self._opened is None and self._store.has(self._spec.name):
+            self._opened = self._store.log(self._spec, create=False)
+        return self._opened
 
     def on_append(self, call: Callable[[LedgerEntry | None], object]) -> None:
         """Call *call* at the end of each append, while the lease is held; what it raises is the append's error.
@@ -79,7 +95,8 @@ class LogLedger:
     @property
     def last_number(self) -> int:
         """The number of the last entry, 0 while there is none; no entry is read."""
-        return self._log.last_id - sum(map(len, self._aside()))
+        log = self._existing_log
+        return 0 if log is None else log.last_id - sum(map(len, self._aside()))
 
     def head(self) -> LedgerEntry | None:
         last = self.last_number
@@ -132,15 +149,19 @@ class LogLedger:
 
     def _bodies(self, first_id: int, last_id: int | None = None) -> Iterator[tuple[int, bytes]]:
         """The id and the body of every message from *first_id* on, or to *last_id*."""
-        end = self._log.last_id if last_id is None else min(last_id, self._log.last_id)
+        log = self._existing_log
+        if log is None:
+            return
+        end = log.last_id if last_id is None else min(last_id, log.last_id)
         if first_id > end:
             return
-        with _damage_is_ours(self._log.name):
-            for batch in self._log.read(first_id, end, columns=["body"], gaps="none"):
+        with _damage_is_ours(log.name):
+            for batch in log.read(first_id, end, columns=["body"], gaps="none"):
                 yield from enumerate(batch.arrow.column("body").to_pylist(), batch.first_id)
 
     def _aside(self) -> Sequence[IdRange]:
-        note = self._log.metadata(_ASIDE)
+        log = self._existing_log
+        note = None if log is None else log.metadata(_ASIDE)
         return (
             [IdRange(first, last) for first, last in msgspec.json.decode(note, type=prepared(list[tuple[int, int]]))]
             if note

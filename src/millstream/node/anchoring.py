@@ -70,7 +70,8 @@ class AnchoringPart:
     @locked_cached_property
     def ledger(self) -> LogLedger:
         """The ledger of anchors."""
-        return self._trees.attach("anchors", LogLedger(self._logs.store, self._context.clock))
+        ledger = LogLedger(self._logs.store, self._context.clock, create=not self._context.reads)
+        return self._trees.attach("anchors", ledger)
 
     @locked_cached_property
     def journal(self) -> BatchJournal:

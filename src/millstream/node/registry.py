@@ -48,7 +48,7 @@ class RegistryPart:
     @locked_cached_property
     def ledger(self) -> LogLedger:
         """The ledger of anchors of identifiers."""
-        ledger = LogLedger(self._logs.store, self._context.clock, name=REGISTRY_LEDGER)
+        ledger = LogLedger(self._logs.store, self._context.clock, name=REGISTRY_LEDGER, create=not self._context.reads)
         return self._trees.attach("registry", ledger)
 
     @locked_cached_property

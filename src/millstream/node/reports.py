@@ -138,7 +138,7 @@ class ReportsPart:
     @locked_cached_property
     def ledger(self) -> LogLedger:
         """The ledger of the integrity reports."""
-        ledger = LogLedger(self._logs.store, self._context.clock, name=REPORT_LEDGER)
+        ledger = LogLedger(self._logs.store, self._context.clock, name=REPORT_LEDGER, create=not self._context.reads)
         return self._trees.attach("reports", ledger)
 
     def _last_entry(self) -> int:
