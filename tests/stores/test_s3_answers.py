@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import io
 import itertools
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -220,3 +223,17 @@ def test_a_server_that_states_no_length_is_an_error_of_the_object() -> None:
     assert [type(one) for one in store(client).bulk.infos("space", ["a", "b"])] == [StoreError] * 2
     with pytest.raises(StorageError, match="states no length"):
         log_bucket(client).size("object")
+
+
+def test_a_full_temporary_folder_fails_an_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, _data: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
+    with pytest.raises(StoreError, match=r"temporary file .*; free space on the disk"):
+        store(Answers(head_object=head()), TINY).put("space", "item", Pipe(DATA))

@@ -55,3 +55,17 @@ def test_an_answer_has_one_meaning(error: Exception, kind: type[StoreError]) -> 
     assert type(caught.value) is kind
     assert caught.value.__cause__ is error
     assert caught.value.transient == (kind is StoreUnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "advice"),
+    [
+        ("301", 301, "region=NAME"),
+        ("400", 400, "credentials have expired"),
+        ("ExpiredToken", 400, "get new credentials"),
+        ("RequestTimeTooSkewed", 403, "set the clock"),
+    ],
+)
+def test_an_error_says_what_to_do(code: str, status: int, advice: str) -> None:
+    with pytest.raises(StoreError, match=advice), translated("putting"):
+        raise answer(code, status)

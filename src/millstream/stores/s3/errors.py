@@ -77,9 +77,13 @@ TRANSIENT = {
 """The codes of errors that may be gone when the same call is made again."""
 
 _ADVICE = {
+    "301": "name the region of the bucket with region=NAME in the URL of the store",
+    "400": "check whether the credentials have expired, and the region in the URL of the store",
     "403": "check the credentials, and the rights of their user",
     "AccessDenied": "grant the user of these credentials the right to this operation",
+    "ExpiredToken": "get new credentials",
     "InvalidAccessKeyId": "check which credentials are used",
+    "RequestTimeTooSkewed": "set the clock of this machine",
     "SignatureDoesNotMatch": "check the secret key, which does not belong to the access key",
     "NoSuchBucket": "create the bucket, or correct the URL",
     "NotImplemented": "this server does not support the operation",

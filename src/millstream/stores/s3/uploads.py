@@ -21,6 +21,7 @@ import msgspec
 
 from millstream.stores.checks import check_promise
 from millstream.stores.hashing import CHUNK, copy_stream, hash_stream
+from millstream.stores.os_errors import translated
 from millstream.stores.protocol import ContentTooLargeError, ItemNotFoundError
 from millstream.stores.s3.client import S3Calls
 from millstream.stores.s3.errors import ConditionFailedError
@@ -129,8 +130,9 @@ class Uploader:
             yield source, sha256
             return
         with tempfile.TemporaryFile() as kept:
-            sha256 = copy_stream(feed.stream, kept).sha256
-            kept.seek(0)
+            with translated(f"copying an upload to a temporary file in {tempfile.gettempdir()}"):
+                sha256 = copy_stream(feed.stream, kept).sha256
+                kept.seek(0)
             yield kept, sha256
 
 
