@@ -135,6 +135,25 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(
     assert store.bulk.read("s", ["a"]) == [b"123456789"]
 
 
+def test_a_file_that_grows_without_an_end_is_not_read_into_memory(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("s", "a", io.BytesIO(b"12345"))
+    read, total = os.read, 0
+
+    def grow(handle: int, count: int) -> bytes:
+        nonlocal total
+        total += count
+        assert total < 3 * SMALL
+        with store.path_of("s", "a").open("ab") as file:
+            file.write(bytes(SMALL))
+        return read(handle, count)
+
+    monkeypatch.setattr(os, "read", grow)
+    (answer,) = store.bulk.read("s", ["a"])
+    assert isinstance(answer, StoreError) and "read the item alone" in str(answer)
+
+
 def test_a_disk_that_fails_the_sync_of_a_group_has_stored_nothing_of_it(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,7 +483,7 @@ def test_items_are_looked_at_and_read_in_one_go(tmp_path: Path) -> None:
     (linked,) = at_once.readings("s", ["a/b"], [sha256(b"1")])
     assert isinstance(linked, Reading) and linked.links == 2
     told = [
-        "has 1,048,577 bytes; the limit of a bulk read is 1,048,576 bytes: read the item alone",
+        "has more than 1,048,576 bytes, the limit of a bulk read: read the item alone",
         "is missing: list the space again",
     ]
     assert [str(one).endswith(end) for one, end in zip(odd, told, strict=True)] == [True, True]

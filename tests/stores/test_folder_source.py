@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import random
@@ -271,6 +272,26 @@ def test_files_without_the_right_to_them_are_named(tmp_path: Path, forbidding: s
     assert in_columns(store) == without_times(store)
     with pytest.raises(UnreadableError, match="right"):
         store.open(S, "closed")
+
+
+def test_a_server_that_does_not_say_whether_a_file_may_be_read_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, b"file", b"grain")
+    store, real_open, answers = FolderStore(tmp_path, space=S), os.open, True
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+
+    def open_(path: object, flags: int, *rest: int, **named: int) -> int:
+        if path == b"file" and not answers:
+            raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+        return real_open(path, flags, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", open_)
+    assert kinds(store) == {"file": EntryKind.FILE}
+    answers = False
+    for look in (lambda: kinds(store), lambda: in_columns(store), lambda: store.info(S, "file")):
+        with pytest.raises(StoreUnavailableError, match="timed out"):
+            look()
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None or os.geteuid() != 0, reason="needs root and setpriv")

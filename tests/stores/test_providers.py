@@ -64,6 +64,14 @@ def test_a_folder_url_opens_a_store_in_the_folder(tmp_path: Path, scheme: str, k
     assert store.url == f"{scheme}://{tmp_path}/a%20b"
 
 
+@pytest.mark.parametrize("kind", [LocalStore, CasStore])
+def test_the_url_of_a_folder_whose_name_is_no_text_leads_to_it(tmp_path: Path, kind: type) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    store = kind(folder)
+    assert open_provider(store.url).url == store.url
+    assert local_folder(store.url) == folder
+
+
 def test_a_relative_folder_is_one_of_the_present_directory(tmp_path: Path) -> None:
     before = Path.cwd()
     os.chdir(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, unquote_to_bytes, urlsplit, urlunsplit
 
 from millstream.stores.cas import CasStore
@@ -69,10 +68,10 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
         raise StoreInputError(
             f"invalid store URL {url!r}: it must name a local folder, as {parts.scheme}:///folder with three slashes"
         )
-    folder = Path(unquote(parts.path))
+    folder = os.fsdecode(unquote_to_bytes(parts.path))
     if parts.scheme == "folder":
         space, exclude = parse_folder_options(url, parse_qsl(parts.query, keep_blank_values=True))
-        return FolderStore(os.fsdecode(unquote_to_bytes(parts.path)), space=space, exclude=exclude, processes=processes)
+        return FolderStore(folder, space=space, exclude=exclude, processes=processes)
     if parts.scheme == "cas":
         return CasStore(folder, create=create)
     if parts.scheme == "file":

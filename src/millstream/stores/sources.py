@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NoReturn
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
 import msgspec
 
@@ -53,7 +54,7 @@ def is_source_url(url: str) -> bool:
 def local_folder(url: str) -> Path | None:
     """The folder of this machine in which the store at *url* keeps its items; None for a store elsewhere."""
     parts = urlsplit(url)
-    return Path(unquote(parts.path)) if provider_scheme(parts).in_folder else None
+    return Path(os.fsdecode(unquote_to_bytes(parts.path))) if provider_scheme(parts).in_folder else None
 
 
 def absence_question(url: str) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -452,3 +453,26 @@ def test_what_a_manifest_knows_to_be_later_is_kept_when_files_are_adopted(folder
     assert folder.adopt().added == 1
     row = folder.manifest.get("here", SPACE, "a")
     assert row is not None and (row.sha256, row.modified) == (later.sha256, later.at)
+
+
+@pytest.mark.parametrize("moment", ["while it is listed", "while the last items are read"])
+def test_p8_nothing_has_vanished_from_a_disk_that_was_unmounted_during_the_run(
+    folder: SourceFolder, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.setattr("millstream.stores.folder.listing.mount_of", lambda handle: (os.fstat(handle).st_ino, ""))
+    for number in range(20):
+        folder.write(f"{number:02d}/file", b"%d" % number)
+    folder.adopt()
+    for number in range(20):
+        folder.write(f"{number:02d}/file", b"another version")
+
+    class Unmounting(AbsentMindedReader):
+        def read(self, space: str, due: Iterator[DueItems]) -> Iterator[ReadItems]:
+            some = iter([next(due)] if moment == "while it is listed" else list(due))
+            folder.root.rename(folder.root.with_name("aside"))
+            folder.root.mkdir()
+            yield from super().read(space, chain(some, due))
+
+    with pytest.raises(StoreUnavailableError, match="unmounted"):
+        Adopter(folder.target, reader=Unmounting()).adopt(SPACE)
+    assert list(folder.catalog.vanished("here", SPACE)) == []

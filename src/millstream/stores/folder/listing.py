@@ -19,7 +19,7 @@ from millstream.core.clock import Clock
 from millstream.core.mounts import mount_of
 from millstream.stores.exclusion import Exclusion
 from millstream.stores.folder.path_names import encode_name
-from millstream.stores.folder.tree import FORBIDDEN, GONE, SourceTree, open_to_list, step_down
+from millstream.stores.folder.tree import FORBIDDEN, GONE, SourceTree, open_file, open_to_list, step_down
 from millstream.stores.folder_stamp import FolderStamp
 from millstream.stores.names import MAX_CONTENT_ID_BYTES
 from millstream.stores.protocol import Entry, EntryKind, StoreUnavailableError
@@ -242,11 +242,23 @@ def file_entry(folder: int, name: bytes, content_id: str, status: os.stat_result
     if stat.S_ISLNK(status.st_mode):
         size, kind = status.st_size, EntryKind.SYMLINK
     elif stat.S_ISREG(status.st_mode):
-        readable = os.access(name, os.R_OK, dir_fd=folder, effective_ids=True)
-        size, kind = status.st_size, EntryKind.FILE if readable else EntryKind.UNREADABLE
+        size, kind = status.st_size, EntryKind.FILE if _may_read(folder, name) else EntryKind.UNREADABLE
     if len(content_id.encode("utf-8")) > MAX_CONTENT_ID_BYTES:
         kind = EntryKind.NAME_TOO_LONG
     return Entry(content_id, size, status.st_mtime_ns // 1000, str(status.st_mtime_ns), kind)
+
+
+def _may_read(folder: int, name: bytes) -> bool:
+    """Whether this user may read the plain file. Raises ``OSError`` where the disk or its server does not answer."""
+    if os.access(name, os.R_OK, dir_fd=folder, effective_ids=True):
+        return True
+    try:
+        os.close(open_file(folder, name))  # which says why
+    except OSError as error:
+        if error.errno in (*FORBIDDEN, *GONE):
+            return False
+        raise
+    return True
 
 
 class _OpenFolder:

@@ -50,6 +50,8 @@ HALVED = 200
 
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
+_TOO_LARGE = f"more than {SMALL:,} bytes, the limit of a bulk read: read the item alone"
+
 
 class _Written(NamedTuple):
     """An item whose bytes are written, and are not in place yet, and the bytes of its sidecar."""
@@ -245,11 +247,10 @@ class LocalBulk:
                 status = os.fstat(handle)
                 if not stat.S_ISREG(status.st_mode):
                     problem = "is not a regular file: replace or delete it"
-                elif status.st_size > SMALL:
-                    size = f"{status.st_size:,} bytes"
-                    problem = f"has {size}; the limit of a bulk read is {SMALL:,} bytes: read the item alone"
+                elif status.st_size <= SMALL and (data := _read_whole(handle, status.st_size)) is not None:
+                    return _Target(folder, name), status, data
                 else:
-                    return _Target(folder, name), status, _read_whole(handle, status.st_size)
+                    problem = f"has {_TOO_LARGE}"
             finally:
                 os.close(handle)
         raise StoreError(f"item {content_id!r} in the space {space!r} of {folders.root} {problem}")
@@ -260,16 +261,16 @@ class LocalBulk:
         if plain is not None and folder is not None and (data := _small_file(folder, plain[1])) is not None:
             return data
         where, status = self._find(folders, space, content_id)
-        if status.st_size > SMALL:
-            raise StoreError(
-                f"item {content_id!r} in the space {space!r} of {folders.root} has {status.st_size:,} bytes; the limit "
-                f"of a bulk read is {SMALL:,} bytes: read the item alone"
-            )
-        handle = os.open(where.name, _READING, dir_fd=where.folder)
-        try:
-            return _read_whole(handle, status.st_size)
-        finally:
-            os.close(handle)
+        data = None
+        if status.st_size <= SMALL:
+            handle = os.open(where.name, _READING, dir_fd=where.folder)
+            try:
+                data = _read_whole(handle, status.st_size)
+            finally:
+                os.close(handle)
+        if data is None:
+            raise StoreError(f"item {content_id!r} in the space {space!r} of {folders.root} has {_TOO_LARGE}")
+        return data
 
     def _hash(self, folders: _StoreFolders, space: str, content_id: str) -> Digests:
         data = self._read(folders, space, content_id)
@@ -471,11 +472,12 @@ def _small_file(folder: int, name: str) -> bytes | None:
         os.close(handle)
 
 
-def _read_whole(handle: int, size: int) -> bytes:
+def _read_whole(handle: int, size: int) -> bytes | None:
+    """All bytes of a file that had *size* bytes; None where it grew and is not small any more."""
     data = os.read(handle, size + 1)
-    while len(data) > size and (more := os.read(handle, SMALL)):  # it grows
+    while size < len(data) <= SMALL and (more := os.read(handle, SMALL + 1 - len(data))):
         data += more
-    return data
+    return data if len(data) <= SMALL else None
 
 
 def _status(where: _Target) -> os.stat_result | None:
