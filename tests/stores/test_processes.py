@@ -257,12 +257,16 @@ def test_those_who_ask_while_all_are_busy_wait_for_one(store: LocalStore, proces
 
 @pytest.mark.crash
 def test_where_they_are_killed_again_and_again_it_goes_without_them(
-    store: LocalStore, processes: BulkProcesses, caplog: pytest.LogCaptureFixture
+    store: LocalStore, processes: BulkProcesses, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(child_pool.MAX_LOSSES):
         kill_when_asked(processes, lambda: store.bulk.infos("s", ["a"]))
     assert isinstance(store.bulk.put("s", [new("a")])[0], ItemInfo) and processes.pids == []
     assert "no further child process is started" in caplog.records[-1].getMessage()
+    monkeypatch.setattr(child_pool, "REMEMBERED", 0.0)
+    with processes._changed:
+        processes._changed.notify_all()  # as after an hour
+    until(lambda: len(processes.pids) == 1)
 
 
 def test_where_none_can_be_started_it_goes_without_them(

@@ -12,6 +12,7 @@ import sys
 import threading
 from typing import BinaryIO, cast
 
+from millstream.core.clock import SystemClock
 from millstream.core.closing import ClosesOnExit
 from millstream.stores.processes.frames import READY, read_frame, write_frame
 from millstream.stores.protocol import StoreError, StoreUnavailableError
@@ -23,7 +24,11 @@ WORTH = 4000
 """So many items are asked for before children are started: a command of a few is over before they would be up."""
 
 MAX_LOSSES = 10
-"""After so many children that were killed no more are started: something on this machine does not want them."""
+"""After so many children that were killed within :data:`REMEMBERED` no more are started: something on this machine does
+not want them."""
+
+REMEMBERED = 3600.0
+"""Seconds after which a lost child is forgotten."""
 
 CHILD = "millstream.stores.processes.child"
 """The program of a child."""
@@ -51,9 +56,11 @@ class BulkProcesses(ClosesOnExit):
     def __init__(self, count: int | None = None, *, worth: int = WORTH) -> None:
         self._count = default_process_count() if count is None else count
         self._worth = worth
+        self._clock = SystemClock()
         self._changed = threading.Condition()
         self._idle: list[BulkChild] = []
-        self._alive = self._asked = self._losses = 0
+        self._alive = self._asked = 0
+        self._losses: list[float] = []  # when they were, by the monotonic clock
         self._keeper: threading.Thread | None = None
         self._closed = False
         self._owner = os.getpid()
@@ -75,6 +82,7 @@ class BulkProcesses(ClosesOnExit):
         try:
             reply = child.ask(request)
         except BaseException as error:
+            child.kill()  # which may take time: others go on meanwhile
             with self._changed:
                 self._lose(child)
             if isinstance(error, ChildEndedError):
@@ -116,12 +124,12 @@ class BulkProcesses(ClosesOnExit):
             self._changed.notify_all()
 
     def _lose(self, child: BulkChild) -> None:
-        """Drop a child that is not idle any more, and that no call uses; ``_changed`` is held."""
+        """Drop a child that has ended, is not idle any more, and that no call uses; ``_changed`` is held."""
         child.kill()
         self._alive -= 1
-        self._losses += 1
+        self._losses.append(self._clock.monotonic())
         self._changed.notify_all()
-        more = "; no further child process is started" if self._losses == MAX_LOSSES else ""
+        more = "; no further child process is started" if not self._may_start() else ""
         _log.warning("a child process for small files %s; another process does its work%s", child.ending(), more)
 
     def _keep(self) -> None:
@@ -134,7 +142,8 @@ class BulkProcesses(ClosesOnExit):
                 child = BulkChild()
             except Exception as error:  # no caller may wait for this thread in vain
                 _log.warning("cannot start further child processes for small files: %s", error)
-                self._losses = MAX_LOSSES
+                with self._changed:
+                    self._losses = [self._clock.monotonic()] * MAX_LOSSES
                 continue
             with self._changed:
                 self._alive += 1
@@ -151,9 +160,14 @@ class BulkProcesses(ClosesOnExit):
                 if self._closed and self._alive == len(self._idle):
                     self._alive = 0
                     return False
-                if not self._closed and self._alive < self._count and self._losses < MAX_LOSSES:
+                if not self._closed and self._alive < self._count and self._may_start():
                     return True
-                self._changed.wait()
+                self._changed.wait(REMEMBERED if self._losses else None)
+
+    def _may_start(self) -> bool:
+        now = self._clock.monotonic()
+        self._losses = [lost for lost in self._losses if now - lost < REMEMBERED]
+        return len(self._losses) < MAX_LOSSES
 
 
 class ChildEndedError(Exception):
