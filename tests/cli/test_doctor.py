@@ -129,6 +129,26 @@ def test_a_store_whose_disk_is_not_mounted_is_named(doctor: Doctor, tmp_path: Pa
     assert doctor(f"[stores.second]\nurl = 'file://{tmp_path}/not-mounted'\n")[0] == 0
 
 
+def test_two_stores_at_one_place_are_named(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    urls = {
+        "one": "s3://vault/p",
+        "two": "s3://vault/p/?profile=backup",
+        "three": "s3://vault/q",
+        "source": "s3://vault/p?space=x",
+        "disk": f"file://{tmp_path}/disk",
+        "link": f"file://{tmp_path}/link",
+    }
+    code, checks = doctor("".join(f"[stores.{name}]\nurl = '{url}'\n" for name, url in urls.items()))
+    found = {name: check["found"] for name, check in checks.items() if "at the place of" in check["found"]}
+    assert (code, found) == (
+        1,
+        {"stores.two": "it is at the place of stores.one", "stores.link": "it is at the place of stores.disk"},
+    )
+    assert "millstream mill retire two" in checks["stores.two"]["fix"]
+
+
 def test_a_store_that_cannot_be_looked_at_hides_no_other_check(doctor: Doctor, tmp_path: Path) -> None:
     long = tmp_path / ("x" * 300) / "store"  # an error of the file system, as without the right to enter a folder
     code, checks = doctor(f"[stores.second]\nurl = 'file://{long}'\n[mill]\npolicies = '{long}'\n")

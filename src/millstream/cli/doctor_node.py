@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import stat
 from collections.abc import Iterator, Mapping
@@ -15,8 +16,8 @@ from millstream.core.url_schemes import scheme_of
 from millstream.log.backend_schemes import is_database_store
 from millstream.log.backends.objects.bucket import is_bucket_url
 from millstream.settings import Settings
-from millstream.stores.provider_schemes import provider_scheme
-from millstream.stores.sources import local_folder
+from millstream.stores.provider_schemes import object_prefix, provider_scheme
+from millstream.stores.sources import is_source_url, local_folder
 
 _SECONDS = 3.0
 
@@ -50,6 +51,7 @@ def check_node(settings: Settings) -> Iterator[Check]:
         folder = local_folder(url) if provider_scheme(url).takes_copies else None
         if folder is not None and not settings.owns(name):
             yield _local_store(name, folder)
+    yield from _shared_places(settings.store_urls)
     yield from _access(settings)
 
 
@@ -107,6 +109,20 @@ def _local_store(name: str, folder: Path) -> Check:
     fix = f"mount its disk; or, for a new store, mkdir -p {folder}"
     found = f"{folder} exists" if is_there else f"{folder} does not exist"
     return Check(f"stores.{name}", is_there, found, "the store", fix)
+
+
+def _shared_places(urls: Mapping[str, str]) -> Iterator[Check]:
+    """Stores of copies at one place: one copy there would count as several."""
+    names: dict[object, str] = {}
+    for name, url in urls.items():
+        if not provider_scheme(url).takes_copies or is_source_url(url):
+            continue
+        folder = local_folder(url)
+        first = names.setdefault(object_prefix(url) if folder is None else os.path.realpath(folder), name)
+        if first != name:
+            fix = f"give stores.{name} another place (or endpoint=URL, if it is on another server), or remove it from "
+            fix += f"the policies and the settings, and run millstream mill retire {name}"
+            yield Check(f"stores.{name}", False, f"it is at the place of stores.{first}", "a copy of its own", fix)
 
 
 def _access(settings: Settings) -> Iterator[Check]:
