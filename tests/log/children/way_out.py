@@ -43,8 +43,11 @@ with opened() as store:
                 confirmed = writer.last_id
     except WriterFailedError as error:
         told = type(error.__cause__).__name__
-    fill_up()
     result = {"told": told, "confirmed": confirmed, "writer": log.info().writer}
+fill_up()  # files that a store removed when it was closed are not made again without room
+with opened() as store:
+    log = store.log(LogSpec("weather", block_messages=20), create=False)
+    fill_up()
     with log.reader("slow") as reader:
         for batch in reader.batches(max_messages=30):
             reader.ack(batch.ids)

@@ -44,8 +44,12 @@ from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
 _WAIT = 60.0  # seconds for which a statement waits for another process's transaction
 
+_FREE_SPACE = "free some space on its disk, then open the writer again"
+
 _KINDS: dict[int, tuple[type[StorageError | DamagedLogError], str]] = {
-    sqlite3.SQLITE_FULL: (StorageFullError, "free some space on its disk, then open the writer again"),
+    sqlite3.SQLITE_FULL: (StorageFullError, _FREE_SPACE),
+    sqlite3.SQLITE_IOERR_SHMSIZE: (StorageFullError, _FREE_SPACE),  # as at the first opening after a restart
+    sqlite3.SQLITE_IOERR: (StorageError, "free some space if its disk or quota is full, or check the disk for errors"),
     sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "check the rights of the file and its folder"),
     sqlite3.SQLITE_CORRUPT: (
         DamagedLogError,
@@ -90,6 +94,12 @@ class SqliteBackend:
                 f"`millstream log create NAME --store {shlex.quote(self.url)}`"
             )
         self._is_frozen = is_on_read_only_disk(self._path)
+        if read_only:
+            self._open()
+        else:
+            self._open_to_write()
+
+    def _open(self) -> None:
         with self._translated():
             if not self._is_frozen:
                 make_private_folder(self._path.parent)
@@ -101,6 +111,8 @@ class SqliteBackend:
             except BaseException:
                 self._writer.close()
                 raise
+
+    _open_to_write = retry_with_reserve(_open)  # SQLite makes the memory that processes share as a file
 
     @property
     def url(self) -> str:
@@ -415,11 +427,12 @@ class _ErrorTranslation:
     ) -> None:
         if not isinstance(error, sqlite3.Error | OSError):
             return
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_BUSY:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF == sqlite3.SQLITE_BUSY:
             holder = describe_lock_holders(self._path, Path(f"{self._path}-shm"), Path(f"{self._path}-wal"))
             raise StorageBusyError(f"{self._path} has been locked for {_WAIT:.0f} seconds: {holder}") from error
-        found, advice = _KINDS.get(code, (StorageError, "check the disk for errors"))
+        other = StorageError, "check the disk for errors"
+        found, advice = _KINDS.get(code, _KINDS.get(code & 0xFF, other))
         raise found(f"{self._path}: {error}; {advice}") from error
 
 
