@@ -28,6 +28,7 @@ from millstream.log import (
     LogStore,
     StorageBusyError,
     StorageError,
+    StorageFullError,
     StorageReadOnlyError,
     WriterFailedError,
     open_store,
@@ -451,3 +452,34 @@ def test_a_log_whose_making_was_interrupted_is_made_with_another_first_id(
         with log.writer() as writer:
             assert writer.append([b"a"]) == IdRange(10, 10)
         assert log.verify().ok
+
+
+def test_a_segment_that_could_not_be_read_again_is_not_begun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as store:
+        log = store.log(SPEC)
+        with log.writer("a producer") as writer:
+            writer.append([os.urandom(2000)], sequence=1)
+        monkeypatch.setattr(stream_module, "MOST_SNAPSHOT_BYTES", 20)
+        with pytest.raises(WriterFailedError, match="sequences of all producers"), log.writer() as writer:
+            writer.append([b"next"])
+        monkeypatch.undo()
+        with log.writer() as writer:
+            assert writer.append([b"next"]) == IdRange(2, 2)
+        assert log.verify().ok
+
+
+def test_a_file_that_has_reached_its_limit_leaves_the_reserve_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*_: object) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    with opened(folder) as store:
+        log = store.log(SPEC)
+        log.writer().close()
+        reserve = sorted(folder.glob("reserve-*"))
+        assert reserve
+        monkeypatch.setattr(states_module, "write_all", too_large)
+        with pytest.raises(StorageFullError, match="raise the limit on the size of files"):
+            log.put_metadata("k", b"value")
+        assert sorted(folder.glob("reserve-*")) == reserve

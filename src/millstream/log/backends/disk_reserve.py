@@ -5,6 +5,7 @@ released when trimming, acknowledging or the release of a lease finds no space, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import shutil
@@ -70,8 +71,8 @@ def retry_with_reserve(method: Callable[Concatenate[Any, P], R]) -> Callable[Con
         while True:
             try:
                 return method(self, *args, **kwargs)
-            except StorageFullError:
-                if not self._reserve.give_up():
-                    raise
+            except StorageFullError as error:
+                if getattr(error.__cause__, "errno", None) == errno.EFBIG or not self._reserve.give_up():
+                    raise  # room on the disk is of no use to a file that has reached its limit
 
     return called

@@ -20,7 +20,10 @@ _POLL = 0.001  # seconds
 _MOST_BUFFERS = 512  # below the IOV_MAX of every system
 
 _KINDS: dict[int, tuple[type[StorageError], str]] = {
-    errno.ENOSPC: (StorageFullError, "free some space on its disk, then open the writer again"),
+    errno.ENOSPC: (
+        StorageFullError,
+        "free some space on its disk, or delete files if `df -i` shows no free inodes, then open the writer again",
+    ),
     errno.EDQUOT: (StorageFullError, "raise the quota or free some space, then open the writer again"),
     errno.EFBIG: (StorageFullError, "raise the limit on the size of files, then open the writer again"),
     errno.EMFILE: (StorageError, "raise the limit on open files of this process (`ulimit -n`)"),

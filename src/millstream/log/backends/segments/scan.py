@@ -100,20 +100,21 @@ class SegmentScan:
     def _blocks(self, commit: CommitHead, *, check: bool) -> list[Entry]:
         entries: list[Entry] = []
         offset, first_id = self.offset + commit.size, commit.previous_id + 1
+        end = offset + commit.bytes
         try:
             for _ in range(commit.blocks):
                 head = read_header(self._file.get(offset, HEADER.size))
                 if head.first_id != first_id or head.log != self._log:
                     raise FormatError(f"expected a block of this log that begins with id {first_id}")
                 size = HEADER.size + head.stored_bytes
-                if check:
+                if check and offset + size <= end:  # a torn header may state any size
                     Block(self._file.get(offset, size))
                 times = (head.min_event_time, head.max_event_time, head.min_received_at, head.max_received_at)
                 entries.append((first_id, head.last_id, offset, size, *times))
                 offset, first_id = offset + size, head.last_id + 1
         except BlockError as error:
             raise FormatError(str(error)) from error
-        if (offset, first_id) != (self.offset + commit.size + commit.bytes, commit.last_id + 1):
+        if (offset, first_id) != (end, commit.last_id + 1):
             raise FormatError("the blocks do not match the totals that the commit states")
         return entries
 

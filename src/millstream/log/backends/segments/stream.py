@@ -14,6 +14,8 @@ from millstream.log.backends.segments import index
 from millstream.log.backends.segments.committed_segments import CommittedSegments
 from millstream.log.backends.segments.files import read_at, sync, write_all
 from millstream.log.backends.segments.format import (
+    MOST_SNAPSHOT_BYTES,
+    SEGMENT_HEAD,
     CommittedEnd,
     FormatError,
     encode_commit,
@@ -24,7 +26,7 @@ from millstream.log.backends.segments.format import (
 )
 from millstream.log.backends.segments.scan import Entry, SegmentScan
 from millstream.log.block_header import log_hash
-from millstream.log.errors import DamagedLogError, FencedError, StorageReadOnlyError
+from millstream.log.errors import DamagedLogError, FencedError, StorageError, StorageReadOnlyError
 
 SEGMENT_BYTES = 128 << 20
 SEGMENT_BLOCKS = 65_536
@@ -232,11 +234,16 @@ class SegmentStream(CommittedSegments):
 
     def _roll(self, end: CommittedEnd, handle: int, first_id: int = 0) -> CommittedEnd:
         """Seal the segment and begin the next one, with the next id or with *first_id*."""
+        first_id = first_id or end.last_id + 1
+        head = encode_segment(self._log, first_id, end.received_at, self.producers())
+        if len(head) > SEGMENT_HEAD + MOST_SNAPSHOT_BYTES:
+            raise StorageError(
+                f"the sequences of all producers of log {self._name!r} take {len(head):,} bytes, more than the limit "
+                f"of {MOST_SNAPSHOT_BYTES:,} bytes: copy it to a new log (`millstream log copy`), and write to that"
+            )
         with _undone(handle, end.offset):
             write_all(handle, [encode_footer(self._table.entries)], end.offset)
             sync(handle)
-        first_id = first_id or end.last_id + 1
-        head = encode_segment(self._log, first_id, end.received_at, self.producers())
         write_durably(self._folder / index.segment_name(first_id), head)
         self._announce(
             CommittedEnd(
