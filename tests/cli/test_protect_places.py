@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import stat
 import tomllib
@@ -18,6 +19,7 @@ from millstream.mill.policies.policy import Policy, encode_policy
 from millstream.mill.policies.repository import Policies, PolicyRepository
 from millstream.mill.policies.saving import save_policy
 from millstream.settings import Settings, StoreSettings, load_settings
+from millstream.stores import folder_url
 
 
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
@@ -25,6 +27,14 @@ def test_a_source_that_is_missing_sets_up_nothing(desk: Desk, arguments: tuple[s
     shutil.rmtree(desk.photos)
     assert desk.protect(*arguments)[0] == 1
     assert not desk.data.exists() and not any(disk.exists() for disk in desk.disks)
+
+
+def test_a_source_whose_path_is_no_text_can_be_named_by_its_url(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "file").write_bytes(b"grain")
+    asked = wanted(folder.as_uri(), [str(tmp_path / "copy")], "photos", None, tmp_path / "node")
+    assert asked.source == str(folder_url(folder, "photos"))
 
 
 def test_places_that_lie_in_one_another_or_are_named_twice_are_refused(desk: Desk, tmp_path: Path) -> None:

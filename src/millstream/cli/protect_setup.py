@@ -170,8 +170,9 @@ def _source_url(source: str, space: str | None, exclude: Sequence[str]) -> str:
     parts = urlsplit(source)
     if parts.scheme != "file" and provider_scheme(parts).is_source == "never":
         raise SetupError(f"invalid source {source!r}: name a folder, or s3://bucket/prefix")
-    if parts.scheme == "file":
-        return str(folder_url(Path(unquote(parts.path)), space, tuple(exclude)))
+    folder = local_folder(source) if parts.scheme == "file" else None
+    if folder is not None:
+        return str(folder_url(folder, space, tuple(exclude)))
     query = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if not (space and pair[0] == "space")]
     named = space or dict(query).get("space") or _last_part(source)
     extra = [("space", named)] if "space" not in dict(query) else []

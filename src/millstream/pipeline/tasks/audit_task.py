@@ -6,9 +6,8 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +20,7 @@ from millstream.anchoring.ledger import check_seal
 from millstream.anchoring.store_cas import open_store_cas
 from millstream.core.canonical import canonical_json
 from millstream.core.decoding import prepared
+from millstream.stores.sources import local_folder
 
 ENTRY_SCHEMA = pa.schema([pa.field("entry", pa.binary(), nullable=False)])
 """One row a ledger entry, as JSON."""
@@ -67,8 +67,8 @@ STATE_SCHEMA = pa.schema(
 
 def open_cas(url: str) -> Cas:
     """The content-addressed files at *url*: ``cas:///folder``, or the space ``cas`` of a storage provider."""
-    parts = urlsplit(url)
-    return LocalCas(Path(unquote(parts.path))) if parts.scheme == "cas" else open_store_cas(url)
+    folder = local_folder(url) if urlsplit(url).scheme == "cas" else None
+    return open_store_cas(url) if folder is None else LocalCas(folder)
 
 
 def read_part(parts: Iterable[pa.RecordBatch], cas: str) -> Iterator[pa.RecordBatch]:
