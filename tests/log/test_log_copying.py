@@ -10,6 +10,7 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.log import (
+    Batch,
     DamagedLogError,
     Log,
     LogInputError,
@@ -97,6 +98,27 @@ def test_a_copy_of_a_log_of_batches_has_their_rules_and_origin(open_kind: Open) 
     copy.put_metadata("batching/rules", b"newer")  # the log was moved, and its rules were changed there
     copy_log(log, copy)
     assert copy.metadata("batching/rules") == b"newer"
+
+
+def test_a_copy_that_is_interrupted_has_the_rules_of_its_last_batches(
+    open_kind: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, copy = fill(open_kind("sqlite", "from").log(SPEC)), open_kind("segments", "to").log(SPEC)
+    log.put_metadata("batching/rules", b"rules")
+    copy_log(log, copy)
+    log.put_metadata("batching/rules", b"rules, more rules")
+    fill(log, 400)
+
+    def killed(_target: Log, batch: Batch) -> bool:
+        if batch.last_id == 400:
+            raise KeyboardInterrupt
+        return True
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("millstream.log.upkeep.copying._same", killed)
+        copy_log(log, copy)
+    assert copy.last_id == 400
+    assert copy.metadata("batching/rules") == b"rules, more rules"
 
 
 @pytest.mark.parametrize("target", KINDS)

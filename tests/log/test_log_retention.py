@@ -108,6 +108,19 @@ def test_a_clock_that_jumps_ahead_trims_nothing_until_somebody_vouches_for_it(
     assert RetentionEnforcer(log, clock, policy).run_once(accept_clock=True).first_id == 101
 
 
+def test_a_changed_age_is_no_check_of_the_clock(log: Log, clock: VirtualClock) -> None:
+    log.set_retention(Retention(max_age=20 * DAY))
+    assert RetentionEnforcer(log, clock).run_once().first_id is None
+    clock.jump(365 * 86_400)
+    log.set_retention(Retention(max_age=30 * DAY))
+    plan = RetentionEnforcer(log, clock).run_once()
+    assert plan.first_id is None
+    assert "365.0 days after the last check" in plan.held[0]
+    log.set_retention(Retention(max_count=100))
+    log.set_retention(Retention(max_age=30 * DAY))
+    assert RetentionEnforcer(log, clock).run_once().first_id == 101
+
+
 def test_a_clock_that_went_back_trims_nothing_and_time_that_passes_is_believed(log: Log, clock: VirtualClock) -> None:
     policy = Retention(max_age=20 * DAY)
     for seconds in (0, -1000 * 86_400, 1000 * 86_400):

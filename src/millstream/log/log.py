@@ -362,8 +362,10 @@ class Log:
     def set_retention(self, policy: Retention | None) -> None:
         """Keep *policy* with the log, durably, for the process that runs a :class:`Retainer`; None takes it away."""
         self._refuse_users("trimmed")
+        before = self.retention
         self._put_state(RETENTION, b"" if policy is None else msgspec.json.encode(policy))
-        self._put_state(RETENTION_CLOCK, b"%d" % self._context.clock.now())
+        if before is None or before.max_age is None:  # else the last check of ages says whether the clock has jumped
+            self._put_state(RETENTION_CLOCK, b"%d" % self._context.clock.now())
 
     def metadata(self, key: str) -> bytes:
         """A small value that is kept with the log; empty where there is none."""

@@ -359,6 +359,35 @@ def test_a_commit_whose_head_is_damaged_is_a_gap_that_is_reported(
         assert log.last_id == 6
 
 
+@pytest.mark.parametrize("numbers", [(3,), (3, 4)], ids=["one", "two"])
+def test_a_damaged_head_before_others_does_not_stop_a_process_that_follows_the_log(
+    bucket: MemoryBucket, numbers: Sequence[int]
+) -> None:
+    writer, epoch = take_over(bucket)
+    writer.commit(NAME, commit(epoch, 1))
+    follower = opened(bucket)
+    assert follower.head(NAME).last_id == 1
+    for last_id in (2, 3, 4, 5):
+        writer.commit(NAME, commit(epoch, last_id))
+    for number in numbers:
+        bucket.objects[NAMES.commit(number)] = _cut(bucket.objects[NAMES.commit(number)])
+    assert follower.head(NAME).last_id == 5
+    assert follower.is_at_end(NAME, 5)
+
+
+@pytest.mark.parametrize("listed", [2, 3])
+def test_a_damaged_head_that_ends_a_part_of_those_read_together_is_no_end(
+    bucket: MemoryBucket, monkeypatch: pytest.MonkeyPatch, listed: int
+) -> None:
+    monkeypatch.setattr("millstream.log.backends.objects.commit_follower._LISTED", listed)
+    writer, epoch = take_over(bucket)
+    for last_id in (1, 2, 3, 4, 5):
+        writer.commit(NAME, commit(epoch, last_id))
+    bucket.objects[NAMES.commit(3)] = _cut(bucket.objects[NAMES.commit(3)])
+    bucket.objects[NAMES.commit(4)] = _cut(bucket.objects[NAMES.commit(4)])
+    assert opened(bucket).head(NAME).last_id == 5
+
+
 @pytest.mark.parametrize("damage", [_cut, _flip, lambda _: b"", lambda _: b"x" * 100])
 def test_where_the_newest_commit_is_damaged_the_end_of_the_log_is_unknown(
     bucket: MemoryBucket, damage: Callable[[bytes], bytes]

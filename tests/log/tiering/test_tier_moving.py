@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -130,6 +131,33 @@ def test_readers_cross_the_border_and_blocks_may_move_while_they_read(open_log: 
         assert reader.missed == 0
     assert seen == list(range(1, log.last_id + 1))
     assert log.info().tier is not None
+
+
+@pytest.mark.parametrize("look", ["statistics", "ranges", "index", "first_block_since"])
+def test_blocks_that_move_during_a_look_are_in_it(
+    open_log: Callable[[], Log], monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    log = fill(open_log())
+    log.set_tiering(Tiering(URL, segment_bytes=8000))
+    ask = {
+        "statistics": lambda: log.info().count,
+        "ranges": lambda: [block.first_id for block in log.block_ranges()],
+        "index": lambda: [entry.first_id for entry in log.block_index(1, 200)],
+        "first_block_since": lambda: log.first_block_since(0),
+    }[look]
+    expected, hot = ask(), log._backend.hot
+    if isinstance(hot, MemoryBackend) and look == "index":
+        assert expected == [], "it has no index of blocks"
+        return
+    looked = getattr(hot, look)
+
+    def moved_before(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        assert log.move_blocks().objects > 1
+        return looked(*arguments)
+
+    monkeypatch.setattr(hot, look, moved_before)
+    assert ask() == expected
 
 
 def test_times_are_found_across_tiers(open_log: Callable[[], Log], clock: VirtualClock) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from millstream.log.backend import (
     Backend,
@@ -26,6 +26,8 @@ from millstream.log.tiering.places import ObjectPlaces
 
 if TYPE_CHECKING:
     from millstream.log.tiering.reading import TierReader
+
+Found = TypeVar("Found")
 
 
 class TieredBackend:
@@ -115,43 +117,55 @@ class TieredBackend:
         return (tier.read(first_id, last_id, max_bytes=max_bytes) if tier is not None else []) or found
 
     def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
-        tier = self.tier(log, since=first_id)
-        if tier is None or first_id > tier.last_id:
-            return self.hot.ranges(log, first_id, last_id)
-        sealed = tier.ranges(first_id, last_id)
-        return [*sealed, *self.hot.ranges(log, max(first_id, tier.last_id + 1), last_id)]
+        def ranges(tier: TierReader | None, end: int) -> Sequence[BlockRange]:
+            sealed = tier.ranges(first_id, min(last_id, end)) if tier is not None and first_id <= end else []
+            return [*sealed, *self.hot.ranges(log, max(first_id, end + 1), last_id)]
+
+        return self._consistent(log, first_id, ranges)
 
     def locate(self, log: str, first_id: int, last_id: int) -> Sequence[BlockLocation]:
         """The location of the blocks in the store itself; none if it is not a bucket."""
-        if not isinstance(self.hot, LocatesBlocks):
+        hot = self.hot
+        if not isinstance(hot, LocatesBlocks):
             return []
-        tier = self.tier(log, since=first_id)
-        if tier is None or first_id > tier.last_id:
-            return self.hot.locate(log, first_id, last_id)
-        return [*tier.locate(first_id, last_id), *self.hot.locate(log, max(first_id, tier.last_id + 1), last_id)]
+
+        def locate(tier: TierReader | None, end: int) -> Sequence[BlockLocation]:
+            sealed = tier.locate(first_id, min(last_id, end)) if tier is not None and first_id <= end else []
+            return [*sealed, *hot.locate(log, max(first_id, end + 1), last_id)]
+
+        return self._consistent(log, first_id, locate)
 
     def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
-        tier = self.tier(log, since=first_id)
-        if tier is None or first_id > tier.last_id:
-            return self.hot.index(log, first_id, last_id)
-        return [*tier.index(first_id, last_id), *self.hot.index(log, max(first_id, tier.last_id + 1), last_id)]
+        def index(tier: TierReader | None, end: int) -> Sequence[IndexEntry]:
+            sealed = tier.index(first_id, min(last_id, end)) if tier is not None and first_id <= end else []
+            return [*sealed, *self.hot.index(log, max(first_id, end + 1), last_id)]
+
+        return self._consistent(log, first_id, index)
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
-        while True:
-            tier = self.tier(log, since=first_id)
-            last_id = 0 if tier is None else tier.last_id
+        def first_block_since(tier: TierReader | None, end: int) -> BlockRange | None:
             sealed = None if tier is None else tier.first_block_since(time, first_id)
-            found = sealed or self.hot.first_block_since(log, time, max(first_id, last_id + 1))
-            again = self.tier(log, since=first_id)
-            if (0 if again is None else again.last_id) == last_id:  # else what was moved meanwhile was in neither
-                return found
+            return sealed or self.hot.first_block_since(log, time, max(first_id, end + 1))
+
+        return self._consistent(log, first_id, first_block_since)
 
     def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
-        tier = self.tier(log, since=first_id)
-        if tier is None or first_id > tier.last_id:
-            return self.hot.statistics(log, first_id)
-        sealed = [row.sums for row in tier.rows(first_id, tier.last_id)]
-        return add_statistics([*sealed, self.hot.statistics(log, tier.last_id + 1)])
+        def statistics(tier: TierReader | None, end: int) -> BlockStatistics:
+            sealed = [row.sums for row in tier.rows(first_id, end)] if tier is not None and first_id <= end else []
+            return add_statistics([*sealed, self.hot.statistics(log, max(first_id, end + 1))])
+
+        return self._consistent(log, first_id, statistics)
+
+    def _consistent(self, log: str, since: int, look: Callable[[TierReader | None, int], Found]) -> Found:
+        """The result of *look* at the sealed objects of *log* (None: never any), which end at the id that it is given,
+        and at the blocks after that; again if blocks were moved meanwhile, as these would be in neither part."""
+        while True:
+            tier = self.tier(log, since=since)
+            end = 0 if tier is None else tier.last_id
+            found = look(tier, end)
+            again = self.tier(log, since=since)
+            if (0 if again is None else again.last_id) == end:
+                return found
 
     def check(self, log: str) -> Sequence[str]:
         return self.hot.check(log)

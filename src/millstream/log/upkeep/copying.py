@@ -53,6 +53,8 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
         columns = ["body"] if source.bodies_only or target.bodies_only else None
         _refuse_trimmed(source, target, first)
         _refuse_other(source, target, writer.last_id, columns)
+        if first <= last:  # a copy that is interrupted after its last message has the rules of that as well
+            _copy_metadata(source, target, replace=True)
         for batch in source.read(first, last, columns, gaps="none"):
             is_end = counted and batch.last_id == last
             ids = writer.append(batch.arrow, sequence=sequence if is_end else None)

@@ -89,21 +89,23 @@ class CommitChain:
         middle is a commit whose ids follow from its neighbours; at the end it is an error.
         """
         with self._refreshing:
-            follower, peeked = CommitFollower(self._reader), self._peeked
-            self._peeked = []
+            follower = CommitFollower(self._reader)
+            begun, self._peeked = self._peeked, []
             while True:
                 with self._lock:
                     number, is_cold = self._last.number + 1, not len(self._commits)
-                if peeked and _number(peeked[0]) == number:
-                    found: Sequence[CommitObject | DamagedHead]
-                    more, is_end = follower.follow(number + 1, is_cold=False)
-                    found = [*peeked, *more]
-                else:
-                    found, is_end = follower.follow(number, is_cold=is_cold)
+                if begun and _number(begun[0]) != number:
+                    begun = []
+                more, is_end = follower.follow(number + len(begun), is_cold=is_cold and not begun)
                 layout = self._layouts.refresh()
-                if not self._accept(found, layout, number):
-                    follower = CommitFollower(self._reader)
-                elif is_end:
+                damaged = self._accept([*begun, *more], layout, number)
+                if damaged is None:
+                    follower, begun = CommitFollower(self._reader), []
+                elif not is_end:
+                    begun = damaged  # the commit after them says where they end
+                elif damaged:
+                    raise damaged[0].error
+                else:
                     return self.end
 
     def peek(self) -> bool:
@@ -164,12 +166,17 @@ class CommitChain:
                 producers=producers,
             )
 
-    def _accept(self, found: Sequence[CommitObject | DamagedHead], layout: Layout, number: int) -> bool:
-        """Add the commits that were *found* from *number* on; False where *layout* says to begin again."""
+    def _accept(
+        self, found: Sequence[CommitObject | DamagedHead], layout: Layout, number: int
+    ) -> Sequence[DamagedHead] | None:
+        """Add the commits that were *found* from *number* on; None where *layout* says to begin again.
+
+        Returns the last of them that are damaged: only the commit after them can say where they end.
+        """
         with self._lock:
             if self._last.number + 1 < layout.start:
                 self._reset(layout)
-                return False
+                return None
             self._cut(layout)
             damaged: list[DamagedHead] = []
             for commit in found[self._last.number + 1 - number :]:
@@ -179,9 +186,7 @@ class CommitChain:
                     self._bridge(damaged, commit)
                     self._add(commit)
                     damaged = []
-            if damaged:
-                raise damaged[0].error
-            return True
+            return damaged
 
     def _cut(self, layout: Layout) -> None:
         if layout.start > self._last.number + 1:
