@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millstream.mill.integrity_decision import SourceAnswer
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
 
-CONTENTS = ["a", "b", "c", SourceAnswer.MISSING, SourceAnswer.UNREADABLE, SourceAnswer.NOT_READ]
+CONTENTS = ["a", "b", "c", *(SourceAnswer(one) for one in ("missing", "unreadable", "refused", "not-read"))]
 A = frozenset({"a"})
 NOTHING: frozenset[str] = frozenset()
 
@@ -150,6 +150,22 @@ def test_a_store_that_does_not_answer_is_left_alone() -> None:
     plan = plan_repair(copies("a", SourceAnswer.NOT_READ, "b"))
     assert [action.store for action in plan.actions] == ["2"]
     assert plan.reasons == ("store 1 did not answer: make the store available, then repair the item again",)
+
+
+def test_content_that_a_store_does_not_give_out_is_not_written_over_by_anyone() -> None:
+    for kept in (copy("1", SourceAnswer.REFUSED), copy("1", SourceAnswer.REFUSED, SourceAnswer.DAMAGED_RECORD)):
+        for one in (kept, msgspec.structs.replace(kept, source=True)):
+            plan = plan_repair([copy("0", "a"), one], restore_source=True)
+            assert (plan.actions, "store 1 does not give out the content" in plan.reasons[0]) == ((), True)
+
+
+def test_p8_a_source_whose_content_cannot_be_read_is_written_only_if_a_person_asks() -> None:
+    unreadable = copies(SourceAnswer.UNREADABLE, "a")
+    plan = plan_repair(unreadable)
+    assert (plan.actions, "its content cannot be read" in plan.reasons[0]) == ((), True)
+    written = (RepairAction("0", quarantine=True),)
+    assert plan_repair(unreadable, restore_source=True).actions == written
+    assert plan_repair(copies(SourceAnswer.UNREADABLE, "a", source=False)).actions == written
 
 
 def test_over_all_combinations_a_good_copy_is_never_written_and_every_bad_one_is_explained() -> None:

@@ -14,7 +14,7 @@ from millstream.core.cid import cid_of
 from millstream.mill.configured_stores import QUARANTINE
 from millstream.mill.errors import UnresolvedError
 from millstream.mill.integrity.check_processor import BitCheckProcessor
-from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef
@@ -30,7 +30,7 @@ from millstream.stores import CasStore, LocalStore, MountedStore, StoreUnavailab
 from millstream.stores.protocol import Store
 from millstream.stores.wrapper import Answer, StoreCall, StoreWrapper
 from millstream.testing.damage import flip_bit, remove
-from millstream.testing.faulty_store import FaultyStore, UnavailableStore
+from millstream.testing.faulty_store import ArchivingStore, FaultyStore, UnavailableStore
 
 BODY = b"the right bytes" * 100
 
@@ -342,3 +342,20 @@ def test_a_retried_repair_that_is_refused_names_the_present_reason(world: Any) -
         world.stores[store].put("s", "folder/item 0", io.BytesIO(b"new content"))
     with pytest.raises(UnresolvedError, match=r"^'folder/item 0': all copies have the same content"):
         retry(world, error)
+
+
+@pytest.mark.parametrize("store", ["1", "2"], ids=["source", "copy"])
+def test_content_that_a_store_does_not_give_out_is_neither_intact_nor_repaired(world: Any, store: str) -> None:
+    file = path(world, item(store))
+    world.stores[store] = ArchivingStore(world.stores[store], lambda call: call.content_id == "folder/item 0")
+    followed: list[CheckedItem] = []
+    tally = check_space(
+        world.providers, world.manifest, store, "s", threads=2, on_checked=lambda group: followed.extend(group.others)
+    )
+    assert (tally.result, [finding.row for finding in tally.findings]) == (ReportResult.INCOMPLETE, ["B32"])
+    assert [checked.task for checked in followed if checked.outcome.row == "B32"] == [None]
+    before = file.stat()
+    world.seal(store)
+    result = repairer(world).repair("s", "folder/item 0", restore_source=True)
+    assert "does not give out the content" in result.refused[0].reason
+    assert file.stat() == before

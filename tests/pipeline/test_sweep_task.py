@@ -10,16 +10,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
+from millstream.mill.configured_stores import ConfiguredStores
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity_decision import SourceAnswer
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import Manifest
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.planning.binned_work import bin_name, check_bins
 from millstream.pipeline.tasks.sweep_task import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part
 from millstream.stores import LocalStore, MemoryStore, Store
 from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit
-from millstream.testing.faulty_store import UnavailableStore, VanishingStore, flips_bit
+from millstream.testing.faulty_store import ArchivingStore, UnavailableStore, VanishingStore, flips_bit
 from millstream.testing.s3 import S3Server
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -82,6 +87,16 @@ def test_an_item_that_cannot_be_opened_is_unreadable() -> None:
     seen = observe(store, "docs", "x", VirtualClock())
     assert (seen.provider, seen.content) == (ABC, SourceAnswer.UNREADABLE)
     assert seen.error
+
+
+def test_an_item_that_the_store_does_not_give_out_is_refused_here_as_in_a_check(tmp_path: Path) -> None:
+    store, clock = ArchivingStore(filled(MemoryStore("fixity"), "x")), VirtualClock()
+    seen = observe(store, "docs", "x", clock)
+    assert (seen.provider, seen.content, "archived" in (seen.error or "")) == (ABC, SourceAnswer.REFUSED, True)
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/node.db")
+    checker = BitChecker(ConfiguredStores({"a": store}, clock), Manifest(engine, clock))
+    checked = checker.observe(ItemRef("a", "docs", "x"))
+    assert (checked.provider, checked.content) == (seen.provider, seen.content)
 
 
 def test_an_item_that_vanishes_between_asking_and_reading_is_missing() -> None:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from millstream.stores import (
+    AccessDeniedError,
     ChecksumMismatchError,
     DamagedRecordError,
     ItemNotFoundError,
@@ -33,6 +34,7 @@ from millstream.stores.local.atomic_files import AtomicFile
 from millstream.stores.local.sidecar import MAX_BYTES, FileDescription, Sidecar
 from millstream.stores.local.sidecar_files import SidecarFiles
 from millstream.stores.local.space_files import SpaceFiles
+from millstream.stores.os_errors import translated
 from millstream.testing.damage import flip_bit
 
 
@@ -546,3 +548,10 @@ def test_a_space_that_two_make_at_once_keeps_its_access_list(tmp_path: Path, mon
     store.create_space("space")
     thread.join()
     assert store.space_acls("space") == {"ann": SpaceAccess.READ}
+
+
+def test_a_file_without_the_right_to_read_it_is_told_from_one_that_cannot_be_read() -> None:
+    with pytest.raises(AccessDeniedError, match="give the account that runs Millstream access"), translated("reading"):
+        raise PermissionError(errno.EACCES, "Permission denied", "a")
+    with pytest.raises(StoreUnavailableError), translated("reading"):
+        raise OSError(errno.EIO, "Input/output error", "a")

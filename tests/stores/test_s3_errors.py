@@ -6,6 +6,7 @@ import pytest
 from botocore import exceptions as boto
 
 from millstream.stores import (
+    AccessDeniedError,
     ContentIdTooLongError,
     ContentTooLargeError,
     ItemNotFoundError,
@@ -33,7 +34,7 @@ def answer(code: str, status: int) -> boto.ClientError:
         (answer("KeyTooLongError", 400), ContentIdTooLongError),
         (answer("EntityTooLarge", 400), ContentTooLargeError),
         (answer("NotImplemented", 501), StoreError),
-        (answer("AccessDenied", 403), StoreError),
+        (answer("AccessDenied", 403), AccessDeniedError),
         (answer("SlowDown", 503), StoreUnavailableError),
         (answer("500", 500), StoreUnavailableError),
         (answer("TooManyRequests", 429), StoreUnavailableError),

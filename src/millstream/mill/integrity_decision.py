@@ -23,6 +23,8 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
 - B21: a tombstone without an object is as it should be; so is a deletion that waits in the audit outbox. B24: a
   tombstone with an object is a failure of its own.
 - B4: bytes that still cannot be read at the last attempt are an outcome, not a dead letter.
+- B32: bytes that a store does not give out by rule (archived, or no right to read them) are no damage: nothing is
+  repaired. They are not intact either, as B2 says of a store that never reads; what the provider states is compared.
 - A failure whose manifest sum is recorded for another copy asks for a repair instead of a bit error; so does B4, and
   a failure without a row whose sum in the audit log is recorded for another copy.
 
@@ -59,6 +61,7 @@ class SourceAnswer(enum.StrEnum):
     LEFT_OUT = "left-out"  # the object is left out of what is protected, on purpose
     CHANGED = "changed"  # the object is not as it was adopted: other programs write it
     UNREADABLE = "unreadable"  # the object is there and its bytes cannot be read
+    REFUSED = "refused"  # the store does not give the bytes out: archived, or no right to read them
     NOT_READ = "not-read"  # bytes are not read on this kind of store
     NOT_KEPT = "not-kept"  # there is no audit log
 
@@ -95,9 +98,9 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     """The observed checksums of one content item. A sum is lower-case hex; anything else is an :class:`SourceAnswer`.
 
     ``manifest`` is None without a row; ``store`` may be MISSING, NO_CHECKSUM, DAMAGED_RECORD or UNREACHABLE;
-    ``content`` MISSING, UNREADABLE, CHANGED or NOT_READ; ``audit`` None (no entry) or NOT_KEPT. ``attempt`` counts from
-    1, :data:`LAST_ATTEMPT` is final and what a sweep uses. ``fresh``: the provider took the object less than a day ago
-    (:func:`is_fresh`).
+    ``content`` MISSING, UNREADABLE, REFUSED, CHANGED or NOT_READ; ``audit`` None (no entry) or NOT_KEPT. ``attempt``
+    counts from 1, :data:`LAST_ATTEMPT` is final and what a sweep uses. ``fresh``: the provider took the object less
+    than a day ago (:func:`is_fresh`).
     ``pending``: an audited change of the item is not in the manifest yet.
     ``elsewhere``: another store's manifest row of this item is live and has the manifest's sum; where there is no row
     here, that of the audit log. ``contradicted``: there is no row, and a live row of another store has another sum than
@@ -186,6 +189,11 @@ def canonical_observation(seen: Observation) -> Observation:
     )
 
 
+def _is_recorded_otherwise(seen: Observation) -> bool:
+    """Whether the manifest has another sum than the provider states: that is known without the bytes."""
+    return seen.manifest is not None and seen.store not in (seen.manifest, SourceAnswer.NO_CHECKSUM)
+
+
 def _has_record(seen: Observation) -> bool:
     return seen.manifest is not None or seen.audit not in (None, SourceAnswer.NOT_KEPT)
 
@@ -217,6 +225,8 @@ def _decide_shape(seen: Observation) -> BitCheckOutcome:  # noqa: PLR0911  (one 
         )
     if seen.deleted:
         return _fail_old(seen, CheckRow.UNDELETED, CheckRow.UNDELETED)
+    if seen.content == SourceAnswer.REFUSED and not _is_recorded_otherwise(seen):
+        return _outcome(CheckRow.REFUSED, CheckVerdict.ERROR)
     if seen.store == SourceAnswer.NO_CHECKSUM:
         return _decide_without_checksum(seen)
     if seen.manifest is None:
@@ -285,7 +295,7 @@ def _decide_differing(seen: Observation) -> BitCheckOutcome:
         if seen.own_record and seen.audit in (seen.manifest, None, SourceAnswer.NOT_KEPT):
             return _fail(CheckRow.DAMAGED_RECORD, seen)
         return _outcome(CheckRow.STORE_DIFFERS, CheckVerdict.FAILURE, task=FollowUp.BIT_ERROR)
-    if seen.content not in (seen.store, SourceAnswer.NOT_READ):
+    if seen.content not in (seen.store, SourceAnswer.NOT_READ, SourceAnswer.REFUSED):
         return _fail_old(seen, CheckRow.MANIFEST_DIFFERS_AT_FIRST, CheckRow.ALL_DIFFER)
     if seen.audit == seen.store:  # row 5
         return _outcome(CheckRow.MANIFEST_OUTDATED, CheckVerdict.FAILURE, ManifestAction.SET_TO_STORE)

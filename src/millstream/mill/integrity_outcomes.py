@@ -44,6 +44,7 @@ class CheckRow:
     PROPERTIES_DIFFER: Final = "B29"
     VANISHED: Final = "B30"
     LEFT_OUT: Final = "B31"
+    REFUSED: Final = "B32"
     MANIFEST_OUTDATED: Final = "A5"
     AUDIT_DIFFERS: Final = "A6"
     UNAUDITED: Final = "A7"
@@ -158,6 +159,12 @@ ROWS: Mapping[str, RowText] = {
         "(`millstream mill forget STORE SPACE --vanished`)",
     ),
     CheckRow.LEFT_OUT: RowText("left-out", "left out of what is protected (`--exclude`); its copies are kept"),
+    CheckRow.REFUSED: RowText(
+        "not-read",
+        "the store does not give out the content: it is archived, or there is no right to read it",
+        todo="restore the object from the archive, or give the account that runs Millstream the right to read it; then "
+        "check again (`millstream mill check`)",
+    ),
     CheckRow.MANIFEST_OUTDATED: RowText(
         "manifest", "the manifest differs from bytes, provider and audit log", 5, todo=_RUN
     ),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from millstream.stores.mounted import MountedStore
     from millstream.stores.protocol import (
         DEFAULT_MIMETYPE,
+        AccessDeniedError,
         AlreadyExistsError,
         Checksum,
         ChecksumMismatchError,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CAS_SPACE",
     "DEFAULT_MIMETYPE",
+    "AccessDeniedError",
     "AlreadyExistsError",
     "CasStore",
     "Checksum",

@@ -7,6 +7,7 @@ import errno
 from collections.abc import Iterator
 
 from millstream.stores.protocol import (
+    AccessDeniedError,
     ContentIdTooLongError,
     ContentTooLargeError,
     StoreError,
@@ -18,6 +19,8 @@ _MEANINGS: dict[int, type[StoreError]] = {
         (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
         StoreUnavailableError,
     ),
+    errno.EACCES: AccessDeniedError,
+    errno.EPERM: AccessDeniedError,
     errno.ENAMETOOLONG: ContentIdTooLongError,
     errno.EFBIG: ContentTooLargeError,
 }

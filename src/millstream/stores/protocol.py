@@ -92,8 +92,16 @@ class StoreRefusedError(StoreError):
     """The provider does not allow this change in the item's present state (archived, read-only, content-addressed)."""
 
 
+class AccessDeniedError(StoreError):
+    """The account that runs Millstream, or its credentials, may not do this at the storage provider."""
+
+
 class UnreadableError(StoreError):
     """The bytes of a content item cannot be read (no right to them, archived, special); trying again does not help."""
+
+
+READ_REFUSALS = (UnreadableError, StoreRefusedError, AccessDeniedError, PermissionError)
+"""Errors of reading that say nothing against the bytes: the store does not give them out in their present state."""
 
 
 class ItemChangedError(StoreUnavailableError):

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from millstream.core.clock import Clock
-from millstream.stores import Entry, Store, StoreUnavailableError
+from millstream.stores import Entry, Store, StoreUnavailableError, UnreadableError
 from millstream.stores.protocol import item_not_found
 from millstream.stores.wrapper import WRITES, Answer, StoreCall, StoreWrapper
 
@@ -71,6 +71,14 @@ class UnavailableStore(FaultyStore):
     def before(self, call: StoreCall) -> None:
         if self.when(call) and self._times.take():
             raise StoreUnavailableError(f"{self.url} did not answer {call.method}; try again")
+
+
+class ArchivingStore(FaultyStore):
+    """Knows its items, and does not give out their bytes: they are in an archive."""
+
+    def before(self, call: StoreCall) -> None:
+        if call.method == "open" and self.when(call):
+            raise UnreadableError(f"{call.content_id!r} in {self.url} is archived")
 
 
 class LostReplyStore(FaultyStore):

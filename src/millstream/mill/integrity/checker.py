@@ -33,7 +33,14 @@ from millstream.mill.tasks import BitError, QueueName, Repair, Task
 from millstream.stores.audit import AuditEvent
 from millstream.stores.bulk import SMALL, Reading
 from millstream.stores.hashing import Digests
-from millstream.stores.protocol import DEFAULT_MIMETYPE, ChecksumOrigin, DamagedRecordError, ItemInfo, StoreError
+from millstream.stores.protocol import (
+    DEFAULT_MIMETYPE,
+    READ_REFUSALS,
+    ChecksumOrigin,
+    DamagedRecordError,
+    ItemInfo,
+    StoreError,
+)
 
 RecordedRow = ManifestRow | ComparisonRow
 """The columns of the manifest that a check needs: the checksum, the time, and whether it is a tombstone."""
@@ -260,6 +267,8 @@ class BitChecker:
             return ItemReading(provider, SourceAnswer.MISSING, info.size, info.modified)
         except ChangedSinceAdoptionError:
             return ItemReading(provider, SourceAnswer.CHANGED, info.size, info.modified)
+        except READ_REFUSALS:
+            return ItemReading(provider, SourceAnswer.REFUSED, info.size, info.modified)
         except (StoreError, OSError):
             return ItemReading(provider, SourceAnswer.UNREADABLE, info.size, info.modified)
         own = info.checksum_origin() == ChecksumOrigin.USER

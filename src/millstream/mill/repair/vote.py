@@ -10,10 +10,11 @@ Why repairing a source copy does not break promise P8 ("no job ever writes to a 
 sweeps never do. A repair may, and only to put back what the source itself once held: our records have those very bytes
 as what the source took, another copy still has them, and the source's own bytes no longer match what its provider
 recorded, or are gone. A source that was rewritten through its provider (which has recorded another sum since) is a
-change, not rot, and is not touched; nor is one whose provider keeps no sum, so that it cannot be decided. An item that
-vanished from a source may have been deleted there: it is put back only where our audit log, to which a deletion would
-have been told, says that it must be there, and in the space of a CAS, which keeps all that was anchored. A person may
-decide otherwise (*restore_source*), and the source is written like any copy, except where it is only ever read.
+change, not rot, and is not touched; nor is one whose provider keeps no sum, so that it cannot be decided, or whose
+bytes cannot be read and may be whole. An item that vanished from a source may have been deleted there: it is put back
+only where our audit log, to which a deletion would have been told, says that it must be there, and in the space of a
+CAS, which keeps all that was anchored. A person may decide otherwise (*restore_source*), and the source is written
+like any copy, except where it is only ever read.
 """
 
 from __future__ import annotations
@@ -152,6 +153,11 @@ def _refuse(copy: CopyReading, winner: str, restore_source: bool) -> str | None:
     """The reason why this bad copy must not be written, if there is one."""
     if copy.content == SourceAnswer.NOT_READ and copy.provider != SourceAnswer.DAMAGED_RECORD:
         return f"store {copy.store} did not answer: make the store available, then repair the item again"
+    if copy.content == SourceAnswer.REFUSED:
+        return (
+            f"store {copy.store} does not give out the content: restore it from the archive, or grant the right to "
+            "read it, then repair the item again"
+        )
     if not copy.source and not copy.read_only:
         return None
     reason = _refuse_always(copy) or (None if restore_source else _refuse_without_person(copy, winner))
@@ -174,6 +180,8 @@ def _refuse_always(source: CopyReading) -> str | None:
 def _refuse_without_person(source: CopyReading, winner: str) -> str | None:
     if source.content == SourceAnswer.MISSING and source.may_be_deleted:
         return f"the item vanished from there: {_RESTORE} or, if it was deleted on purpose, {_FORGET}"
+    if source.content == SourceAnswer.UNREADABLE:
+        return f"its content cannot be read: look for disk errors; then {_RESTORE}"
     if source.provider == SourceAnswer.DAMAGED_RECORD or source.content == winner:
         return f"its own record of the item is damaged: {_RESTORE}"
     if source.provider == SourceAnswer.NO_CHECKSUM and source.vote is not None:

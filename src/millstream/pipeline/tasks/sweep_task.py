@@ -23,6 +23,7 @@ from millstream.mill.mount_check import MountCheck
 from millstream.pipeline.planning.binned_work import BinTarget, Work, fill_bin
 from millstream.stores import DamagedRecordError, Digests, Store, StoreError, hash_stream, open_provider
 from millstream.stores.bulk import SMALL, Reading, bulk_of, reads_at_once
+from millstream.stores.protocol import READ_REFUSALS
 
 PLAN_SCHEMA = pa.schema(
     [
@@ -172,7 +173,8 @@ def observe(
     except NotFoundError:
         return ItemObservation(provider, SourceAnswer.MISSING, modified=info.modified)
     except (StoreError, OSError) as error:
-        return ItemObservation(provider, SourceAnswer.UNREADABLE, modified=info.modified, error=str(error))
+        answer = SourceAnswer.REFUSED if isinstance(error, READ_REFUSALS) else SourceAnswer.UNREADABLE
+        return ItemObservation(provider, answer, modified=info.modified, error=str(error))
     return ItemObservation(provider, read.sha256, read.size, info.modified)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from millstream.stores.protocol import (
+    AccessDeniedError,
     ContentIdTooLongError,
     ContentTooLargeError,
     ItemNotFoundError,
@@ -49,6 +50,8 @@ _MEANINGS: dict[str, type[StoreError]] = {
     "NotFound": ItemNotFoundError,
     "NoSuchBucket": BucketMissingError,
     "NoSuchUpload": UploadGoneError,
+    "403": AccessDeniedError,
+    "AccessDenied": AccessDeniedError,
     "412": ConditionFailedError,
     "PreconditionFailed": ConditionFailedError,
     "416": EmptyRangeError,
