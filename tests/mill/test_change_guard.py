@@ -299,3 +299,20 @@ def test_p8_a_dry_run_says_that_the_plan_would_be_held_as_a_whole_and_holds_noth
     assert seen.hold is None and seen.hold_reason is not None and "the source lists nothing" in seen.hold_reason
     assert guard.pending() == []
     assert "would be HELD as a whole" in "".join(held_lines(seen))
+
+
+@pytest.mark.parametrize("original", [b"an original", b"STALE"], ids=["another size", "the same size"])
+def test_p8_items_that_the_manifest_does_not_know_at_the_destination_are_replaced_only_within_the_budget(
+    world: Any, original: bytes
+) -> None:
+    guard = change_guard(world)
+    for number in range(12):
+        world.put(ItemRef("1", "s", f"{number:03d}"), b"stale")
+        world.put(ItemRef("2", "s", f"{number:03d}"), original, record=False)
+    world.record(ItemRef("2", "s", "007"), None, deleted=True)
+    planned = plan_space_duplication(world.providers, world.manifest, PAIR, "s", world.queue(), change_guard=guard)
+    seen = len(original) != len(b"stale")
+    assert (planned.replaced, planned.hold is not None) == ((12, True) if seen else (0, False))
+    done = [duplicate(world, guard, number).split()[1] for number in range(8)]
+    assert done == ["copy:"] * 5 + ["held"] * 3
+    assert world.read(ItemRef("2", "s", "007")) == original

@@ -62,7 +62,7 @@ _COPIED = (ItemDifference.COPY, ItemDifference.CHANGE)
 
 
 class ComparedItem(NamedTuple):
-    """An item of a space, how it differs, its bytes at the source, and whether a recorded copy would be replaced."""
+    """An item of a space, how it differs, its bytes at the source, and whether other bytes would be replaced."""
 
     name: str
     kind: ItemDifference
@@ -74,9 +74,9 @@ class DuplicationPlan(msgspec.Struct, frozen=True):
     """The differences of one pair of stores and one space, in numbers of items.
 
     ``bytes`` are those of the items to copy and to compare. ``replaced`` of the changes would put other bytes in the
-    place of a recorded copy; ``copied`` items are at the destination by now. ``held`` items are only there and have no
-    tombstone, so nothing may be deleted (promise P8): record their deletion, or put them back at the source.
-    ``held_examples`` names the first of them. ``hold`` is the number under which the whole plan waits for an approval
+    place of what is at the destination, recorded or not; ``copied`` items are at the destination by now. ``held`` items
+    are only there and have no tombstone, so nothing may be deleted (promise P8): record their deletion, or put them
+    back at the source. ``held_examples`` names the first of them. ``hold`` is the number under which the whole plan waits for an approval
     (:mod:`millstream.mill.duplication.change_guard`); nothing of it was put on the queue then. In a dry run
     ``hold_reason`` says why the whole plan would be held.
     """
@@ -329,7 +329,7 @@ def compare(
     *,
     deleted_at: int | None = None,
 ) -> tuple[ItemDifference, bool]:
-    """How an item that at least one end lists differs, and whether a copy that is recorded would be replaced.
+    """How an item that at least one end lists differs, and whether other bytes at the destination would be replaced.
 
     *source* and *copy* are what the two ends list, *row* and *copied* what the manifest has of them. A change that is
     to come after *now* (microseconds) is none: see :func:`is_unchanged`. *deleted_at* is the time of a deletion at the
@@ -340,7 +340,7 @@ def compare(
     if copy is None:
         return ItemDifference.COPY, False
     if row is None or copied is None or row.deleted or copied.deleted:
-        return ItemDifference.CHANGE, False
+        return ItemDifference.CHANGE, source.size != copy.size  # of one size it is not known: the task counts it
     unchanged = is_unchanged(source.modified, row.modified, now)
     alike = row.sha256 is not None and row.sha256 == copied.sha256
     if unchanged and alike and source.size == copy.size:

@@ -221,8 +221,8 @@ class DuplicationProcessor:
         if action.row != DuplicationRow.CHECKSUMS_DIFFER:
             return None
         row = self._manifest.get(task.destination, task.space, task.content_id)
-        recorded = row is not None and not row.deleted and row.sha256 not in (None, source.sha256)
-        return "changes" if recorded else None
+        is_repair = row is not None and not row.deleted and row.sha256 == source.sha256
+        return None if is_repair else "changes"  # what is not recorded may be an original
 
     def _act(
         self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd, destination: _LookedUpEnd
