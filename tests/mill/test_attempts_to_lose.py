@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, ManifestEvent
-from millstream.mill.policies.policy import Policy
+from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies, PolicyRepository
 from millstream.mill.producers.producer_loop import LoopOutcome
 from millstream.mill.repair.repair_log import RepairLog
@@ -370,3 +371,58 @@ def _failed(result: CheckResult, at: int) -> CheckResult:
     from millstream.mill.integrity_decision import CheckVerdict
 
     return replace(result, verdict=CheckVerdict.FAILURE, row="B3", kind="checksum-mismatch", checked_at=at)
+
+
+def deleted_at_both_ends(world: Any) -> None:
+    """An item "a" that was copied from store 1 to store 2, and was deleted at both."""
+    for store in "12":
+        world.put(ItemRef(store, "s", "a"), b"old")
+        world.clock.advance(1)
+    for store in "12":
+        world.stores[store].delete("s", "a")
+        world.record(ItemRef(store, "s", "a"), None, deleted=True)
+    world.clock.advance(10)
+
+
+BACK = Duplicate("2", "1", "s", "a")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_p8_a_reversed_policy_does_not_delete_what_was_added_since(world: Any, recorded: bool) -> None:
+    deleted_at_both_ends(world)
+    place = ItemRef("1", "s", "a")
+    world.put(place, b"added again", record=recorded)
+    kinds = [one.kind for one in differences(world.providers, world.manifest, Pair("2", "1"), "s")]
+    assert kinds == [ItemDifference.HELD if recorded else ItemDifference.DELETE]
+    processor = DuplicationProcessor(world.providers, world.manifest)
+    with pytest.raises(DuplicationError, match="D18"):
+        processor.process(BACK, 1)
+    world.clock.advance(1)
+    record_deletions(world.providers, world.manifest, "2", "s", ["a"])  # a person says that this is deleted, too
+    assert processor.process(BACK, 1).summary.startswith("D19")
+
+
+def test_p8_stores_copied_in_a_circle_do_not_lose_what_was_added_again(world: Any) -> None:
+    deleted_at_both_ends(world)
+    world.put(ItemRef("1", "s", "a"), b"old")  # the bytes of before
+    policies = Policies({"me": Policy("me", {"s": (Pair("1", "2"), Pair("2", "1"))})})
+    processor = DuplicationProcessor(world.providers, world.manifest, policies=lambda: policies)
+    with pytest.raises(DuplicationError, match="D18"):
+        processor.process(BACK, 1)
+    world.manifest.writer.record(processor.process(Duplicate("1", "2", "s", "a"), 1).events)
+    assert processor.process(BACK, 1).summary.startswith("D7")
+    for store in "12":
+        assert world.read(ItemRef(store, "s", "a")) == b"old"
+
+
+@pytest.mark.parametrize(("user", "kept"), [("ann", True), ("mill", False)])
+def test_p8_what_the_audit_says_that_a_person_added_since_is_not_deleted(world: Any, user: str, kept: bool) -> None:
+    deleted_at_both_ends(world)
+    outbox = AuditOutbox(world.engine, world.clock)
+    world.stores["1"] = AuditedStore(world.stores["1"], outbox, "1", user=user)
+    world.put(ItemRef("1", "s", "a"), b"old", record=False)
+    lookup = AuditLookup(AuditLog(world.engine), outbox, {"1"})
+    processor = DuplicationProcessor(world.providers, world.manifest, audit_lookup=lookup)
+    with pytest.raises(DuplicationError, match="D18") if kept else contextlib.nullcontext():
+        processor.process(BACK, 1)
+    assert world.has(ItemRef("1", "s", "a")) == kept

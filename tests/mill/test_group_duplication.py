@@ -58,8 +58,8 @@ def filled(new_world: Callable[..., Any], folder: Path) -> Any:
     made.put(ItemRef("2", "s", "other bytes"), b"!", p="1")
     made.put(ItemRef("2", "s", "other properties"), b"other properties", p="2")
     for name in ("gone", "lost"):
-        made.put(ItemRef("2", "s", name))
-        made.record(ItemRef("1", "s", name), "0" * 64, deleted=name == "gone")
+        sha256 = made.put(ItemRef("2", "s", name))
+        made.record(ItemRef("1", "s", name), sha256, deleted=name == "gone")
     flip_bit(made.stores["1"].path_of("s", "rotten"))
     return made
 

@@ -52,7 +52,7 @@ def draw_rows(seed: int, count: int) -> tuple[Rows, Rows]:
                 listed.append({"store": store, "space": "docs", "content_id": name, "size": size, "modified": modified})
             if draw.random() < 0.9:
                 row = {"store": store, "content_id": name, "sha256": draw.choice(["x", "x", "x", "y", None])}
-                recorded.append({**row, "modified": draw.choice([1, 1, 5]), "deleted": draw.random() < 0.1})
+                recorded.append({**row, "modified": draw.choice([1, 1, 5]), "deleted": draw.random() < 0.2})
     return listed, recorded
 
 

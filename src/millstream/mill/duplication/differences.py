@@ -76,9 +76,9 @@ class DuplicationPlan(msgspec.Struct, frozen=True):
     ``bytes`` are those of the items to copy and to compare. ``replaced`` of the changes would put other bytes in the
     place of what is at the destination, recorded or not; ``copied`` items are at the destination by now. ``held`` items
     are only there and have no tombstone, so nothing may be deleted (promise P8): record their deletion, or put them
-    back at the source. ``held_examples`` names the first of them. ``hold`` is the number under which the whole plan waits for an approval
-    (:mod:`millstream.mill.duplication.change_guard`); nothing of it was put on the queue then. In a dry run
-    ``hold_reason`` says why the whole plan would be held.
+    back at the source. ``held_examples`` names the first of them. ``hold`` is the number under which the whole plan
+    waits for an approval (:mod:`millstream.mill.duplication.change_guard`); nothing of it was put on the queue then. In
+    a dry run ``hold_reason`` says why the whole plan would be held.
     """
 
     pair: Pair
@@ -310,14 +310,28 @@ class _ListedItem(NamedTuple):
     modified: int | None
 
 
-def is_deleted(row: RecordedItem | None, deleted_at: int | None) -> bool:
-    """Whether an item's deletion is recorded: in its *row*, or as one that waits in the audit outbox, of that time.
+def deletion_time(row: RecordedItem | None, deleted_at: int | None) -> int | None:
+    """When an item was deleted, as recorded: by its *row*, or by what waits in the audit outbox, of *deleted_at*.
 
-    One before the last change in the row says nothing of what was added later.
+    None where no deletion is recorded. One before the last change in the row says nothing of what was added later.
     """
     if row is None:
-        return deleted_at is not None
-    return row.deleted or (deleted_at is not None and deleted_at >= row.modified)
+        return deleted_at
+    if row.deleted:
+        return row.modified
+    return deleted_at if deleted_at is not None and deleted_at >= row.modified else None
+
+
+def is_deleted(row: RecordedItem | None, deleted_at: int | None, copied: RecordedItem | None) -> bool:
+    """Whether an item's deletion is recorded (:func:`deletion_time`), and is one of what is at the destination.
+
+    It says nothing of other bytes that *copied* has there since: they never were at the source, as where a policy was
+    reversed.
+    """
+    at = deletion_time(row, deleted_at)
+    if at is None or copied is None or copied.deleted or copied.modified <= at:
+        return at is not None
+    return row is not None and row.sha256 is not None and row.sha256 == copied.sha256
 
 
 def compare(
@@ -336,7 +350,7 @@ def compare(
     source that waits in the audit outbox.
     """
     if source is None:
-        return (ItemDifference.DELETE if is_deleted(row, deleted_at) else ItemDifference.HELD), False
+        return (ItemDifference.DELETE if is_deleted(row, deleted_at, copied) else ItemDifference.HELD), False
     if copy is None:
         return ItemDifference.COPY, False
     if row is None or copied is None or row.deleted or copied.deleted:

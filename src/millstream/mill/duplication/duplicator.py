@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.audit.audit_lookup import MILL_USER, AuditLookup
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.bulk import copy_group, duplicate_group
 from millstream.mill.duplication.change_guard import ChangeGuard, ChangeKind
-from millstream.mill.duplication.differences import is_deleted
+from millstream.mill.duplication.differences import deletion_time, is_deleted
 from millstream.mill.duplication.duplication_decision import (
     UNAUDITED,
     DuplicationAct,
@@ -23,14 +23,14 @@ from millstream.mill.duplication.duplication_decision import (
     is_unaudited,
 )
 from millstream.mill.duplication.transfer import transfer
-from millstream.mill.errors import DuplicationError, NoAnswerError
+from millstream.mill.errors import ChangePendingError, DuplicationError, NoAnswerError
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.manifest import Manifest, ManifestEvent
+from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
 from millstream.mill.policies.policy import Pair
 from millstream.mill.policies.repository import Policies
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
-from millstream.stores.audit import AuditOutbox
+from millstream.stores.audit import AuditAction, AuditOutbox
 from millstream.stores.protocol import (
     DamagedRecordError,
     ItemInfo,
@@ -87,7 +87,8 @@ class DuplicationProcessor:
         source, destination = self._look(task.source, task), self._look(task.destination, task)
         if not self._is_asked(task):
             return TaskResult(f"nothing: no policy asks for {task.space!r} {_pair(task)} any more")
-        action = decide_duplication(task.space, task.content_id, source, destination, self._record(task, source))
+        record = self._record(task, source, destination)
+        action = decide_duplication(task.space, task.content_id, source, destination, record)
         if action.act == DuplicationAct.COPY and self._is_unaudited(task, source):
             action = UNAUDITED
         return self._done(action, task, attempt, source, destination)
@@ -187,16 +188,48 @@ class DuplicationProcessor:
         first = self._providers.call(lambda: provider.entries(space, limit=1))
         return _LookedUpEnd(EndState.FILLED_SPACE if first else EndState.EMPTY_SPACE)
 
-    def _record(self, task: Duplicate, source: ObservedEnd) -> SourceRecord:
+    def _record(self, task: Duplicate, source: ObservedEnd, destination: _LookedUpEnd) -> SourceRecord:
         if source.end == EndState.ITEM or not task.content_id:
             return SourceRecord.NONE
         row, deleted_at = self._manifest.get(task.source, task.space, task.content_id), None
         if self._outbox is not None and not (row is not None and row.deleted):
             waiting = self._outbox.deletions(task.source, task.space, [task.content_id])
             deleted_at = waiting.get(task.content_id)
-        if is_deleted(row, deleted_at):
-            return SourceRecord.DELETED
-        return SourceRecord.NONE if row is None else SourceRecord.LIVE
+        copied = self._manifest.get(task.destination, task.space, task.content_id)
+        if is_deleted(row, deleted_at, copied):
+            at, sha256 = deletion_time(row, deleted_at) or 0, None if row is None else row.sha256
+            is_others = self._is_added_since(at, sha256, task, copied, destination)
+            return SourceRecord.NONE if is_others else SourceRecord.DELETED
+        return SourceRecord.NONE if row is None or row.deleted else SourceRecord.LIVE
+
+    def _is_added_since(
+        self, at: int, sha256: str | None, task: Duplicate, copied: ManifestRow | None, destination: _LookedUpEnd
+    ) -> bool:
+        """Whether others may have put the item into the destination after its deletion at the source, *at* that time.
+
+        *sha256* is that of the deleted bytes. Then the deletion says nothing of it, as where stores are copied in a
+        circle, or a policy was reversed.
+        """
+        recorded = None if copied is None or copied.deleted else copied.modified
+        times = (recorded, None if destination.info is None else destination.info.modified)
+        if any(time is not None and time > at for time in times):
+            is_other = sha256 is not None and destination.sha256 not in (None, sha256)
+            if is_other or self._is_in_circle(task):
+                return True
+        event = None
+        if self._audit_lookup is not None:
+            with contextlib.suppress(ChangePendingError):  # it is not known whether there was one
+                event = self._audit_lookup.last_change(ItemRef(task.destination, task.space, task.content_id))
+        if event is None or event.action == AuditAction.DELETE_CONTENT or event.user == MILL_USER:
+            return False
+        return event.at > at
+
+    def _is_in_circle(self, task: Duplicate) -> bool:
+        """Whether policies may copy the item from the destination of *task* to its source, too."""
+        policies = None if self._policies is None else self._policies()
+        if policies is None:
+            return False
+        return task.source in policies.copies(task.space) and task.destination in policies.copied_from(task.space)
 
     @contextlib.contextmanager
     def _guarded(self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd) -> Iterator[int | None]:

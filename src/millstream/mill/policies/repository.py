@@ -65,6 +65,11 @@ class Policies(msgspec.Struct, frozen=True):
         pairs = [pair for policy in self.by_account.values() for pair in policy.lookup(space)]
         return frozenset(pair.destination for pair in pairs)
 
+    def copied_from(self, space: str) -> frozenset[str]:
+        """The stores from which any account copies *space*, whether it is copied to them or not."""
+        pairs = [pair for policy in self.by_account.values() for pair in policy.lookup(space)]
+        return frozenset(pair.source for pair in pairs)
+
     def copies_of(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         """The (store, space) to which those of *places* are copied that are sources, whether they are there or not."""
         originals = {space for store, space in places if store in self.sources(space)}

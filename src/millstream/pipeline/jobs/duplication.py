@@ -339,9 +339,11 @@ def _deleted(rows: pa.Table, deletions: pa.RecordBatch) -> pa.Table:
     """
     names, times, deleted = (rows[name].combine_chunks() for name in ("content_id", "modified", "deleted"))
     at = deletions["at"].take(pc.index_in(names, deletions["content_id"]))
-    later = pc.fill_null(pc.greater_equal(at, times), False)
-    place = rows.schema.get_field_index("deleted")
-    return rows.set_column(place, rows.schema.field(place), pc.or_(deleted, later))
+    later = pc.and_not(pc.fill_null(pc.greater_equal(at, times), False), deleted)
+    for name, column in (("deleted", pc.or_(deleted, later)), ("modified", pc.if_else(later, at, times))):
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(place), column)
+    return rows
 
 
 def _write_deletions(writer: pq.ParquetWriter, deletions: pa.RecordBatch, store: str) -> None:
