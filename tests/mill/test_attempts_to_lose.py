@@ -288,7 +288,7 @@ def test_p8_what_could_not_be_read_and_is_there_again_is_not_overwritten(world: 
     world.stores["3"] = good = _Meddled(world.stores["3"], write)
     good.armed = True
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
-    result = repairer.repair("s", "a")
+    result = repairer.repair("s", "a", restore_source=True)
     assert (result.repaired, "changed during its repair" in result.refused[0].reason) == (0, True)
     assert world.read(ItemRef("1", "s", "a")) == b"new bytes of a user"
 
@@ -426,3 +426,48 @@ def test_p8_what_the_audit_says_that_a_person_added_since_is_not_deleted(world: 
     with pytest.raises(DuplicationError, match="D18") if kept else contextlib.nullcontext():
         processor.process(BACK, 1)
     assert world.has(ItemRef("1", "s", "a")) == kept
+
+
+class _Overtaken(FaultyStore):
+    """A destination during whose first call of a method one of *changes* (by method) happens."""
+
+    def __init__(self, store: Any, **changes: Any) -> None:
+        super().__init__(store)
+        self._changes = changes
+
+    def before(self, call: Any) -> None:
+        self._changes.pop(call.method, lambda: None)()
+
+
+def test_what_changes_at_the_source_while_it_is_copied_is_copied_again(world: Any) -> None:
+    world.put(ItemRef("1", "s", "a"), b"old, and longer")
+    source = world.stores["1"]
+    world.stores["2"] = _Overtaken(world.stores["2"], put=lambda: source.put("s", "a", io.BytesIO(b"new")))
+    processor = DuplicationProcessor(world.providers, world.manifest)
+    result = processor.process(Duplicate("1", "2", "s", "a"), 1)
+    assert result.summary == "D12, then D11 copy: the checksums differ"
+    world.manifest.writer.record(result.events)
+    assert world.read(ItemRef("2", "s", "a")) == b"new"
+    assert world.manifest.get("2", "s", "a").sha256 == source.info("s", "a").checksum()
+    world.stores["3"] = _Overtaken(world.stores["3"], put=lambda: source.put("s", "a", io.BytesIO(b"newest")))
+    assert DuplicationProcessor(world.providers, world.manifest).copy_new(Duplicate("1", "3", "s", "a")) is None
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_is_deleted_at_the_source_while_it_is_copied_is_deleted_where_that_is_recorded(
+    world: Any, recorded: bool
+) -> None:
+    world.put(ItemRef("1", "s", "a"))
+    source = world.stores["1"]
+
+    def delete() -> None:
+        source.delete("s", "a")
+        if recorded:
+            world.clock.advance(1)
+            world.record(ItemRef("1", "s", "a"), None, deleted=True)
+
+    world.stores["2"] = _Overtaken(world.stores["2"], put=delete, delete=lambda: world.clock.jump(-60))
+    result = DuplicationProcessor(world.providers, world.manifest).process(Duplicate("1", "2", "s", "a"), 1)
+    assert result.summary.startswith("D12, then D19" if recorded else "D12 copy")
+    world.manifest.writer.record(result.events)
+    assert (world.has(ItemRef("2", "s", "a")), world.manifest.get("2", "s", "a").deleted) == (not recorded, recorded)

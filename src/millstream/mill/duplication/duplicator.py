@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from millstream.mill.audit.audit_lookup import MILL_USER, AuditLookup
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.bulk import copy_group, duplicate_group
@@ -91,7 +93,12 @@ class DuplicationProcessor:
         action = decide_duplication(task.space, task.content_id, source, destination, record)
         if action.act == DuplicationAct.COPY and self._is_unaudited(task, source):
             action = UNAUDITED
-        return self._done(action, task, attempt, source, destination)
+        done = self._done(action, task, source, destination)
+        if not done.events or not self._is_overtaken(action, task, source):
+            return done
+        again, at = self.process(task, attempt), done.events[-1].at
+        later = (msgspec.structs.replace(event, at=max(at, event.at)) for event in again.events)
+        return TaskResult(f"{action.row}, then {again.summary}", events=(*done.events, *later))
 
     def copy_new(self, task: Duplicate, audited: str | None = None) -> TaskResult | None:
         """As :meth:`process`, but None where the destination has other bytes, or the source is not what was *audited*
@@ -102,10 +109,12 @@ class DuplicationProcessor:
         is_copy = action.act == DuplicationAct.COPY
         if is_copy and (destination.end == EndState.ITEM or is_unaudited(source.sha256, audited)):
             return None
-        return self._done(action, task, 1, source, destination)
+        done = self._done(action, task, source, destination)
+        now = self._look(task.source, task) if is_copy else source
+        return done if now.end == EndState.UNREACHABLE or (now.end, now.sha256) == (source.end, source.sha256) else None
 
     def _done(
-        self, action: DuplicationAction, task: Duplicate, attempt: int, source: _LookedUpEnd, destination: _LookedUpEnd
+        self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd, destination: _LookedUpEnd
     ) -> TaskResult:
         if action.act in (DuplicationAct.FAIL, DuplicationAct.RETRY):
             raise _failure(task, action, source.error or destination.error)
@@ -114,16 +123,25 @@ class DuplicationProcessor:
                 if hold is not None:
                     return TaskResult(f"{action.row} held under number {hold} until it is approved: {action.reason}")
                 events = self._act(action, task, source, destination)
-            if (
-                action.act == DuplicationAct.DELETE and self._look(task.source, task).end == EndState.ITEM
-            ):  # it was added meanwhile
-                again = self.process(task, attempt)
-                return TaskResult(f"{action.row}, then {again.summary}", events=(*events, *again.events))
         except StoreRefusedError as error:
             if action.act != DuplicationAct.SET_PROPERTIES:
                 raise
             return TaskResult(f"D9 nothing: the destination refuses new properties in its present state: {error}")
         return TaskResult(f"{action.row} {action.act.value}: {action.reason}", events=events)
+
+    def _is_overtaken(self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd) -> bool:
+        """Whether the source has changed while the copy was written or deleted, so that the copy is not of it.
+
+        The task of that change may be done, and have found the copy as it was before.
+        """
+        if action.act not in (DuplicationAct.COPY, DuplicationAct.DELETE):
+            return False
+        now = self._look(task.source, task)
+        if now.end == EndState.ITEM:
+            return action.act == DuplicationAct.DELETE or now.sha256 not in (None, source.sha256)
+        if action.act == DuplicationAct.DELETE or now.end == EndState.UNREACHABLE:
+            return False
+        return self._record(task, now, self._look(task.destination, task)) == SourceRecord.DELETED
 
     def process_group(self, tasks: Sequence[Duplicate]) -> Sequence[TaskResult | None]:
         """Those of *tasks* that are small new copies or find nothing to do, where both stores can do many at once."""
