@@ -7,6 +7,7 @@ from millstream.mill.policies.locations import FolderLocation, PolicyLocation, S
 from millstream.mill.policies.repository import CachedPolicies, Policies, PolicyRepository
 from millstream.node.context import NodeContext
 from millstream.node.stores import StoresPart
+from millstream.stores.protocol import StoreUnavailableError
 
 
 class PoliciesPart:
@@ -29,6 +30,20 @@ class PoliciesPart:
     def current(self) -> Policies:
         """The duplication policies, as they were a second ago or later: other processes may save some at any time."""
         return self._latest()
+
+    def require(self) -> Policies:
+        """:attr:`current`, for what must not be done without them.
+
+        Raises :class:`StoreUnavailableError` where the setting ``mill.policies`` names a place that has none: its disk
+        may not be mounted. Without the setting there may be no policies.
+        """
+        policies = self.current
+        if not policies.found and self._context.settings.mill.policies:
+            raise StoreUnavailableError(
+                f"{policies.missing}: mount the disk with the policies, or save a policy with `millstream mill policy "
+                "save`"
+            )
+        return policies
 
     @locked_cached_property
     def _latest(self) -> CachedPolicies:

@@ -39,4 +39,5 @@ class RepairsPart:
         return repairer
 
     def _sources(self, space: str) -> frozenset[str]:
-        return self._policies.current.sources(space)  # asked for each repair: a policy may be saved meanwhile
+        policies = self._policies.require()  # asked for each repair: a policy may be saved meanwhile
+        return policies.originals(space, self._stores.providers)

@@ -64,7 +64,7 @@ def _acceptor(node: Node, store: str) -> Callable[[str, str], AdoptedItem | Mani
             node.stores.providers,
             node.stores.manifest,
             ItemRef(store, space, content_id),
-            sources=node.policies.current.sources(space),
+            sources=node.policies.require().sources(space),
             audit=(node.mill.audit.lookup, node.stores.outbox),
         )
 

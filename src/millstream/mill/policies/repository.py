@@ -65,6 +65,13 @@ class Policies(msgspec.Struct, frozen=True):
         pairs = [pair for policy in self.by_account.values() for pair in policy.lookup(space)]
         return frozenset(pair.destination for pair in pairs)
 
+    def originals(self, space: str, stores: Iterable[str]) -> frozenset[str]:
+        """Those of *stores* that no account copies *space* to, so that nothing may take their items for copies.
+
+        None where no store is a source of *space*, as without policies, or in a circle.
+        """
+        return frozenset(stores) - self.copies(space) if self.sources(space) else frozenset()
+
     def copied_from(self, space: str) -> frozenset[str]:
         """The stores from which any account copies *space*, whether it is copied to them or not."""
         pairs = [pair for policy in self.by_account.values() for pair in policy.lookup(space)]

@@ -28,7 +28,7 @@ from millstream.stores.cas import CAS_SPACE
 from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, StoreError, StoreUnavailableError
 
 Sources = Callable[[str], Collection[str]]
-"""The stores that are sources of a space, and not destinations of it."""
+"""The stores that have originals of a space: no policy copies it to them."""
 
 _ANSWERS = frozenset(SourceAnswer)
 _UNKNOWN_ITEM = "the manifest has no copy of the item, or only deleted ones: check SPACE and CONTENT_ID"
@@ -55,8 +55,8 @@ class RepairResult(msgspec.Struct, frozen=True):
 class Repairer:
     """Repairs the copies of content items, one item at a time. Every fault is repaired, or refused with a reason.
 
-    *sources* tells which stores are sources of a space; where it names none, every store counts as one, and rewritten
-    copies are left alone everywhere. What is done is written to the manifest and to *log*. The checksums that
+    *sources* tells which stores have originals of a space; where it names none, every store counts as one, and
+    rewritten copies are left alone everywhere. What is done is written to the manifest and to *log*. The checksums that
     *audit_lookup* knows are evidence beside those of the manifest.
     """
 

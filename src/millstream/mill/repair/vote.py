@@ -31,7 +31,7 @@ class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
     """One copy as it was read: ``content`` and ``provider`` are sums (hex) or answers; see the bit check.
 
     ``recorded`` are the sums of our own records for this store: that of the manifest, and that of the audit log.
-    ``may_be_deleted``: the policies name the store as a source, and nothing says that the item must be there.
+    ``may_be_deleted``: the store is no copy by the policies, and nothing says that the item must be there.
     ``read_only``: other programs write the store, and nothing is ever written there. ``own_record``: the sum of
     ``provider`` is not the provider's own, but one that we keep with the object.
     """
