@@ -14,9 +14,10 @@ from millstream.core.clock import VirtualClock
 from millstream.mill import manifest_writer
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import ComparedItem, ItemDifference
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import Manifest, ManifestEvent
-from millstream.mill.manifest_table import AddedItems
-from millstream.mill.policies.policy import Pair
+from millstream.mill.manifest_table import AddedItems, CheckResult
+from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
 from millstream.mill.reports.statistics import SpaceSize, SpaceStatisticsTable
 from millstream.mill.retirement import StoreInUseError, StoreRetirement
@@ -243,3 +244,36 @@ def test_what_counts_as_another_good_copy() -> None:
     assert {row["store"] for row in rows} == {"here"}
     assert [(size.items, size.bytes) for size in sizes] == [(0, 0)]
     assert held == []
+
+
+SUM, LATER = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict", "is_last"),
+    [
+        ({"one": (SUM, 9)}, None, False),
+        ({"one": (SUM, 9)}, CheckVerdict.SUCCESS, False),
+        ({"one": (SUM, 9)}, CheckVerdict.ERROR, True),
+        ({"one": (SUM, 9)}, CheckVerdict.FAILURE, True),
+        ({"one": (None, 11)}, None, True),
+        ({"two": (LATER, 11)}, None, True),  # a copy is younger than what it is a copy of
+        ({"one": (LATER, 11)}, None, False),  # the source has a later version
+        ({"one": (LATER, 9)}, None, True),
+        ({"two": (LATER, 11), "three": (LATER, 9)}, None, False),
+    ],
+)
+def test_another_copy_is_good_only_if_it_is_known_to_be(
+    rows: dict[str, tuple[str | None, int]], verdict: CheckVerdict | None, *, is_last: bool
+) -> None:
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    manifest = Manifest(engine)
+    for store, (sha256, at) in {"gone": (SUM, 10), **rows}.items():
+        manifest.writer.record([ManifestEvent(store, "s", "a", at, sha256)])
+    if verdict is not None:
+        manifest.writer.apply([CheckResult("one", "s", "a", verdict, "B0", "any", "x", 12, manifest=SUM)])
+    policies = Policies({"me": Policy("me", {"s": (Pair("one", "two"), Pair("one", "three"))})})
+    guard = ChangeGuard(engine, VirtualClock(), manifest.count)
+    parts = (manifest, SpaceStatisticsTable(engine), guard, ["one", "two", "three"], policies)
+    found = StoreRetirement(*parts, outbox=AuditOutbox(engine)).find("gone")
+    assert (found.last_copies, found.named) == ((1, ["s/a"]) if is_last else (0, []))

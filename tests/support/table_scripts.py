@@ -33,7 +33,7 @@ from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity_decision import BitCheckOutcome, CheckVerdict, ManifestAction
 from millstream.mill.manifest import CheckResult, Manifest, ManifestEvent
 from millstream.mill.manifest_table import AddedItems, IntactItems
-from millstream.mill.policies.policy import Pair
+from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
 from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.reports.coverage import coverage_of, findings_of
@@ -226,7 +226,8 @@ def retirement(engine: sa.Engine) -> Iterator[Any]:
     statistics.add(SpaceSize("gone", "s", 1, 9, 45))
     vanished = ComparedItem("a", ItemDifference.HELD, 1, replaces=False)
     guard.items.record(Pair("gone", "here"), "s", [vanished], is_held=False)
-    retiring = StoreRetirement(manifest, statistics, guard, ["here"], Policies(), outbox=outbox)
+    policies = Policies({"me": Policy("me", {"s": (Pair("here", "there"),)})})
+    retiring = StoreRetirement(manifest, statistics, guard, ["here"], policies, outbox=outbox)
     found = retiring.find("gone")
     yield found
     retiring.retire(found, VirtualClock(5), writers_stopped=True)

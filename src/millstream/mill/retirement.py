@@ -199,9 +199,7 @@ class StoreRetirement:
         )
         is_same = sa.or_(
             other.c.sha256 == here.c.sha256,
-            other.c.sha256.is_(None),
-            here.c.sha256.is_(None),
-            other.c.modified > here.c.modified,  # a later version of the item
+            sa.and_(other.c.modified > here.c.modified, other.c.sha256.is_not(None), self._is_version(store, other)),
         )
         copied = sa.select(1).where(
             other.c.store.in_(sorted(self._urls)),
@@ -209,7 +207,7 @@ class StoreRetirement:
             other.c.content_id == here.c.content_id,
             other.c.deleted.is_(False),
             other.c.missing.is_(False),
-            sa.func.coalesce(other.c.outcome, "") != CheckVerdict.FAILURE.value,
+            sa.func.coalesce(other.c.outcome, CheckVerdict.SUCCESS.value) == CheckVerdict.SUCCESS.value,
             is_same,
             ~has_vanished.exists(),
         )
@@ -228,3 +226,27 @@ class StoreRetirement:
                 return len(named), named
             count = sa.select(sa.func.count()).select_from(here).where(is_last)
             return int(connection.execute(count).scalar_one()), named
+
+    def _is_version(self, store: str, other: sa.FromClause) -> sa.ColumnElement[bool]:
+        """Whether the row *other* is one of a later version of an item, and not of a copy that is only younger.
+
+        It is one in a store that is a source of the space, or if another store has the same bytes.
+        """
+        third = manifest_table.alias("third")
+        again = sa.select(1).where(
+            third.c.store.in_(sorted(self._urls)),
+            third.c.store != other.c.store,
+            third.c.space == other.c.space,
+            third.c.content_id == other.c.content_id,
+            third.c.sha256 == other.c.sha256,
+            third.c.deleted.is_(False),
+            third.c.missing.is_(False),
+        )
+        spaces: dict[frozenset[str], list[str]] = {}
+        for name, space in self._manifest.spaces():
+            if name == store:
+                spaces.setdefault(self._policies.sources(space), []).append(space)
+        at_source = [
+            sa.and_(other.c.store.in_(sorted(sources)), other.c.space.in_(names)) for sources, names in spaces.items()
+        ]
+        return sa.or_(*at_source, again.exists())
