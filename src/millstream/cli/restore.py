@@ -60,7 +60,7 @@ class RestoreReport(msgspec.Struct, kw_only=True):
         if item.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.VERIFIED):
             self.bytes += item.size
         self.bad_copies.update(copy.store for copy in item.bad)
-        if (item.bad or not item.is_good) and len(self.named) < MOST_NAMED:
+        if (item.bad or item.reason) and len(self.named) < MOST_NAMED:
             self.named.append(item)
 
 
@@ -195,8 +195,9 @@ def _print(report: RestoreReport, to: str | None, as_json: bool) -> None:
     for item in report.named:
         for copy in item.bad:
             click.echo(f"{item.content_id!r}: the copy in store {copy.store} was not used: {copy.reason}")
-        if not item.is_good:
-            click.echo(f"{item.content_id!r} was not restored: {item.reason}")
+        if item.reason:
+            outcome = _WORDS[item.outcome] if item.is_good else "not restored"
+            click.echo(f"{item.content_id!r} was {outcome}: {item.reason}")
     unnamed = sum(report.outcomes[one] for one in (RestoreOutcome.DIFFERENT, RestoreOutcome.FAILED)) - len(
         [item for item in report.named if not item.is_good]
     )

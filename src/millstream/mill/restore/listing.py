@@ -16,6 +16,7 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.merge_join import groups
 from millstream.mill.repair.own_records import OwnRecords
+from millstream.stores.protocol import DEFAULT_MIMETYPE
 from millstream.stores.sources import is_source_url, local_folder
 
 GROUP = 500
@@ -31,6 +32,7 @@ class RestorableItem(msgspec.Struct, frozen=True, kw_only=True):
     content_id: str
     sha256: str = ""
     size: int = 0
+    mimetype: str = DEFAULT_MIMETYPE
     copies: tuple[ItemRef, ...] = ()
     reason: str = ""
 
@@ -143,8 +145,10 @@ class ItemListing:
 
     def _item(self, name: str, sha256: str, rows: Sequence[ManifestRow], stores: Sequence[str]) -> RestorableItem:
         copies = self.order([ItemRef(store, self._space, name) for store in stores], {row.store: row for row in rows})
-        size = next((row.size for row in rows if row.sha256 == sha256), 0)
-        return RestorableItem(content_id=name, sha256=sha256, size=size, copies=copies)
+        row = next((row for row in rows if row.sha256 == sha256), None)
+        if row is None:
+            return RestorableItem(content_id=name, sha256=sha256, copies=copies)
+        return RestorableItem(content_id=name, sha256=sha256, size=row.size, mimetype=row.mimetype, copies=copies)
 
 
 def _explain(recorded: Mapping[str, frozenset[str]]) -> str:

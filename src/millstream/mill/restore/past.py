@@ -19,6 +19,7 @@ from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.merge_join import groups
 from millstream.mill.restore.listing import GROUP, ItemListing, RestorableItem
 from millstream.stores.audit import AuditAction, AuditEvent
+from millstream.stores.protocol import DEFAULT_MIMETYPE
 
 
 class PastUnknownError(MillError, InputError):
@@ -105,5 +106,10 @@ class PastListing:
 def _item(event: AuditEvent, copies: tuple[ItemRef, ...]) -> RestorableItem:
     reason = "" if copies else f"its bytes of then (sha256 {event.sha256}) were replaced or deleted since"
     return RestorableItem(
-        content_id=event.content_id, sha256=event.sha256 or "", size=event.size or 0, copies=copies, reason=reason
+        content_id=event.content_id,
+        sha256=event.sha256 or "",
+        size=event.size or 0,
+        mimetype=event.mimetype or DEFAULT_MIMETYPE,
+        copies=copies,
+        reason=reason,
     )

@@ -7,6 +7,7 @@ import enum
 import hashlib
 import heapq
 import io
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, cast
@@ -20,7 +21,13 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.merge_join import groups, one_behind
 from millstream.mill.restore.listing import RestorableItem
 from millstream.mill.restore.targets import RestoreTarget, TargetState
-from millstream.stores.protocol import AlreadyExistsError, ChecksumMismatchError, ItemInfo, StoreError
+from millstream.stores.protocol import (
+    AlreadyExistsError,
+    ChecksumMismatchError,
+    DamagedRecordError,
+    ItemInfo,
+    StoreError,
+)
 
 SMALL = 1 << 20
 """Items of this many bytes are read and verified before anything of them is written."""
@@ -46,7 +53,8 @@ class BadCopy(msgspec.Struct, frozen=True):
 
 
 class RestoredItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result for one item: its bytes came from ``store``; ``reason`` is why it was not restored.
+    """The result for one item: its bytes came from ``store``; ``reason`` is why it was not restored, or what of it
+    was not.
 
     ``bad`` are the copies that were tried before.
     """
@@ -96,8 +104,9 @@ class VerifyingReader(HashingReader):
 class Restorer:
     """Writes items to *target*, or only reads them where there is none, *threads* of them at the same time.
 
-    An item is taken from the first of its copies whose bytes have the recorded checksum. What stands at the target
-    under its id and differs is replaced only with *overwrite*.
+    An item is taken from the first of its copies whose bytes have the recorded checksum; one beside which the record is
+    damaged is the last choice, and gives the bytes alone. What stands at the target under its id and differs is
+    replaced only with *overwrite*.
     """
 
     def __init__(
@@ -119,10 +128,18 @@ class Restorer:
 
     def _restore(self, item: RestorableItem) -> RestoredItem:
         bad: list[BadCopy] = []
-        for place in item.copies:
+        copies: deque[tuple[ItemRef, ItemInfo | None]] = deque((place, None) for place in item.copies)
+        while copies:
+            place, described = copies.popleft()
             try:
-                info = self._find(item, place)
-                return self._take(item, place, info, bad)
+                if described is None:
+                    return self._take(item, place, self._find(item, place), bad)
+                return _without_record(self._take(item, place, described, bad), place)
+            except DamagedRecordError as error:
+                bad.append(BadCopy(place.store, str(error)))
+                if described is None:  # its bytes may be good: it is the last choice
+                    info = ItemInfo(item.content_id, item.size, (), item.mimetype, {})
+                    copies.append((place, info))
             except AlreadyExistsError:
                 return _result(
                     item,
@@ -203,6 +220,15 @@ def sample(items: Iterable[RestorableItem], count: int, seed: str) -> list[Resto
         return hashlib.sha256(f"{seed}\0{item.content_id}".encode()).digest()
 
     return sorted(heapq.nsmallest(count, items, key=draw), key=lambda item: item.content_id)
+
+
+def _without_record(done: RestoredItem, place: ItemRef) -> RestoredItem:
+    """*done* from the bytes at *place*, beside which the record is damaged."""
+    if not done.is_good:
+        return done
+    reason = f"its record in store {place.store} is damaged, so that it has no properties"
+    bad = tuple(copy for copy in done.bad if copy.store != place.store)
+    return msgspec.structs.replace(done, reason=reason, bad=bad)
 
 
 def _result(
