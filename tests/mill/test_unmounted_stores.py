@@ -99,6 +99,17 @@ def test_p8_an_empty_source_deletes_nothing_and_stops_nothing_else(data: Path, t
     assert (code, made[-1]["tasks"]) == (0, 6)
 
 
+def test_p8_an_empty_disk_with_a_folder_of_its_file_system_is_neither_filled_nor_taken_for_a_loss(
+    data: Path, tmp_path: Path, millstream: Run
+) -> None:
+    assert millstream("mill", "duplicate")[0] == 0
+    unmount(tmp_path / "two")
+    (tmp_path / "two" / "lost+found").mkdir()
+    code, _, complaint = millstream("mill", "duplicate")
+    assert (code, "is its disk mounted?" in complaint) == (1, True)
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["lost+found"]
+
+
 def test_a_new_disk_is_filled_once_somebody_says_that_it_is_new(data: Path, tmp_path: Path, millstream: Run) -> None:
     assert millstream("mill", "duplicate")[0] == 0
     shutil.rmtree(unmount(tmp_path / "two"))

@@ -26,6 +26,7 @@ from millstream.stores import (
     SpaceNotEmptyError,
     SpaceNotFoundError,
     StoreError,
+    StoreInputError,
     StoreUnavailableError,
     listing,
 )
@@ -555,3 +556,14 @@ def test_a_file_without_the_right_to_read_it_is_told_from_one_that_cannot_be_rea
         raise PermissionError(errno.EACCES, "Permission denied", "a")
     with pytest.raises(StoreUnavailableError), translated("reading"):
         raise OSError(errno.EIO, "Input/output error", "a")
+
+
+@pytest.mark.parametrize("name", ["lost+found", "System Volume Information", "$RECYCLE.BIN"])
+def test_a_folder_that_disks_have_of_their_own_is_no_space(tmp_path: Path, name: str) -> None:
+    store = LocalStore(tmp_path / "store")
+    (tmp_path / "store" / name).mkdir()
+    assert (store.spaces(), store.has_space(name)) == ([], False)
+    with pytest.raises(StoreInputError, match="disks have folders of their own of this name"):
+        store.create_space(name)
+    (tmp_path / "store" / ".millstream" / "sidecars" / name).mkdir(parents=True)  # of an earlier version
+    assert (store.spaces(), store.has_space(name)) == ([name], True)

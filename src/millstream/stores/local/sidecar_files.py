@@ -100,6 +100,10 @@ class SidecarFiles:
             finally:
                 os.close(folder)
 
+    def has_space(self, space: str) -> bool:
+        """Whether any sidecar of a space was written, and the space was not deleted since."""
+        return Path(self._root, *self._names, space).is_dir()
+
     def remove_space(self, space: str) -> None:
         """Forget a space that is gone."""
         shutil.rmtree(Path(self._root, *self._names, space), ignore_errors=True)

@@ -52,6 +52,10 @@ from millstream.stores.ranges import RangeReader, check_range
 _TRIES = 100
 """How often an operation starts again because another process changed the same item or folder."""
 
+_KEPT_BY_DISKS = frozenset({"lost+found", "system volume information", "$recycle.bin"})
+"""Folders that file systems and operating systems make at the root of a disk: an empty disk has no spaces all the same.
+"""
+
 
 class LocalStore:
     """A storage provider in the folder *root*, shared safely by threads and processes of one host.
@@ -87,10 +91,13 @@ class LocalStore:
     def spaces(self) -> Sequence[str]:
         with self._reading(), os.scandir(self._root) as entries:
             names = [decode_name(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return [name.decode("utf-8") for name in sorted(name for name in names if name is not None)]
+        spaces = [name.decode("utf-8") for name in sorted(name for name in names if name is not None)]
+        return [space for space in spaces if not self._is_of_disk(space)]
 
     def has_space(self, space: str) -> bool:
         check_space(space)
+        if self._is_of_disk(space):
+            return False
         with self._reading():
             try:
                 os.close(open_folder(self._root, (encode_name(space),)))
@@ -99,8 +106,17 @@ class LocalStore:
             names = self._writer.disk_names()
             return names is None or names.has((encode_name(space),))
 
+    def _is_of_disk(self, space: str) -> bool:
+        """Whether the folder of that name is not ours, but one that disks have."""
+        return space.lower() in _KEPT_BY_DISKS and not self._descriptions.has_space(encode_name(space))
+
     def create_space(self, space: str) -> None:
         check_space(space)
+        if self._is_of_disk(space):
+            raise StoreInputError(
+                f"cannot create space {space!r} in {self._url}: disks have folders of their own of this name: choose "
+                "another name"
+            )
         if Path(self._root).is_dir():
             with translated(f"looking for the space {space!r} in {self._url}"):
                 is_taken = DiskNames(self._root).misleads((encode_name(space),))
