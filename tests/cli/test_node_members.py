@@ -149,6 +149,19 @@ def settle(*processes: Process) -> None:
             process.scheduler.step()
 
 
+def test_a_member_tells_others_with_each_heartbeat_which_of_its_roles_fail(host: Host) -> None:
+    one, failing = host.process("one"), {"ingest pumps": "refused"}
+    one.membership.reports(lambda: failing)
+
+    def told() -> list[Mapping[str, str]]:
+        one.membership.renew()
+        return [member.details.failing for member in one.table.status().members]
+
+    assert told() == [failing]
+    failing.clear()
+    assert told() == [{}]
+
+
 def test_a_member_whose_join_is_tried_again_after_a_lost_reply_joins_once(host: Host) -> None:
     table = host.process("one").table
     (first,) = table.alive()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from millstream.core.clock import MICROSECONDS
 from millstream.node.members.members_status import Member, MemberDetails, MembersStatus, UnownedRole
 from millstream.settings import AlarmSettings
 from millstream.settings.verdict import VerdictSettings
 from millstream.status.snapshot import StatusSnapshot
 from millstream.status.verdict.facts import Facts
+from millstream.status.verdict.judge_machine import machine_issues
 from millstream.status.verdict.judge_members import member_issues
+from millstream.status.verdict.process import ProcessState
 
 NOW, LEASE = 100_000 * MICROSECONDS, 15 * MICROSECONDS
 
@@ -72,3 +76,38 @@ def test_a_role_without_an_owner_is_an_issue_after_two_leases_and_says_what_prev
     cannot = member("one", failed={"upkeep": "a file is missing", "producers": "another"})
     text = "no member runs the role upkeep, which 1 member offers; one cannot begin it: a file is missing"
     assert issues(cannot, unowned=unowned(late, "one"))["role-unowned"][0] == text
+
+
+def test_roles_of_other_members_that_fail_are_issues_of_the_node() -> None:
+    """Their members say so with their heartbeats; of its own roles this process knows the present state."""
+    roles = ("ingest pumps", "ingest given-up", "relay orders", "batching events")
+    other = MemberDetails(
+        host="web1", pid=7, version="1", roles=dict.fromkeys(roles, "group"),
+        failing={"ingest pumps": "", "ingest given-up": "", "relay orders": "a bad row", "workers": "a full disk"},
+    )  # fmt: skip
+    own = MemberDetails(host="web2", pid=8, version="1", failing={"ingest tides": "as of the last heartbeat"})
+    members = [
+        msgspec.structs.replace(member("one"), details=other, owns=dict.fromkeys(("ingest pumps", "relay orders"), 1)),
+        msgspec.structs.replace(member("two"), details=own, owns={"ingest tides": 1}),
+        msgspec.structs.replace(member("lost", ended=5, lost=True), details=other, owns=dict.fromkeys(roles, 1)),
+    ]
+    facts = Facts(
+        at=NOW,
+        limits=VerdictSettings(),
+        snapshot=StatusSnapshot(
+            at=NOW, seconds=0.0, members=MembersStatus(at=NOW, lease=LEASE, members=members, unowned=())
+        ),
+        process=ProcessState(host="web2", pid=8, failing={"batching events": "a damaged state"}),
+        copies=None,
+        stores=(),
+        depths={},
+        unreadable={},
+        alarms=AlarmSettings(),
+        patience=0,
+    )
+    assert {(issue.kind, issue.what) for issue in machine_issues(facts)} == {
+        ("ingest-disconnected", "the MQTT broker whose messages go into the log pumps is not connected (one)"),
+        ("outbox", "the database of the outbox whose rows go into the log orders is not read (one): a bad row"),
+        ("role-suspended", "the role workers is suspended (one): a full disk"),
+        ("role-suspended", "the role batching events is suspended: a damaged state"),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from millstream.cli.node_roles import NodeRoles, Opener
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from millstream.node.members.role_scheduler import Fence, RoleScheduler
 
 _log = logging.getLogger(__name__)
+
+_MOST_WORDS = 300
+"""Characters of an error that are sent with each heartbeat."""
 
 
 class ServeRoles:
@@ -89,6 +92,7 @@ class ServeRoles:
         membership = self._node.databases.members.membership(
             self._roles.groups(broker=broker is not None), {} if broker is None else broker.addresses
         )
+        membership.reports(self._failing)
         membership.join()
         with membership:
             membership.require_shared_queues()
@@ -106,6 +110,9 @@ class ServeRoles:
             return self._run_of(name, fence).open(openers[name]).start()
 
         return RoleScheduler(membership, start, self._note)
+
+    def _failing(self) -> Mapping[str, str]:
+        return {role: why[:_MOST_WORDS] for role, why in self._node.logs.failing_roles().items()}
 
     def _run_of(self, name: str, fence: Fence | None = None) -> RoleRun:
         return RoleRun(name, self._note, fence, suspended=self._node.logs.suspended_roles, clock=self._node.clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from millstream.batching.default_limits import BATCHING_FOLDER
 from millstream.core.cached import locked_cached_property
@@ -15,6 +15,9 @@ from millstream.log.upkeep.upkeep_thread import UpkeepThread
 from millstream.node.context import NodeContext, is_node
 from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
+
+_CONNECTED = "_connected"
+"""The end of the names of the gauges of ingests and relays, with the log as their label."""
 
 
 class LogsPart:
@@ -49,6 +52,15 @@ class LogsPart:
             bucket_linger=settings.log.bucket_linger / MICROSECONDS,
             bucket_commits=settings.log.bucket_commits,
         )
+
+    def failing_roles(self) -> Mapping[str, str]:
+        """The roles of this process that are suspended, and those whose source of messages, such as that of ``ingest
+        weather``, is not connected; and why, empty where that is not known."""
+        failing = dict[str, str]()
+        for (name, labels), value in self._context.metrics.figures().gauges.items():
+            if name.endswith(_CONNECTED) and not value:
+                failing[f"{name.removesuffix(_CONNECTED)} {dict(labels).get('log', '')}"] = ""
+        return failing | self.suspended_roles
 
     def upkeep(self, say: Callable[[str], object]) -> contextlib.AbstractContextManager[object]:
         """Moves and trims the logs by their rules while its block is open; *say* gets a line where it cannot."""

@@ -27,7 +27,7 @@ class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
     listens, by what listens there. ``schema`` is the version of the node's tables that it knows; one that ``waits`` has
     no roles until members that know only earlier ones have ended. ``settings`` has a checksum of each part of the
     settings that all members share, ``stores`` has the names of its stores, and ``queues`` those of the queues on which
-    its workers work.
+    its workers work. ``failing`` are the roles that it has and that fail, and why (empty: not known).
     """
 
     host: str
@@ -43,6 +43,7 @@ class MemberDetails(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str] = msgspec.field(default_factory=dict)
     stores: Sequence[str] = ()
     queues: Sequence[str] = ()
+    failing: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class MemberState(enum.StrEnum):

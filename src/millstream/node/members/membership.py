@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -53,6 +53,7 @@ class Membership:
         self._draining = False
         self._roles: set[str] = set()
         self._lost: Callable[[], object] = bool
+        self._failing: Callable[[], Mapping[str, str]] = dict
         self._stopping = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(target=self._renew_again_and_again, name="membership", daemon=True)
@@ -78,7 +79,8 @@ class Membership:
     def renew(self) -> bool:
         """Send a heartbeat; False where this member is lost."""
         member, begun, is_lost = self.id, uptime(self.table.clock), self.is_lost
-        kept = not is_lost and self.table.renew(member, self.details, list(self._roles), draining=self._draining)
+        details = msgspec.structs.replace(self.details, failing=self._failing())
+        kept = not is_lost and self.table.renew(member, details, list(self._roles), draining=self._draining)
         with self._state:
             if self.id != member:  # the answer came late: meanwhile this process has joined again
                 return True
@@ -119,6 +121,10 @@ class Membership:
         with self._state:
             failed = {name: why for name, why in self.details.failed.items() if name != role}
             self.details = msgspec.structs.replace(self.details, failed=failed)
+
+    def reports(self, failing: Callable[[], Mapping[str, str]]) -> None:
+        """Tell others, with each heartbeat, what *failing* returns: the roles of this process that fail, and why."""
+        self._failing = failing
 
     def on_loss(self, lost: Callable[[], object]) -> None:
         """Call *lost*, which must not wait, once this member is found to be lost."""

@@ -35,9 +35,7 @@ def machine_issues(facts: Facts) -> Iterator[Issue]:
     yield from map(partial(_filling, facts), (disk for disk in facts.disks if disk.is_filling))
     yield from _clock(facts)
     yield from _process(facts)
-    for role, why in facts.process.suspended.items():
-        if not role.startswith(("ingest ", "relay ")):  # which have issues of their own
-            yield make_issue("role-suspended", role, f"the role {role} is suspended: {why}", "/system")
+    yield from _failing_roles(facts)
 
 
 def disk_issues(free_bytes: int, limits: VerdictSettings, part: str = DATA_FOLDER) -> Iterator[Issue]:
@@ -79,6 +77,28 @@ def _outbox(log: str, state: str) -> Issue:
     return make_issue("outbox", log, text, f"/logs/{log}")
 
 
+def _failing_roles(facts: Facts) -> Iterator[Issue]:
+    """Issues of the roles of this process, and of those of other members, as these say with their heartbeats."""
+    process, members = facts.process, facts.snapshot.members
+    failing = dict[str, tuple[str, str]]()
+    for member in members.serving if members is not None else ():
+        details = member.details
+        if (details.host, details.pid) != (process.host, process.pid):
+            has = details.failing.keys() - (details.roles.keys() - member.owns.keys())  # without roles that it gave up
+            failing |= {role: (details.failing[role], f" ({member.id})") for role in has}
+    failing |= {role: (why, "") for role, why in process.failing.items()}
+    for role, (why, where) in sorted(failing.items()):
+        kind, _, log = role.partition(" ")
+        cause = f": {why}" if why else ""
+        if kind == "ingest":
+            text = f"the MQTT broker whose messages go into the log {log} is not connected{where}{cause}"
+            yield make_issue("ingest-disconnected", log, text, f"/logs/{log}")
+        elif kind != "relay":
+            yield make_issue("role-suspended", role, f"the role {role} is suspended{where}{cause}", "/system")
+        elif f"{_RELAY}{log}.url" not in process.unreachable:
+            yield _outbox(log, f"is not read{where}{cause}" if why else f"does not answer{where}")
+
+
 def _process(facts: Facts) -> Iterator[Issue]:
     process = facts.process
     for setting, why in process.unreachable.items():
@@ -90,17 +110,9 @@ def _process(facts: Facts) -> Iterator[Issue]:
         owner = "the node's tables" if section == "node" else f"{section}s" if section != "registry" else "the registry"
         text = f"the {name} of {owner} cannot be reached: {why}"
         yield make_issue(kind, setting, text, "/system", where=setting)
-    for log in process.unrelayed:
-        if f"{_RELAY}{log}.url" not in process.unreachable:
-            why = process.suspended.get(f"relay {log}", "")
-            yield _outbox(log, f"is not read: {why}" if why else "does not answer")
     for refusal in process.refused:
         text = f"this node cannot write: {refusal.why.partition(', and a log')[0]}"
         yield make_issue("writer-refused", refusal.log, text, f"/logs/{refusal.log}", since=refusal.at)
-    for log in process.disconnected:
-        why = process.suspended.get(f"ingest {log}", "")
-        text = f"the MQTT broker whose messages go into the log {log} is not connected{f': {why}' if why else ''}"
-        yield make_issue("ingest-disconnected", log, text, f"/logs/{log}")
     if failed := [one for one in process.undelivered if one.alarm.kind != "alarm-undelivered"]:
         text = f"{counted(len(failed), 'alarm was', 'alarms were')} not delivered: {failed[0].why}"
         since = min(one.since for one in failed)

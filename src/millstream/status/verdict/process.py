@@ -30,19 +30,19 @@ once, or waits on purpose, such as a relay that stands by."""
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """The ``certificates`` that the settings name, the alarms that did not arrive, the logs whose MQTT broker is not
-    connected, those whose outbox is not read (``unrelayed``), and the processes that serve this folder. ``suspended``
-    roles, such as ``ingest weather``, have failed and are tried again, each with its error. ``refused`` are
-    the logs that this process would write, but another process writes. ``unreachable`` are the servers that the
-    settings name and that cannot be reached, with the setting, and why; ``unwritable`` are the own
-    folders of the node in which nothing can be written, and why; ``troubles`` names what could not be read.
+    """The ``certificates`` that the settings name, the alarms that did not arrive, the roles of this process that are
+    ``failing`` (:meth:`~millstream.node.logs.LogsPart.failing_roles`), and the processes that serve this folder; the
+    process is ``pid`` on ``host``. ``refused`` are the logs that this process would write, but another process writes.
+    ``unreachable`` are the servers that the settings name and that cannot be reached, with the setting, and why;
+    ``unwritable`` are the own folders of the node in which nothing can be written, and why; ``troubles`` names what
+    could not be read.
     """
 
     certificates: Sequence[CertificateExpiry] = ()
     undelivered: Sequence[UndeliveredAlarm] = ()
-    disconnected: Sequence[str] = ()
-    unrelayed: Sequence[str] = ()
-    suspended: Mapping[str, str] = {}
+    failing: Mapping[str, str] = {}
+    host: str = ""
+    pid: int = 0
     refused: Sequence[WriterRefusal] = ()
     serving: Sequence[ServingNode] = ()
     unreachable: Mapping[str, str] = {}
@@ -59,17 +59,12 @@ def look_at_process(node: Node) -> ProcessState:
         troubles[f"the certificate of {setting}"] = text
 
     certificates = certificate_expiries(node.settings, failed)
-    gauges = node.metrics.figures().gauges
-
-    def logs_without(gauge: str) -> Sequence[str]:
-        return sorted(dict(labels)["log"] for (name, labels), value in gauges.items() if name == gauge and not value)
-
     return ProcessState(
         certificates=certificates,
         undelivered=node.mill.undelivered_alarms,
-        disconnected=logs_without("ingest_connected"),
-        unrelayed=logs_without("relay_connected"),
-        suspended=dict(node.logs.suspended_roles),
+        failing=node.logs.failing_roles(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
         refused=_refused(node),
         serving=serving_nodes(node.folder),
         unreachable=_unreachable(node.settings),
