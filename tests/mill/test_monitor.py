@@ -21,7 +21,7 @@ from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.notices.alarms import QUEUES, Alarm, Alarms
-from millstream.mill.notices.receivers import CommandReceiver, MailReceiver, NoticeError, WebHookReceiver
+from millstream.mill.notices.receivers import CommandReceiver, MailReceiver, NoticeError, NoticeSender, WebHookReceiver
 from millstream.mill.policies.policy import Pair
 from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.mill.tasks import QueueName
@@ -354,6 +354,49 @@ def test_a_receiver_with_an_unexpected_error_keeps_no_alarm_from_others(world: A
     is_broken[0] = False
     monitor.look()
     assert told == ["well: dead-letters", "broken: dead-letters"] and not monitor.undelivered
+
+
+def test_a_monitor_that_is_stopped_waits_once_for_a_receiver_that_does_not_answer(world: Any) -> None:
+    tried = list[str]()
+
+    class Receiver:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def tell(self, alarm: Any) -> None:
+            tried.append(f"{self.name} {alarm.queue}")
+            monitor.stop()
+            if self.name == "away" and alarm.queue != "a":
+                raise NoticeError("no answer within 30 s")
+
+    alarms = [Alarm(name, "store-unreachable", "away", 1) for name in "abcd"]
+    receivers = [Receiver("away"), Receiver("here")]
+    monitor = QueueMonitor({}, world.clock, Alarms(most=10, longest=3600), receivers, others=lambda: alarms)
+    monitor.run()
+    assert tried == ["away a", "away b", "here a", "here b", "here c", "here d"]
+
+
+def test_a_notice_reaches_every_receiver_once_although_one_fails_at_first() -> None:
+    told, is_away = list[str](), [True]
+
+    class Receiver:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def tell(self, notice: Any) -> None:
+            if self.name == "away" and is_away[0]:
+                raise NoticeError("not at home")
+            told.append(f"{self.name}: {notice.subject}")
+
+    sender = NoticeSender([Receiver("away"), Receiver("here")])
+    for _ in range(2):
+        with pytest.raises(NoticeError, match="not at home"):
+            sender.tell(ALARM)
+        assert told == ["here: dead-letters in audit"]
+    is_away[0] = False
+    assert sender.tell(ALARM) == 2 and told[1:] == ["away: dead-letters in audit"]
+    sender.tell(ALARM)
+    assert len(told) == 4, "as another notice"
 
 
 def test_workers_tell_of_dead_letters_as_the_settings_say(tmp_path: Path, hook: tuple[str, list[Any]]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.manifest import ManifestEvent
-from millstream.mill.notices.receivers import NewSpace, NoticeReceiver
+from millstream.mill.notices.receivers import NewSpace, NoticeReceiver, NoticeSender
 from millstream.mill.policies.repository import Policies
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Audit, Duplicate, Notify, QueueName, Task
@@ -76,16 +76,14 @@ class NotifyProcessor:
     """
 
     def __init__(self, receivers: Sequence[NoticeReceiver]) -> None:
-        self._receivers = receivers
+        self._sender = NoticeSender(receivers)
 
     def process(self, task: Notify, attempt: int) -> TaskResult:  # noqa: ARG002
         """Raises :class:`~millstream.mill.notices.receivers.NoticeError` if a receiver was not notified."""
         at = f"{datetime.fromtimestamp(task.at / MICROSECONDS, UTC):%Y-%m-%d %H:%M:%S} UTC"
         text = f"{task.user} made the space {task.space!r} in store {task.store!r} of {task.account!r} at {at}"
         notice = NewSpace(task.account, task.store, task.space, text)
-        for receiver in self._receivers:
-            receiver.tell(notice)
-        return TaskResult(f"{len(self._receivers)} receivers notified of the space {task.space!r}")
+        return TaskResult(f"{self._sender.tell(notice)} receivers notified of the space {task.space!r}")
 
 
 def _processed(task: Audit) -> TaskResult:

@@ -16,7 +16,7 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.manifest_table import last_check
 from millstream.mill.merge_join import outer_join
-from millstream.mill.notices.receivers import BadReport, NoticeReceiver
+from millstream.mill.notices.receivers import BadReport, NoticeReceiver, NoticeSender
 from millstream.mill.reports.archive import ReportArchive
 from millstream.mill.reports.report import (
     AdoptedShare,
@@ -192,14 +192,12 @@ class NotifyReportProcessor:
     """Takes :class:`NotifyReport` tasks to their end: every one of *receivers* is told, or the task fails."""
 
     def __init__(self, receivers: Sequence[NoticeReceiver]) -> None:
-        self._receivers = receivers
+        self._sender = NoticeSender(receivers)
 
     def process(self, task: NotifyReport, attempt: int) -> TaskResult:  # noqa: ARG002
         """Raises :class:`~millstream.mill.notices.receivers.NoticeError` if a receiver was not notified."""
         notice = BadReport(task.store, task.space, task.result, task.text)
-        for receiver in self._receivers:
-            receiver.tell(notice)
-        return TaskResult(f"{len(self._receivers)} receivers notified of the report on {task.store}/{task.space}")
+        return TaskResult(f"{self._sender.tell(notice)} receivers notified of the report on {task.store}/{task.space}")
 
 
 def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow, until: int) -> bool:

@@ -79,6 +79,32 @@ class NoticeReceiver(Protocol):
         ...
 
 
+class NoticeSender:
+    """Tells *receivers*, and after a failure only those that the notice did not reach. Thread-safe."""
+
+    def __init__(self, receivers: Sequence[NoticeReceiver]) -> None:
+        self._receivers = list(receivers)
+        self._reached: dict[Notice, frozenset[int]] = {}
+
+    def tell(self, notice: Notice) -> int:
+        """Tell all receivers; returns how many there are. Raises the first error after all were tried."""
+        errors = list[Exception]()
+        for number, receiver in enumerate(self._receivers):
+            reached = self._reached.get(notice, frozenset())
+            if number in reached:
+                continue
+            try:
+                receiver.tell(notice)
+            except Exception as error:  # of whatever kind: the others are told in any case
+                errors.append(error)
+            else:
+                self._reached[notice] = reached | {number}
+        if errors:
+            raise errors[0]
+        self._reached.pop(notice, None)
+        return len(self._receivers)
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Makes redirects fail: urllib would follow one with a GET without the notice, and take its answer as success."""
 

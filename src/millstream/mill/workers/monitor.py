@@ -125,10 +125,13 @@ class QueueMonitor:
         """Tell everyone of *alarms*, and of what did not arrive before; how many did not arrive now.
 
         What does not arrive is retried with each look, until it does or something newer is to be said of its queue.
+        After :meth:`stop` a receiver gets no more alarms once one does not arrive, as each may take half a minute.
         """
         new = {(who, one.queue, one.kind): one for who in range(len(self._receivers)) for one in alarms}
-        failed = 0
+        failed, away = 0, set[int]()
         for key, alarm in ({key: one.alarm for key, one in self._untold.items()} | new).items():
+            if self._ended and key[0] in away:
+                continue
             before = self._untold.get(key)
             try:
                 self._receivers[key[0]].tell(alarm)
@@ -137,6 +140,7 @@ class QueueMonitor:
                     raised if isinstance(raised, NoticeError) else NoticeError(f"unexpected {type(raised).__name__}")
                 )
                 failed += 1
+                away.add(key[0])
                 since = before.since if before else self._clock.now()
                 self._untold = {**self._untold, key: UndeliveredAlarm(alarm, since, error.summary)}
                 if key in new:
