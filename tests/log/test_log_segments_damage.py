@@ -19,9 +19,12 @@ from millstream.log import (
     WriterFailedError,
     copy_log,
 )
-from millstream.log.backends.segments.format import CommittedEnd, FormatError, decode_end, encode_end
+from millstream.log.backends.segments import index as index_module
+from millstream.log.backends.segments.format import CommittedEnd, FormatError, SegmentHead, decode_end, encode_end
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
+from millstream.log.backends.segments.scan import SegmentScan
 from millstream.log.block_header import log_hash
+from millstream.log.reading import scan as scan_module
 from support.segment_folders import (
     SPEC,
     bodies,
@@ -338,7 +341,10 @@ def test_a_record_that_is_short_old_or_changed_is_told_as_that() -> None:
             decode_end(damaged)
 
 
-def test_a_segment_that_is_deleted_under_a_reader_is_one_gap_and_what_follows_is_read(log: Log, folder: Path) -> None:
+def test_a_segment_that_is_deleted_under_a_reader_is_one_gap_and_what_follows_is_read(
+    log: Log, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_module, "FETCH_BYTES", 1)
     assert bodies(log) == EXPECTED, "now the index is in memory"
     gone = segments(folder)[1]
     first, after = int(gone.stem), int(segments(folder)[2].stem)
@@ -346,3 +352,27 @@ def test_a_segment_that_is_deleted_under_a_reader_is_one_gap_and_what_follows_is
     gap, *batches = log.read(first, gaps="all")
     assert (gap.first_id, gap.last_id) == (first, after - 1)
     assert [message.body for batch in batches for message in batch] == EXPECTED[after - 1 :]
+
+
+def test_the_index_of_a_segment_with_a_damaged_footer_is_made_once(
+    log: Log, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_module, "FETCH_BYTES", 1)
+    damaged = segments(folder)[0]
+    data = damaged.read_bytes()
+    flip(damaged, -30)
+    made: list[Path] = []
+
+    def counted(path: Path, head: SegmentHead) -> SegmentScan:
+        made.append(path)
+        return SegmentScan(path, head)
+
+    with opened(folder) as store:
+        again = store.log(SPEC)
+        monkeypatch.setattr(index_module, "SegmentScan", counted)
+        assert bodies(again) == EXPECTED
+        assert made == [damaged]
+        damaged.write_bytes(data)
+        assert bodies(again) == EXPECTED
+        assert made == [damaged]
+        assert again.verify().ok

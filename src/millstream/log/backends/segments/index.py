@@ -89,14 +89,19 @@ class SealedSegments:
         self._log = log
         self._indexes: dict[int, Any] = {}
         self._sums: dict[int, BlockStatistics] = {}
+        self._rebuilt: tuple[tuple[int, ...], Any] = (), NOTHING  # the last index of a damaged segment, and its version
 
     def entries(self, first_id: int) -> Any:
         """The index of a segment; rebuilt if its footer is damaged, empty if the segment cannot be used."""
         found = self._indexes.pop(first_id, None)
         if found is None:
+            version = self._version(first_id)
+            if version == self._rebuilt[0]:
+                return self._rebuilt[1]
             found, problems = self.load(first_id)
             if problems:
-                return found  # it may be put right while we run
+                self._rebuilt = version, found  # until it is put right, which may be while we run
+                return found
         self._indexes[first_id] = found
         if len(self._indexes) > _KEPT:
             del self._indexes[next(iter(self._indexes))]
@@ -115,6 +120,14 @@ class SealedSegments:
         """A segment was deleted."""
         self._indexes.pop(first_id, None)
         self._sums.pop(first_id, None)
+
+    def _version(self, first_id: int) -> tuple[int, ...]:
+        """What differs once the file of a segment is replaced or written to."""
+        try:
+            status = (self._folder / segment_name(first_id)).stat()
+        except FileNotFoundError:
+            return (first_id,)
+        return first_id, status.st_ino, status.st_size, status.st_mtime_ns
 
     def check(self, first_id: int) -> tuple[list[str], int]:
         """Faults of head and footer of a segment, and the end of its commits (0: unknown)."""
