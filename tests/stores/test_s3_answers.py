@@ -172,6 +172,22 @@ def test_a_copy_in_parts_whose_reply_was_lost_is_known_again(done: bool) -> None
             store(client, TINY).copy("space", "item", "space", "copy")
 
 
+@pytest.mark.parametrize("size", [4, 10])
+def test_a_copy_that_takes_longer_than_a_reply_may_is_made_in_parts(size: int) -> None:
+    client = Answers(
+        head_object=lambda key: head(size, **({"millstream-put": "ours"} if key.endswith("copy") else {})),
+        copy_object=ReadTimeoutError(endpoint_url="http://server"), create_multipart_upload={"UploadId": "u"},
+        upload_part_copy={"CopyPartResult": {"ETag": "tag"}}, complete_multipart_upload={},
+    )  # fmt: skip
+    copying = store(client, msgspec.structs.replace(TINY, single_copy=100))
+    if size > TINY.copy_part:
+        assert copying.copy("space", "item", "space", "copy").size == size
+        assert client.count("upload_part_copy") == 3
+    else:
+        with pytest.raises(StoreUnavailableError):
+            copying.copy("space", "item", "space", "copy")
+
+
 def test_keys_that_are_not_deleted_for_a_moment_are_deleted_again() -> None:
     busy = {"Key": "a", "Code": "SlowDown", "Message": "wait"}
     client = Answers(delete_objects=iter([{"Errors": [busy]}, {}]))

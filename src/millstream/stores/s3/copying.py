@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from millstream.stores.protocol import StoreUnavailableError
 from millstream.stores.s3.client import S3Calls
 from millstream.stores.s3.limits import MAX_PARTS, S3Limits
 from millstream.stores.s3.metadata import Metadata, pack
@@ -26,9 +27,13 @@ class Copier:
         source = {"CopySource": {"Bucket": self._calls.address.bucket, "Key": key}, "CopySourceIfMatch": seen.etag}
         target = {"ContentType": seen.mimetype, "Metadata": pack(metadata), **seen.headers}
         if seen.size <= self._limits.single_copy:
-            self._calls("copy_object", Key=to_key, MetadataDirective="REPLACE", **source, **target)
-        else:
-            self._copy_in_parts(to_key, seen.size, source, target)
+            try:
+                self._calls("copy_object", Key=to_key, MetadataDirective="REPLACE", **source, **target)
+                return
+            except StoreUnavailableError:  # of a slow server that sends nothing until all bytes are copied
+                if seen.size <= self._limits.copy_part:
+                    raise
+        self._copy_in_parts(to_key, seen.size, source, target)
 
     def _copy_in_parts(self, to_key: str, size: int, source: Mapping[str, Any], target: Mapping[str, Any]) -> None:
         upload_id = self._calls("create_multipart_upload", Key=to_key, **target)["UploadId"]
