@@ -264,6 +264,24 @@ def test_nothing_is_added_to_a_file_that_is_damaged_or_somebody_else_s(office: O
         office.export()
 
 
+def test_an_export_stops_where_the_database_was_restored_from_an_older_backup(office: Office) -> None:
+    events = office.happen("a", "b", "c")
+    office.process(events)
+    office.export()
+    files = office.files()
+    with office.world.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM mill_audit_log WHERE number > 1")
+        connection.exec_driver_sql("UPDATE sqlite_sequence SET seq = 1 WHERE name = 'audit_outbox'")
+    with pytest.raises(AuditExportError, match=r"ends with event 3, which the audit log lacks.*mill\.audit_log"):
+        office.export()
+    again = office.happen("d", "e", "f")
+    office.process(again)
+    assert [event.number for event in again] == [2, 3, 4]
+    with pytest.raises(AuditExportError, match="ends with event 3, which the audit log lacks"):
+        office.export()
+    assert office.files() == files
+
+
 def test_the_export_does_not_export_its_own_files(office: Office) -> None:
     office.process(office.happen("000.tsv", store="2", space="audits"))
     assert office.export() == (0, 0)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from millstream.core.shown_commands import arguments
-from millstream.mill.audit.audit_log import AuditLog, tsv_lines
+from millstream.mill.audit.audit_log import COLUMNS, AuditLog, tsv_lines
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
 from millstream.mill.reports.folder import encode_name
@@ -31,6 +31,7 @@ MIMETYPE = "text/tab-separated-values"
 
 _HEADING = next(tsv_lines([])).encode()
 _FIRST, _LAST, _EARLIER = "first-event", "last-event", "earlier-files"
+_AT = COLUMNS.index("at")
 _NAME = re.compile(r"\d{12,}\.tsv")
 
 
@@ -70,8 +71,8 @@ class AuditExport:
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
         """Export what was not exported before; first what ended processes have left open is settled.
 
-        Raises :class:`AuditExportError` where the newest file of a space is damaged, or a file there was written by
-        another program; nothing is added to it then.
+        Raises :class:`AuditExportError` where the newest file of a space is damaged or ends with an event that the log
+        lacks, or a file there was written by another program; nothing is added to it then.
         """
         settle_ended(self._providers.values())
         done = Exported()
@@ -90,11 +91,17 @@ class AuditExport:
         prefix = "".join(f"{encode_name(name)}/" for name in (account, store, space))
         folder = _ExportFolder(prefix, self._sizes(prefix))
         settled, after = self._outbox.settled(store, space), 0
+        end: AuditEvent | None = None
 
         def events(until: int) -> Iterator[AuditEvent]:
             return self._log.events(store, space, account=account, after=after, until=until)
 
         newest = self._info(next(reversed(folder.sizes)), prefix) if folder.sizes else None
+        if newest is not None:
+            last = int(newest.properties[_LAST])
+            end = next(self._log.events(store, space, account=account, after=last - 1, until=last), None)
+            if end is None:
+                raise self._restored_error(newest)
         if newest is not None and newest.properties.get(_EARLIER) == folder.earlier(newest.content_id):
             after = int(newest.properties[_LAST])
         elif newest is not None:
@@ -103,21 +110,31 @@ class AuditExport:
                 if (first := int(file.properties[_FIRST])) > after + 1:
                     self._write_all(folder, events(first - 1), None, done)
                 after = max(after, int(file.properties[_LAST]))
-        self._write_all(folder, events(settled), newest, done)
+        self._write_all(folder, events(settled), newest, done, end)
 
     def _write_all(
-        self, folder: _ExportFolder, events: Iterator[AuditEvent], grown: ItemInfo | None, done: Exported
+        self,
+        folder: _ExportFolder,
+        events: Iterator[AuditEvent],
+        grown: ItemInfo | None,
+        done: Exported,
+        end: AuditEvent | None = None,
     ) -> None:
         """Write *events* to as many files as they fill; the first of them continues *grown* if that has room.
 
-        No event before them may be missing: the last of the files records those before it as complete.
+        No event before them may be missing: the last of the files records those before it as complete. *end* is the
+        event in the log with the number of the last one in *grown*.
         """
         first = next(events, None)
         if first is None:
             return
         name, start, data = f"{folder.prefix}{first.number:012d}.tsv", first.number, bytearray(_HEADING)
-        if grown is not None and grown.size < MOST_BYTES:
-            name, start, data = grown.content_id, int(grown.properties[_FIRST]), bytearray(self._read(grown))
+        if grown is not None:
+            written = self._read(grown)
+            if end is not None and _last_time(written) != str(end.at):
+                raise self._restored_error(grown)  # since then the number was assigned again
+            if grown.size < MOST_BYTES:
+                name, start, data = grown.content_id, int(grown.properties[_FIRST]), bytearray(written)
         last = 0
         for event, line in _lines(itertools.chain([first], events)):
             if len(data) > len(_HEADING) and len(data) + len(line) > MOST_BYTES:
@@ -174,6 +191,13 @@ class AuditExport:
         folder.sizes[name] = len(kept)
         done.files += 1
 
+    def _restored_error(self, file: ItemInfo) -> AuditExportError:
+        return AuditExportError(
+            f"{self._where(file.content_id)} ends with event {file.properties[_LAST]}, which the audit log lacks: the "
+            "node's database was lost or restored from an older backup. Name another space in the setting "
+            "mill.audit_log: the export begins anew there, and the existing files stay as they are"
+        )
+
     def _where(self, name: str) -> str:
         return f"{name!r} in space {self._space!r} of store {self._store!r}"
 
@@ -183,3 +207,9 @@ def _lines(events: Iterator[AuditEvent]) -> Iterator[tuple[AuditEvent, bytes]]:
     for event in events:
         _, line = tsv_lines([event])
         yield event, line.encode()
+
+
+def _last_time(data: bytes) -> str:
+    """The time (microseconds) of the last event in a file; empty if it has none."""
+    values = data.rstrip(b"\n").rpartition(b"\n")[2].split(b"\t")
+    return values[_AT].decode("ascii", "replace") if len(values) > _AT else ""
