@@ -243,6 +243,52 @@ def test_nothing_vanishes_in_a_folder_that_cannot_be_listed(
     assert folder.item("shut/a").vanished_at is None
 
 
+def unlisted(folder: SourceFolder, name: str, *others: str) -> list[FolderColumns]:
+    """A listing of *others*, as it is where the folder *name* cannot be listed."""
+    columns = FolderColumns([], [], [], [])
+    for other in others:
+        status = (folder.root / other).stat()
+        columns.add(Entry(other, status.st_size, version=str(status.st_mtime_ns)))
+    columns.add(Entry(name, 0, kind=EntryKind.UNREADABLE))
+    return [columns]
+
+
+@pytest.mark.parametrize("trouble", ["unlisted folder", "unreadable file", "unreadable while it is read"])
+def test_bytes_that_did_not_match_a_list_are_not_adopted_after_a_run_that_could_not_read_them(
+    folder: SourceFolder, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    folder.write("sub/bad", b"evil")
+    folder.write("sub/good", b"good")
+    listed = f"{sha256(b'good')}  sub/bad\n"
+    assert folder.adopt(listed=listed).findings == 1
+    with monkeypatch.context() as patch:
+        if trouble == "unreadable while it is read":
+
+            def fail(*_: Any, **__: Any) -> Any:
+                raise StoreUnavailableError("the disk is gone")
+
+            patch.setattr(folder.store, "open", fail)
+            folder.adopt(listed=listed)
+        else:
+            name = "sub/" if trouble == "unlisted folder" else "sub/bad"
+            patch.setattr(folder.store, "columns", lambda *_, **__: unlisted(folder, name))
+            folder.adopt()
+    assert ("sub/bad", "checksum mismatch") in folder.findings()
+    assert folder.adopt().findings == 1
+    assert folder.findings() == [("sub/bad", "checksum mismatch")]
+    assert folder.catalog.get_many("here", SPACE, ["sub/bad"]) == {}
+
+
+def test_names_of_a_list_in_a_folder_that_cannot_be_listed_are_not_missing(
+    folder: SourceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("sub/a")
+    folder.write("b")
+    monkeypatch.setattr(folder.store, "columns", lambda *_, **__: unlisted(folder, "sub/", "b"))
+    folder.adopt(listed=f"{sha256(b'grain')}  sub/a\n{sha256(b'grain')}  gone\n")
+    assert folder.findings() == [("gone", "missing from the source"), ("sub/", "unreadable")]
+
+
 def test_a_rename_is_recognised_by_its_checksum(folder: SourceFolder) -> None:
     folder.write("before", b"same bytes")
     folder.write("other", b"different")
@@ -383,6 +429,18 @@ def test_a_list_that_comes_later_is_compared_with_what_was_adopted(folder: Sourc
     assert folder.adopt(listed=f"{wrong}  a\n").findings == 1
     assert folder.adopt(listed=f"{sha256(b'evil')}  a\n").findings == 0
     assert folder.item("a").origin == "listed"
+
+
+def test_a_second_list_is_compared_with_what_the_first_one_confirmed(folder: SourceFolder) -> None:
+    folder.write("a", b"good")
+    good, md5 = sha256(b"good"), hashlib.md5(b"good", usedforsecurity=False).hexdigest()
+    assert folder.adopt(listed=f"{good}  a\n").findings == 0
+    assert folder.adopt(listed=f"{'0' * 32}  a\n").findings == 1
+    assert folder.adopt().findings == 1
+    assert folder.adopt(listed=f"{md5}  a\n").findings == 0
+    assert folder.item("a").sums == {"md5": md5}
+    assert folder.adopt(listed=f"{md5}  a\n{good}  a\n").read == 0
+    assert folder.adopt(listed=f"{sha256(b'evil')}  a\n").findings == 1
 
 
 def test_a_plan_reads_nothing(folder: SourceFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,15 @@ from millstream.mill.adoption.catalog import (
 )
 from millstream.mill.adoption.checksum_files import ChecksumList
 from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems, ReadJob, is_same
-from millstream.mill.adoption.evidence import evidence_of, list_origin, mimetype_of, mismatch, other_sums, type_of_name
+from millstream.mill.adoption.evidence import (
+    evidence_of,
+    is_recorded,
+    list_origin,
+    mimetype_of,
+    mismatch,
+    other_sums,
+    type_of_name,
+)
 from millstream.mill.adoption.item_reader import ReadResult
 from millstream.mill.adoption.rename_pairs import pair_renames
 from millstream.mill.adoption.sources import (
@@ -118,6 +126,8 @@ class AdoptionRun:
         self._space = space
         self._checksums, self._reread_until, self._ended_at = checksums, reread_until, ended_at
         self._before = {one.content_id: one for one in self._catalog.findings(self._store, space)}
+        mismatch = FindingKind.CHECKSUM_MISMATCH
+        self._rejections = {name: one for name, one in self._before.items() if one.kind == mismatch}
         self._findings: list[AdoptionFinding] = []
         self._unlisted: list[str] = []
         self._absent: list[AdoptedItem] = []
@@ -191,7 +201,7 @@ class AdoptionRun:
             self.summary.bytes += entry.size
             job = ReadJob(entry, row, self._checksums.get(content_id) if self._checksums is not None else ())
             if self._is_rejected(job):
-                self._findings.append(self._before[content_id])
+                self._findings.append(self._rejections[content_id])
             elif self._is_due(job):
                 return job
             elif row is not None and not row.is_there:
@@ -200,15 +210,14 @@ class AdoptionRun:
 
     def _is_rejected(self, job: ReadJob) -> bool:
         """Whether this version was read before, and did not match what people said of it."""
-        found = self._before.get(job.content_id)
-        rejected = found is not None and found.kind == FindingKind.CHECKSUM_MISMATCH
-        return found is not None and rejected and found.version == job.entry.version and not job.expected
+        found = self._rejections.get(job.content_id)
+        return found is not None and found.version == job.entry.version and not job.expected
 
     def _is_due(self, job: ReadJob) -> bool:
         row = job.row
         if row is None or not is_same(job.entry, row) or row.suspected is not None or job.content_id in self._before:
             return True
-        if job.expected and row.origin != ChecksumEvidence.LISTED:
+        if job.expected and (row.origin != ChecksumEvidence.LISTED or not is_recorded(job.expected, row)):
             return True
         return self._reread_until is not None and row.last_read_at <= self._reread_until
 
@@ -383,7 +392,8 @@ class AdoptionRun:
             self._manifest.writer.record(self._return_events(items))
         self._catalog.save([*self._relisted, *(_vanished(row, renamed.get(row.content_id), now) for row in gone)])
         self._summarize(len(gone), renamed)
-        self._catalog.replace_findings(self._store, self._space, [*self._findings, *self._not_there(now)])
+        hidden = [one for one in self._before.values() if self._is_hidden(one.content_id)]
+        self._catalog.replace_findings(self._store, self._space, [*hidden, *self._findings, *self._not_there(now)])
         self.summary.findings = len(self._catalog.findings(self._store, self._space))
 
     def _summarize(self, gone: int, renamed: Mapping[str, str]) -> None:
@@ -412,6 +422,8 @@ class AdoptionRun:
         """Findings of items that lists of checksums name, and that are not there."""
         there = {one.content_id for one in self._findings}
         for name in sorted(self._named - there):
+            if self._is_hidden(name):
+                continue
             yield self._finding(name, FindingKind.NOT_THERE, f"{list_origin(self._checksums)} names it", now)
         if self._checksums is None:
             for found in self._before.values():
@@ -424,7 +436,11 @@ class AdoptionRun:
         )
 
     def _find(self, content_id: str, kind: FindingKind, detail: str, *, version: str = "") -> None:
-        self._findings.append(self._finding(content_id, kind, detail, self._clock.now(), version))
+        rejected = self._rejections.get(content_id)
+        if rejected is not None and kind in (FindingKind.UNREADABLE, FindingKind.UNSTABLE):
+            self._findings.append(rejected)  # it was not read: else the next run would adopt the same bytes
+        else:
+            self._findings.append(self._finding(content_id, kind, detail, self._clock.now(), version))
 
     def _finding(self, content_id: str, kind: FindingKind, detail: str, now: int, version: str = "") -> AdoptionFinding:
         return AdoptionFinding(
