@@ -7,8 +7,9 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from millstream.mill.adoption.adoption_run import AdoptionTarget
-from millstream.mill.adoption.catalog import AdoptedItem
-from millstream.mill.adoption.sources import item_of
+from millstream.mill.adoption.catalog import SCANNED_COLUMNS, AdoptedItem
+from millstream.mill.adoption.sources import LISTED_COLUMNS, item_of, listed_columns
+from millstream.mill.column_join import join_columns
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.merge_join import groups
 from millstream.stores.protocol import EntryKind
@@ -50,11 +51,33 @@ def forget_vanished(
 def forget_followed(target: AdoptionTarget, space: str) -> None:
     """Follow the deletions of empty folders, and if *space* is set so, all deletions except renames.
 
-    Copies of renamed items are needed until those under the new names are verified. Raises :class:`StoreError` where
-    the source does not answer.
+    Copies of renamed items are needed until those under the new names are verified. A file may have been renamed while
+    the source was listed, so that neither name was: while the source has an item of its size that was not adopted, or
+    nothing at all, nothing is followed; the next run does so. Raises :class:`StoreError` where the source does not
+    answer.
     """
     follow = target.catalog.space(target.store, space).deletions == Deletions.FOLLOW
-    forget_vanished(target, space, only=lambda item: follow or item.kind == EntryKind.FOLDER)
+    sizes = (
+        _unadopted_sizes(target, space) if follow and target.catalog.vanished(target.store, space, limit=1) else None
+    )
+    forget_vanished(
+        target,
+        space,
+        only=lambda item: item.kind == EntryKind.FOLDER or (sizes is not None and item.size not in sizes),
+    )
+
+
+def _unadopted_sizes(target: AdoptionTarget, space: str) -> set[int] | None:
+    """The sizes (bytes) of what the source lists and was not adopted as it is listed; None if it lists nothing."""
+    sizes, is_empty = set[int](), True
+    listed, known = listed_columns(target.source, space), target.catalog.scan_columns(target.store, space)
+    for run in join_columns(listed, known, LISTED_COLUMNS, SCANNED_COLUMNS):
+        for size, version, kind, was_size, was_version, was_kind, _, settled in zip(*run.columns, strict=True):
+            if kind is not None:
+                is_empty = False
+                if not settled or (size, version, kind) != (was_size, was_version, was_kind):
+                    sizes.add(size)
+    return None if is_empty else sizes
 
 
 def count_kept(target: AdoptionTarget, space: str, destination: str) -> int:

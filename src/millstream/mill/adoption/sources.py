@@ -9,7 +9,6 @@ from typing import BinaryIO
 import msgspec
 
 from millstream.core.clock import MICROSECONDS
-from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.catalog import FindingKind
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.merge_join import groups
@@ -21,6 +20,7 @@ from millstream.stores.protocol import (
     Entry,
     EntryKind,
     ItemInfo,
+    ItemNotFoundError,
     Store,
     all_entries,
 )
@@ -80,10 +80,13 @@ def count_bytes(source: Store, space: str) -> int:
 
 
 def item_of(source: Store, space: str, content_id: str) -> SourceItem | None:
-    """The present metadata of an item at *source*; None if it is absent. Raises :class:`StoreError`."""
+    """The present metadata of an item at *source*; None if it is absent.
+
+    Raises :class:`StoreError`, also where *space* itself is absent: it is unknown then what it holds.
+    """
     try:
         return _described(source.info(space, content_id))
-    except NotFoundError:
+    except ItemNotFoundError:
         return None
 
 

@@ -1,0 +1,83 @@
+"""Deletions at a source that its copies follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from adopted_folder import SPACE, SourceFolder
+
+from millstream.mill.adoption.deletions import Deletions, forget_followed
+from millstream.mill.adoption.sources import item_of
+from millstream.stores import SpaceNotFoundError
+from millstream.stores.folder.listing import FolderColumns
+
+
+@pytest.fixture
+def followed(folder: SourceFolder) -> SourceFolder:
+    """A folder with the file "z/a" and others, whose deletions are followed."""
+    for name, data in (("z/a", b"grain"), ("c", b"another size"), ("d", b"a third size")):
+        folder.write(name, data)
+    folder.adopt()
+    known = folder.catalog.space("here", SPACE)
+    folder.catalog.save_space(msgspec.structs.replace(known, deletions=Deletions.FOLLOW))
+    return folder
+
+
+def vanished(folder: SourceFolder) -> list[str]:
+    return [item.content_id for item in folder.catalog.vanished("here", SPACE)]
+
+
+def listed_once_as(folder: SourceFolder, patch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let the next listing have only *names*, and the ones after it what is there."""
+    whole = list(folder.store.columns(SPACE))
+    kept = FolderColumns([], [], [], [])
+    for run in whole:
+        for row in zip(*run, strict=True):
+            if row[0] in names:
+                for column, value in zip(kept, row, strict=True):
+                    column.append(value)  # type: ignore[arg-type]
+    columns, answers = folder.store.columns, [[kept]]
+    patch.setattr(folder.store, "columns", lambda *args, **more: answers.pop() if answers else columns(*args, **more))
+
+
+def test_p8_what_vanished_is_followed(followed: SourceFolder) -> None:
+    (followed.root / "z" / "a").unlink()
+    (followed.root / "z").rmdir()
+    followed.adopt()
+    forget_followed(followed.target, SPACE)
+    row = followed.manifest.get("here", SPACE, "z/a")
+    assert (vanished(followed), row is not None and row.deleted) == ([], True)
+
+
+def test_p8_a_file_that_was_renamed_while_the_source_was_listed_is_not_taken_for_a_deletion(
+    followed: SourceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed_once_as(followed, monkeypatch, "c", "d")  # the new name is before what was listed when it was renamed
+    (followed.root / "z").rename(followed.root / "b")
+    assert followed.adopt().vanished == 1
+    forget_followed(followed.target, SPACE)
+    assert vanished(followed) == ["z/a"]
+    assert followed.adopt().renames == [("z/a", "b/a")]
+
+
+def test_p8_a_source_that_lists_nothing_any_more_has_no_deletions_to_follow(followed: SourceFolder) -> None:
+    (followed.root / "z" / "a").unlink()
+    followed.adopt()
+    for path in sorted(followed.root.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    forget_followed(followed.target, SPACE)
+    assert vanished(followed) == ["z/a"]
+
+
+def test_p8_an_item_of_a_space_that_is_not_there_is_not_absent(folder: SourceFolder) -> None:
+    folder.write("a")
+
+    def missing(*_: Any) -> Any:
+        raise SpaceNotFoundError
+
+    assert item_of(folder.store, SPACE, "b") is None
+    with pytest.raises(SpaceNotFoundError), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder.store, "info", missing)
+        item_of(folder.store, SPACE, "a")
