@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import sqlalchemy as sa
 from mill_workers import DEADLINE, Scripted, manager, task
 
@@ -16,7 +17,7 @@ from millstream.log import LogSpec, StorageFullError
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.task_processor import ProcessorRegistry, TaskResult
 from millstream.mill.tasks import BitCheck
-from millstream.mill.workers.manager import RESERVE, WorkerManager, WorkerSettings
+from millstream.mill.workers.manager import MOST_LEASES, RESERVE, WorkerManager, WorkerSettings
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.mill.workers.task_leaser import TAKE, TaskLeaser
 from millstream.mill.workers.task_settler import WorkTally
@@ -126,6 +127,33 @@ def test_a_database_that_is_locked_interrupts_the_work_and_ends_it_not(world: An
     thread.join()
     locked.dispose()
     assert world.manifest.get("1", "s", "a") is not None
+
+
+def test_a_task_that_no_thread_began_was_not_tried(world: Any) -> None:
+    world.queue("low").put([task(str(n)) for n in range(30)])
+    processor = Scripted(lambda *_: worker.stop())
+    worker = manager(world, processor)
+    worker.run_until_drained()
+    leases = world.queue("low").lease(30, visibility=60.0)
+    assert len(processor.done) + len(leases) == 30
+    assert {lease.attempts for lease in leases} == {1}
+
+
+def test_results_that_cannot_be_written_are_no_attempts_of_their_tasks(world: Any) -> None:
+    world.queue("low").put([task(str(n)) for n in range(5)])
+    processor = Scripted()
+
+    class Away(ResultSink):
+        def settle(self, results: Any) -> Any:
+            raise SqlBusyError("the database did not answer")
+
+    for _ in range(MOST_LEASES + 1):
+        registry = ProcessorRegistry({BitCheck: processor})
+        with pytest.raises(SqlBusyError):
+            WorkerManager([world.queue("low")], registry, Away(world.manifest, {}), world.clock).run_until_drained()
+    tally = manager(world, processor).run_until_drained()
+    assert (tally.done, tally.dead) == (5, 0)
+    assert processor.done[-1][1] == 1
 
 
 def test_managers_that_share_a_queue_do_each_task_once(world: Any) -> None:

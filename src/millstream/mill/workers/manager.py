@@ -134,7 +134,7 @@ class WorkerManager:
             try:
                 return self._run(self._pause)
             except Exception as error:
-                if not (is_passing(error) or isinstance(error, WriterFailedError | StorageFullError)):
+                if not _is_passing(error):
                     raise
                 _log.warning("work continues in %.0f s: %s", pause, getattr(error, "orig", error))
                 self.tally.interrupted += 1
@@ -146,8 +146,8 @@ class WorkerManager:
             try:
                 self._work(pool, go_on_when_idle)
                 self._drain()
-            except BaseException:
-                self._abandon()
+            except BaseException as error:
+                self._abandon(passing=_is_passing(error))
                 raise
         return self.tally
 
@@ -299,7 +299,7 @@ class WorkerManager:
         """After a stop: tasks that wait for a thread go back to their queues, those that run are settled."""
         for job in [job for job in self._jobs if job.take()]:
             self._jobs.remove(job)
-            self._settler.give_back(job)
+            self._settler.give_back(job, counted=False)
         while self._jobs:
             self._await_end()
             self._extend()
@@ -312,14 +312,25 @@ class WorkerManager:
             if seconds > 0 and all(job.finished_at is None for job in self._jobs):
                 self._clock.wait(self._changed, seconds)
 
-    def _abandon(self) -> None:
-        """The manager fails or is interrupted: give everything back, so that no worker waits for leases to end."""
+    def _abandon(self, *, passing: bool) -> None:
+        """The manager fails or is interrupted: give everything back, so that no worker waits for leases to end.
+
+        It is no attempt of a task that no thread began, nor of one that was done where the failure is *passing*: the
+        results could not be written.
+        """
+        untried = {id(job) for job in self._jobs if job.take()}
         for job in self._jobs:
-            job.take()
-        for job in self._jobs:
+            done = passing and job.finished_at is not None and job.error is None
             with contextlib.suppress(MillstreamError, *SQL_PASSES):
-                job.queue.nack(job.lease)
+                job.queue.nack(job.lease, counted=not done and id(job) not in untried)
         self._jobs = []
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether a queue or a database did not answer, or is full, so that the same work may go on later."""
+    return isinstance(error, WriterFailedError | StorageFullError) or (
+        isinstance(error, Exception) and is_passing(error)
+    )
 
 
 class PoisonError(MillError):
