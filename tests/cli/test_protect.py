@@ -324,6 +324,37 @@ def test_the_first_run_on_a_terminal_counts_what_is_to_be_read(desk: Desk, monke
     assert totals == [6 * len("photo 0")]
 
 
+@pytest.mark.parametrize("command", [("accept", "2013/1.jpg"), ("forget", "2013/1.jpg"), ("forget", "--vanished")])
+def test_what_a_running_protect_would_undo_is_not_recorded(desk: Desk, command: tuple[str, str]) -> None:
+    desk.protect()
+    (desk.photos / "2013" / "1.jpg").unlink()
+    desk.protect()
+    with FileDocument(desk.data / "protect").alone():
+        assert desk.call("mill", command[0], "photos", "photos", command[1])[0] == 4
+    assert desk.protect()[1]["vanished_items"] == ["2013/1.jpg"]
+
+
+def test_a_deletion_is_recorded_by_what_the_source_has_now(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    desk.protect()
+    for number in (1, 2):
+        (desk.photos / "2013" / f"{number}.jpg").unlink()
+    assert desk.protect()[1]["vanished_items"] == ["2013/1.jpg", "2013/2.jpg"]
+    (desk.photos / "2013" / "1.jpg").write_bytes(b"photo 1")
+    (desk.photos / "2013" / "3.jpg").unlink()
+    forget = ["mill", "forget", "photos", "photos"]
+    assert run([*forget, "2013/1.jpg", "2013/2.jpg", "--data", str(desk.data)]) == 2
+    error = capsysbinary.readouterr().err
+    assert b"'2013/1.jpg' is still in space 'photos'" in error and b"store delete" not in error
+    assert desk.call(*forget, "2013/2.jpg", "2013/3.jpg") == (0, {"tombstones": 2})
+    assert (desk.protect()[0], desk.copies("2013/1.jpg"), desk.copies("2013/3.jpg")) == (
+        0,
+        [b"photo 1"] * 2,
+        [None] * 2,
+    )
+
+
 def test_watching_goes_on_after_a_run_that_another_process_kept_off(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -12,7 +12,7 @@ from millstream.cli.queue_draining import drain_queues
 from millstream.core.documents import Document, DocumentBusyError, FileDocument
 from millstream.core.errors import BusyError
 from millstream.core.private_files import make_private_folder
-from millstream.mill.adoption.adopted_store import adopted_store
+from millstream.mill.adoption.adopted_store import adopted_store, find_adopted_store
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.checksum_files import ChecksumList, read_checksums
 from millstream.mill.adoption.protection import ProtectionParts
@@ -41,7 +41,7 @@ _PROTECT = "protect"
 
 
 class ProtectBusyError(BusyError):
-    """Another `millstream protect` runs on this node."""
+    """Another `millstream protect`, or a command that changes what it records, runs on this node."""
 
 
 @contextlib.contextmanager
@@ -66,8 +66,16 @@ def _alone(document: Document, folder: Path) -> Iterator[None]:
             stack.enter_context(document.alone())
         except DocumentBusyError:
             raise ProtectBusyError(
-                f"another `millstream protect` is running on the node in {folder}: wait until it ends"
+                "another `millstream protect`, or `mill accept` or `mill forget` for a protected source, is running on "
+                f"the node in {folder}: wait until it ends"
             ) from None
+        yield
+
+
+@contextlib.contextmanager
+def alone_on_adopted(node: Node, store: str) -> Iterator[None]:
+    """:func:`alone` where *store* is a source that is protected: a run would undo what the block records of it."""
+    with alone(node) if find_adopted_store(node.stores.providers[store]) is not None else contextlib.nullcontext():
         yield
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Sequence
 
 from millstream.core.errors import InputError
 from millstream.core.shown_commands import arguments
+from millstream.mill.adoption.adopted_store import find_adopted_store
+from millstream.mill.adoption.sources import item_of
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
 from millstream.mill.manifest import Manifest, ManifestEvent
@@ -40,12 +43,13 @@ def record_deletions(
     """
     names = list(dict.fromkeys(content_ids))
     for group in groups(names, _GROUP):
-        there = [name for name, info in zip(group, providers.find_many(store, space, group), strict=True) if info]
+        there = _still_there(providers, store, space, group)
         if there:
+            delete = f" (`millstream store delete {arguments(store, space)} CONTENT_IDS`)"
             raise NotDeletedError(
                 f"{there[0]!r} is still in space {space!r} of store {store!r}"
                 + (f", and {len(there) - 1:,} more are" if len(there) > 1 else "")
-                + f": delete the item there first (`millstream store delete {arguments(store, space)} CONTENT_IDS`)"
+                + f": delete the item there first{delete if find_adopted_store(providers[store]) is None else ''}"
             )
     now = providers.clock.now()
     rows = manifest.get_many(store, space, names)
@@ -55,6 +59,17 @@ def record_deletions(
     events = [ManifestEvent(store, space, name, at.get(name, now), deleted=True) for name in names]
     manifest.writer.record([*events, *_lost_copies(providers, manifest, space, names, copies)])
     return names
+
+
+def _still_there(providers: ConfiguredStores, store: str, space: str, content_ids: Sequence[str]) -> list[str]:
+    """Those of *content_ids* that the store has. A source of other programs is asked itself: what was adopted there may
+    have vanished since, or be back."""
+    adopted = find_adopted_store(providers[store])
+    if adopted is None:
+        found: Sequence[object | None] = providers.find_many(store, space, content_ids)
+    else:
+        found = [providers.call(functools.partial(item_of, adopted.source, space, name)) for name in content_ids]
+    return [name for name, item in zip(content_ids, found, strict=True) if item is not None]
 
 
 def _lost_copies(

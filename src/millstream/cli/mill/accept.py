@@ -9,7 +9,7 @@ import click
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
-from millstream.cli.protect_parts import adoption_target
+from millstream.cli.protect_parts import adoption_target, alone_on_adopted
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.adoption.adopter import Adopter
@@ -34,10 +34,11 @@ def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[
     Use it for items with suspected rot, with a checksum other than the listed one, or changed without the node (finding
     B9 of a report), if you know that their bytes are correct. The next `millstream protect`, or `mill duplicate`,
     replaces their copies. STORE is the source of the items. Exit code 3 if an item does not exist, 1 if one could not
-    be recorded for another reason; the other items are recorded nevertheless.
+    be recorded for another reason; the other items are recorded nevertheless. Exit code 4 while `millstream protect`
+    runs, if it protects STORE.
     """
     codes = set[int]()
-    with Node.open(settings) as node:
+    with Node.open(settings) as node, alone_on_adopted(node, store):
         accept_item = _acceptor(node, store)
         for content_id in content_ids:
             try:

@@ -14,7 +14,7 @@ from millstream.cli.mill.policy_rounds import listed_rounds, print_failed_plan
 from millstream.cli.mill.processes_option import processes_option
 from millstream.cli.mill.space_options import asked_spaces, require_space
 from millstream.cli.progress import progress_bar
-from millstream.cli.protect_parts import adoption_target
+from millstream.cli.protect_parts import adoption_target, alone_on_adopted
 from millstream.cli.queue_draining import drain_queues, print_tally
 from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.adopted_store import find_adopted_store
@@ -90,11 +90,11 @@ def forget(
 
     Give either CONTENT_IDS or --vanished. Nothing is recorded if STORE still has one of the items. Copies that are
     lost, too, are recorded as deleted at once. An id that neither a store nor the manifest has is not recorded, and the
-    exit code is 3.
+    exit code is 3. Exit code 4 while `millstream protect` runs, if it protects STORE.
     """
     if bool(content_ids) == vanished:
         raise click.UsageError("give either content ids or --vanished")
-    with Node.open(settings) as node:
+    with Node.open(settings) as node, alone_on_adopted(node, store):
         if vanished:
             recorded, unknown = forget_vanished(adoption_target(node, store), space), list[str]()
         else:
