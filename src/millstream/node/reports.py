@@ -16,6 +16,7 @@ from millstream.anchoring.ledger import append_when_free
 from millstream.core.amounts import counted
 from millstream.core.cached import locked_cached_property
 from millstream.core.cid import cid_of
+from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.adoption.coverage import adopted_share
@@ -44,6 +45,9 @@ FOLDER = "reports"
 
 REPORT_LEDGER = "mill.ledger"
 """The log of the ledger of integrity reports."""
+
+_DAY = 24 * 3600 * MICROSECONDS
+"""More than the clocks of a node's processes differ."""
 
 
 class ReportsPart:
@@ -150,13 +154,28 @@ class ReportsPart:
             _log.warning("the ledger of the reports cannot be read now: %s", error)
             return 0
 
-    def anchor(self, report: IntegrityReport, after: int = 0) -> LedgerEntry:
+    def anchor(self, report: IntegrityReport, after: int | None = None) -> LedgerEntry:
         """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``.
 
-        It is looked for above number *after*: to read the whole ledger takes longer with each report. Raises a
-        ``BusyError`` while another process writes to the ledger for long.
+        It is looked for above number *after*, where that is not known from a day before the report ended: to read the
+        whole ledger takes longer with each report. Raises a ``BusyError`` while another process writes to the ledger
+        for long.
         """
-        return append_when_free(self.ledger, report_anchor(report), self._context.clock, after=after)
+        anchor = report_anchor(report)
+        if after is None:
+            after = self._entry_before(report)
+            if (entry := self.ledger.find(anchor, after=after)) is not None:
+                return entry
+        return append_when_free(self.ledger, anchor, self._context.clock, after=after)
+
+    def _entry_before(self, report: IntegrityReport) -> int:
+        """The number of an entry that was made a day before *report* ended, or earlier; 0 if there may be none."""
+        if report.ended_at > self._context.clock.now():
+            return 0  # a clock was wrong
+        number, step = self.ledger.last_number, 1
+        while (entry := self.ledger.entry(number)) is not None and entry.time > report.ended_at - _DAY:
+            number, step = number - step, 2 * step
+        return max(0, number)
 
     def ledger_entries(self) -> Mapping[str, LedgerEntry]:
         """The entries of the ledger by their anchors (:func:`report_anchor`), oldest first; its chain is checked.

@@ -35,9 +35,9 @@ from millstream.stores.protocol import Entry, StoreError
 
 Lines = Iterable[CheckResult]
 
-Anchor = Callable[[IntegrityReport, int], object]
+Anchor = Callable[[IntegrityReport, int | None], object]
 """Writes down in a ledger that this report was made, so that not even the last one can be changed unseen. No entry up
-to the number that is given has this report."""
+to the number that is given has this report; with None it may have one already."""
 
 
 MOST_TEXT = 8_000
@@ -53,10 +53,10 @@ NEW = "– new"
 class Reporter:
     """Keeps the reports of an *account* in *archive*, with the rows of *bit_log* as their table of text.
 
-    Each is handed to *anchor* once it is kept; a report that was kept and not anchored is anchored when its task comes
-    again. *last_entry* is the number of the ledger's last entry. *kinds* are the kinds of stores by id (``file``,
-    ``s3``), for the table. A report on a copy says what *comparison* finds; *adopted* says how much of a store's space
-    rests on adoption.
+    Each is handed to *anchor* once it is kept; a report that was kept and not anchored, because the process died in
+    between, is anchored before the next one of its space is kept. *last_entry* is the number of the last entry.
+    *kinds* are the kinds of stores by id (``file``, ``s3``), for the table. A report on a copy says what *comparison*
+    finds; *adopted* says how much of a store's space rests on adoption.
     """
 
     def __init__(
@@ -86,8 +86,10 @@ class Reporter:
         and is there already, because the process died before it could record that, is not kept twice.
         """
         store, space, since = made.store, made.space, made.started_at
-        report, after = self._kept(store, space, since), 0
-        if report is None:
+        report = self._archive.latest(store, space)
+        if report is not None and self._anchor is not None:
+            self._anchor(report, None)
+        if report is None or report.started_at != since:
             strays = frozenset[str]()
             if self._comparison is not None:
                 differences = self._comparison.compare(store, space, since=since)
@@ -99,14 +101,10 @@ class Reporter:
             lines = tsv_lines(results, account=self._account, store_type=kind, strays=strays)
             after = self._last_entry()  # before it is kept: from then on another process may anchor it
             report = self._archive.save(made, lines)
-        if self._anchor is not None:
-            self._anchor(report, after)
+            if self._anchor is not None:
+                self._anchor(report, after)
         self._bit_log.purge(store, space, until=report.ended_at)
         return report
-
-    def _kept(self, store: str, space: str, since: int) -> IntegrityReport | None:
-        latest = self._archive.latest(store, space)
-        return latest if latest is not None and latest.started_at == since else None
 
 
 class BitReportProcessor:
