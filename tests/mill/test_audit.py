@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from millstream.cli.main import run
+from millstream.mill.audit import audit_queue
 from millstream.mill.audit.audit_log import AuditLog, tsv_lines
 from millstream.mill.audit.audit_lookup import add_missed
 from millstream.mill.audit.audit_processor import AuditProcessor
@@ -121,6 +122,17 @@ def test_an_event_that_is_processed_twice_is_in_the_log_once(mill: Mill) -> None
     mill.queue.put([b'{"type":"audit","number":2}', b'{"type":"audit","number":999}'])
     mill.work()
     assert list(mill.log.events()) == [space, added]
+
+
+def test_a_lease_moves_one_batch_of_waiting_events_to_the_queue(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_queue, "MOST", 10)
+    mill.outbox.add(
+        [AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "acme", "1", "memory", "s", f"{n}", size=0) for n in range(25)]
+    )
+    assert len(mill.queue.lease(3, visibility=60)) == 3
+    assert (mill.outbox.undelivered(), mill.queue.depth().ready) == (15, 22)
+    assert sum(len(mill.queue.lease(10, visibility=60)) for _ in range(3)) == 22
+    assert mill.outbox.undelivered() == 0
 
 
 def test_a_worker_that_dies_before_the_acknowledgement_loses_nothing(mill: Mill) -> None:
