@@ -30,6 +30,7 @@ from millstream.mill.reports.folder import ReportFolder
 from millstream.node import Node, moving
 from millstream.node.databases import has_database
 from millstream.node.moving import MovedAwayError, MoveError, UnfinishedMoveError, move_tables, require_finished
+from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.settings import Settings
 from millstream.settings.loading import load_settings
 from millstream.stores.audit.outbox import AuditOutbox
@@ -42,6 +43,7 @@ def fill(engine: sa.Engine) -> None:
         list(script(engine))
     outbox = AuditOutbox(engine, VirtualClock(), holder="me")
     outbox.cancel(outbox.newest())
+    OperatorAuditLog(engine, VirtualClock()).add("ada", "reject", "a plan", reason="a text with \0")
 
 
 @pytest.fixture

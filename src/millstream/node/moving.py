@@ -15,7 +15,7 @@ from millstream.core.column_types import EXACT_LONG_TEXT
 from millstream.core.documents import Documents, copy_documents
 from millstream.core.errors import BusyError, MillstreamError
 from millstream.core.sql import has_table, make_tables, writing
-from millstream.core.sql_rows import NO_CONFLICT, insert_rows, put_row
+from millstream.core.sql_rows import NO_CONFLICT, insert_rows, put_row, without_nul
 from millstream.stores.audit import group_table
 
 _ROWS, _LARGE_ROWS = 2_000, 20
@@ -170,12 +170,16 @@ def _key(table: sa.Table) -> list[sa.Column[Any]]:
     return list(table.primary_key)
 
 
-def _pages(connection: sa.Connection, table: sa.Table, after: Sequence[Any] | None) -> Iterator[list[Sequence[Any]]]:
-    """The rows of *table* with keys above *after*, in the order of the keys, as values that each driver takes."""
+def _pages(
+    connection: sa.Connection, table: sa.Table, after: Sequence[Any] | None, *, without_nuls: bool = False
+) -> Iterator[list[Sequence[Any]]]:
+    """The rows of *table* with keys above *after*, in the order of the keys, as values that each driver takes; texts
+    as PostgreSQL has them where this is *without_nuls*."""
     large = any(isinstance(column.type, sa.LargeBinary) for column in table.columns)
     size, key = _LARGE_ROWS if large else _ROWS, _key(table)
     places = [list(table.columns).index(column) for column in key]
-    changing = [place for place, column in enumerate(table.columns) if isinstance(column.type, sa.Boolean | sa.JSON)]
+    kinds = sa.Boolean | sa.JSON | sa.String if without_nuls else sa.Boolean | sa.JSON
+    changing = [place for place, column in enumerate(table.columns) if isinstance(column.type, kinds)]
     while True:
         rows = _rows_above(connection, table, after, size)
         if rows:
@@ -208,7 +212,7 @@ def _rows_above(
 
 def _plain_row(row: Sequence[Any], changing: Sequence[int]) -> Sequence[Any]:
     """*row* as the driver of any database takes it, and as the same bytes from each: they differ in what they give for
-    truth values and JSON, which are at the places *changing*."""
+    truth values and JSON, and PostgreSQL takes no NUL in texts: these are at the places *changing*."""
     if not changing:
         return tuple(row)
     values = list(row)
@@ -221,6 +225,8 @@ def _plain(value: Any) -> Any:
     """*value* as the driver of any database takes it, and as the same bytes from each of them."""
     if isinstance(value, bool):
         return int(value)
+    if isinstance(value, str):
+        return without_nul(value)
     if isinstance(value, dict | list):
         return msgspec.json.encode(value, order="sorted").decode()
     return value
@@ -242,7 +248,9 @@ def _compare(
 ) -> MovedTable:
     """The rows of *table* in both databases. Raises :class:`MoveError` where they differ."""
     expected, found = _TableSum(), _TableSum()
-    pages = itertools.zip_longest(_pages(reading, table, None), _pages(target, table, None), fillvalue=())
+    nuls = "postgresql" not in (reading.dialect.name, target.dialect.name)  # else they were copied as other characters
+    both = (_pages(connection, table, None, without_nuls=not nuls) for connection in (reading, target))
+    pages = itertools.zip_longest(*both, fillvalue=())
     for page, copy in pages:
         expected.add(page)
         found.add(copy)
