@@ -109,7 +109,9 @@ def test_the_interface_and_the_page_of_settings_show_no_secrets(tmp_path: Path) 
 
 
 def test_log_lines_have_no_secrets_of_the_settings(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    start_logging("json", "info", secrets=secret_values(settings))
+    secrets = secret_values(settings)
+    assert "S3CRET-re/g@istry" in secrets
+    start_logging("json", "info", secrets=secrets)
     try:
         logging.getLogger("millstream.test").warning(
             "no answer from %s: POST /%s", settings.mill.alarms.webhook, "services/S3CRET-hook?a=S3CRET-hook2"

@@ -58,10 +58,17 @@ def read_password(path: str | Path) -> str:
 
 def mask_password(url: str) -> str:
     """*url* with its password hidden, whatever form it has; other URLs as they are."""
-    account, at, rest = url.rpartition("@")
-    scheme, separator, account = account.partition("://")
-    user, colon, _ = account.partition(":")
-    return f"{scheme}{separator}{user}:{HIDDEN}@{rest}" if at and separator and colon else url
+    password = password_in(url)
+    before, at, rest = url.rpartition("@")
+    return f"{before.removesuffix(password)}{HIDDEN}{at}{rest}" if password is not None else url
+
+
+def password_in(url: str) -> str | None:
+    """The password in *url* as it is written there, whatever characters it has; None if there is none."""
+    account, at, _ = url.rpartition("@")
+    _, separator, account = account.partition("://")
+    _, colon, password = account.partition(":")
+    return password if at and separator and colon else None
 
 
 def safe_url(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import unquote, urlsplit
@@ -14,6 +15,7 @@ from millstream.core.secrets import (
     SecretCommand,
     SecretUrl,
     is_secret_name,
+    password_in,
     public_url,
     safe_url,
 )
@@ -56,11 +58,10 @@ def _secrets_in(text: str, kind: Any) -> Iterator[str]:
     elif kind is SecretUrl:  # what public_url() hides; libraries and servers name it without the host
         yield text.partition("://")[2].partition("/")[2]
     elif "://" in text:
-        try:
-            password = urlsplit(text).password or ""
-        except ValueError:
-            return
-        yield from {password, unquote(password)}
+        passwords = {password_in(text) or ""}  # with / ? or #, which the next one does not find
+        with contextlib.suppress(ValueError):
+            passwords.add(urlsplit(text).password or "")
+        yield from passwords | set(map(unquote, passwords))
 
 
 def _changed(section: SectionT, change: _Change) -> SectionT:
