@@ -10,6 +10,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.errors import BusyError
 from millstream.core.leases import LeaseLostError
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.core.sql import SqlDatabase, writing
+from millstream.core.sql import SqlDatabase, in_same_fence, writing
 from millstream.ingest.errors import SessionTakenError
 from millstream.log.errors import FencedError
 from millstream.mill.settings import MillSettings
@@ -293,6 +294,10 @@ def test_the_roles_of_a_lost_process_are_taken_over_and_it_writes_nothing_more(h
         raise AssertionError("not reached")
     with two.all["batching a"].fence(), writing(host.engine):
         pass
+    with one.all["batching a"].fence(), ThreadPoolExecutor(1) as threads:
+        write = in_same_fence(lambda engine: writing(engine).__enter__())
+        with pytest.raises(LeaseLostError, match="batching a"):
+            threads.submit(write, host.engine).result()
     before, lost = dict(one.all), one.membership.id
     assert not one.membership.renew()
     settle(one, two)

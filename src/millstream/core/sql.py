@@ -17,6 +17,7 @@ from millstream.core.errors import BusyError, InputError
 from millstream.core.retry import RetryPolicy
 from millstream.core.sql_failures import SqlFailure, describe_sql_failure, driver_failure
 
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 ANSWERS = RetryPolicy(attempts=20, first=0.01, longest=2.0)
@@ -146,6 +147,17 @@ def fenced(engine: sa.Engine, check: Callable[[sa.Connection], object]) -> Itera
         yield
     finally:
         _fences.current = before
+
+
+def in_same_fence(function: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
+    """*function* for other threads, in which it is in the :func:`fenced` block of this one."""
+    current = getattr(_fences, "current", None)
+
+    def call(argument: Argument) -> Result:
+        with contextlib.nullcontext() if current is None else fenced(*current):
+            return function(argument)
+
+    return call
 
 
 _fences = threading.local()

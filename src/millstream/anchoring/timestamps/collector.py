@@ -22,6 +22,7 @@ from millstream.anchoring.timestamps.token import TimestampToken
 from millstream.anchoring.transparency.entry_proof import SignedHead
 from millstream.core.amounts import counted
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.sql import in_same_fence
 from millstream.core.timestamps import format_timestamp
 
 AUTHORITY_SECONDS = 10.0
@@ -96,7 +97,7 @@ class TimestampCollector:
             answers: list[TimestampRecord | None] = []
             if due:
                 with ThreadPoolExecutor(min(len(due), _MOST_THREADS), "timestamps") as threads:
-                    answers += threads.map(lambda client: self._stamp(client, newest), due)
+                    answers += threads.map(in_same_fence(lambda client: self._stamp(client, newest)), due)
             if now or self._renewals_at <= self._clock.monotonic():
                 self._renewals_at = self._clock.monotonic() + self._rules.interval / MICROSECONDS
                 answers.append(self._renew())

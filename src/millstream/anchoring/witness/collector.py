@@ -18,6 +18,7 @@ from millstream.anchoring.transparency.signed_note import SignedNote, encode_not
 from millstream.anchoring.witness.client import WitnessClient
 from millstream.anchoring.witness.cosignature_tables import CosignatureTable, CosignedCheckpoint, WitnessRecord
 from millstream.core.clock import Clock
+from millstream.core.sql import in_same_fence
 
 WITNESS_SECONDS = 10.0
 """How long a witness may take for its answer."""
@@ -111,7 +112,7 @@ class CosignatureCollector:
         due = [name for name in self._clients if name not in signed and self._pauses[name].is_over(now)]
         if due:
             with ThreadPoolExecutor(min(len(due), _MOST_THREADS), "witness") as threads:
-                list(threads.map(lambda name: self._ask(name, row.data), due))
+                list(threads.map(in_same_fence(lambda name: self._ask(name, row.data)), due))
         complete = self._table.complete()
         if complete is None:
             return False
