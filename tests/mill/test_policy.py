@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from hypothesis import given
@@ -350,3 +352,42 @@ def test_policies_that_change_are_in_force_a_minute_later_and_a_broken_file_leav
     file.write_text('{"spacesToIgnore": ["c"]}')
     clock.advance(REFRESH_SECONDS)
     assert policies().by_account["me"].ignored == ("c",)
+
+
+def test_a_policy_of_many_layers_or_of_a_long_chain_is_examined_at_once() -> None:
+    layers = [(f"a{number}", f"b{number}") for number in range(60)]
+    pairs = [Pair(one, other) for above, below in itertools.pairwise(layers) for one in above for other in below]
+    (*_, last) = together(me=Policy("me", {"s": tuple(pairs)}))["me"]
+    assert last.startswith("several-originals: space 's': store 'b59' gets the items of 'a0' and 'b0'")
+    chain = [Pair(f"{number}", f"{number + 1}") for number in range(3000)]
+    assert together(me=Policy("me", {"s": tuple(chain)})) == {"me": []}
+    assert len(find_cycle([*chain, Pair("3000", "0")]) or ()) == 3002
+
+
+def test_who_asks_while_another_reads_the_policies_again_gets_those_of_before() -> None:
+    clock, is_reading, may_end = VirtualClock(), Event(), Event()
+
+    class Hanging:
+        """A repository of which the second reading ends when it may."""
+
+        readings = 0
+
+        def load(self) -> Policies:
+            self.readings += 1
+            if self.readings == 2:
+                is_reading.set()
+                assert may_end.wait(60)
+            return Policies({f"{self.readings}": Policy("me")})
+
+    repository = Hanging()
+    policies = CachedPolicies(repository, clock)  # type: ignore[arg-type]
+    assert list(policies().by_account) == ["1"]
+    clock.advance(REFRESH_SECONDS)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(policies)
+        assert is_reading.wait(60)
+        assert list(policies().by_account) == ["1"]
+        clock.advance(REFRESH_SECONDS)  # so long it takes
+        may_end.set()
+        assert list(reading.result().by_account) == ["2"]
+    assert (list(policies().by_account), repository.readings) == (["2"], 2)

@@ -180,6 +180,15 @@ def test_stores_copied_in_a_circle_are_planned_once_each(world: Any) -> None:
     assert sorted(map(str, planned)) == ["1 → 2", "2 → 1"]
 
 
+def test_stores_that_are_all_copied_to_one_another_are_planned_at_once(world: Any) -> None:
+    stores = {f"{number:02d}" for number in range(14)}
+    world.stores |= dict.fromkeys(stores, world.stores["1"])
+    world.stores["1"].create_space("s")
+    pairs = tuple(Pair(one, other) for one in sorted(stores) for other in sorted(stores) if one != other)
+    (planned,) = duplication_rounds(Policies({"account": Policy("account", {"s": pairs})}), world.providers)
+    assert len(planned) == 14 * 13
+
+
 def test_system_spaces_are_never_planned(world: Any) -> None:
     world.stores["1"].create_space("x-quarantine")
     policies = Policies({"account": Policy("account", {}, (TO_2,))})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from functools import partial
+from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -131,10 +131,10 @@ def duplication_rounds(
     for policy in policies.by_account.values():
         listed = _spaces(policy, providers, None if unlisted is None else away)
         for name in sorted(listed if space is None else {space}):
-            pairs = policy.lookup(name)
+            pairs = tuple(policy.lookup(name))
             for pair in pairs:
                 if pair.source not in away and pair.destination not in away:
-                    rounds.setdefault(_depth(pair, pairs), []).append((pair, name))
+                    rounds.setdefault(_depths(pairs)[pair.source], []).append((pair, name))
     return [list(dict.fromkeys(rounds[depth])) for depth in sorted(rounds)]
 
 
@@ -150,10 +150,22 @@ def _spaces(policy: Policy, providers: ConfiguredStores, unlisted: dict[str, str
     return found
 
 
-def _depth(pair: Pair, pairs: Sequence[Pair], seen: frozenset[Pair] = frozenset()) -> int:
-    """How many copies lie between the original and this pair's source; a circle ends where it closes."""
-    feeding = [other for other in pairs if other.destination == pair.source and other not in seen and other != pair]
-    return max((1 + _depth(other, pairs, seen | {pair}) for other in feeding), default=0)
+@lru_cache(256)
+def _depths(pairs: tuple[Pair, ...]) -> Mapping[str, int]:
+    """How many copies lie at most between each source and its original; 0 for originals.
+
+    In a circle, which has none, as many as there are stores.
+    """
+    depths = {store: 0 for pair in pairs for store in (pair.source, pair.destination)}
+    for _ in range(len(depths)):
+        deeper = dict(depths)
+        for pair in pairs:
+            if pair.source != pair.destination:
+                deeper[pair.destination] = max(deeper[pair.destination], 1 + depths[pair.source])
+        if deeper == depths:
+            break
+        depths = deeper
+    return depths
 
 
 def _has_space(providers: ConfiguredStores, store: str, space: str) -> bool:

@@ -6,6 +6,7 @@ Each is examined by itself, and all of them together, since the accounts share t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -113,9 +114,10 @@ def _found_together(steps: Sequence[_Step]) -> Iterator[tuple[str, str, Sequence
             owners = ", ".join(f"{step.pair} of {step.account}" for step in meant)
             yield "cycle", f"the policies of several accounts copy the stores in a circle: {owners}", meant
         return
+    originals_of = _originals(steps)
     for destination in dict.fromkeys(step.pair.destination for step in steps):
         into = [step for step in steps if step.pair.destination == destination]
-        originals = sorted(_originals(destination, steps))
+        originals = sorted(originals_of[destination])
         if len(originals) > 1:
             text = (
                 f"store {destination!r} gets the items of {' and '.join(map(repr, originals))}; "
@@ -124,10 +126,16 @@ def _found_together(steps: Sequence[_Step]) -> Iterator[tuple[str, str, Sequence
             yield "several-originals", text, into
 
 
-def _originals(store: str, steps: Sequence[_Step]) -> set[str]:
-    """The stores that nothing is copied to, and from which *store* gets its items; there is no circle."""
-    sources = {step.pair.source for step in steps if step.pair.destination == store != step.pair.source}
-    return set[str]().union(*(_originals(source, steps) or {source} for source in sources))
+def _originals(steps: Sequence[_Step]) -> Mapping[str, frozenset[str]]:
+    """The stores that nothing is copied to, and from which each destination gets its items; there is no circle."""
+    sources: dict[str, set[str]] = {}
+    for step in steps:
+        sources.setdefault(step.pair.destination, set()).add(step.pair.source)
+    found: dict[str, frozenset[str]] = {}
+    for store in TopologicalSorter(sources).static_order():
+        if store in sources:
+            found[store] = frozenset[str]().union(*(found.get(source, {source}) for source in sources[store]))
+    return found
 
 
 def _steps(policies: Mapping[str, Policy], space: str | None) -> Iterator[_Step]:
@@ -147,22 +155,20 @@ def find_cycle(pairs: Sequence[Pair]) -> list[str] | None:
             following.setdefault(pair.source, []).append(pair.destination)
     done: set[str] = set()
     for start in following:
-        cycle = _walk(start, following, [], done)
-        if cycle:
-            return cycle
-    return None
-
-
-def _walk(store: str, following: dict[str, list[str]], path: list[str], done: set[str]) -> list[str] | None:
-    if store in path:
-        return [*path[path.index(store) :], store]
-    if store in done:
-        return None
-    for following_store in following.get(store, ()):
-        cycle = _walk(following_store, following, [*path, store], done)
-        if cycle:
-            return cycle
-    done.add(store)
+        path: dict[str, None] = {}  # in order
+        ahead = [iter([start])]  # of the start, and of each store of the path
+        while ahead:
+            store = next(ahead[-1], None)
+            if store is None:
+                ahead.pop()
+                if path:
+                    done.add(path.popitem()[0])
+            elif store in path:
+                stores = list(path)
+                return [*stores[stores.index(store) :], store]
+            elif store not in done:
+                path[store] = None
+                ahead.append(iter(following.get(store, ())))
     return None
 
 

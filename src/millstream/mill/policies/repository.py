@@ -156,15 +156,23 @@ class CachedPolicies:
         self._read_at = 0.0
 
     def __call__(self) -> Policies:
-        """The policies as they were *seconds* ago or later. Raises :class:`PolicyError` where none were read so far."""
-        with self._lock:
-            now = self._clock.monotonic()
-            if self._policies is None:
-                self._policies, self._read_at = self._repository.load(), now
-            elif now - self._read_at >= self._seconds:
-                self._read_at = now
-                self._policies = self._read_again(self._policies)
+        """The policies as they were *seconds* ago or later; while another thread reads them again, those of before.
+
+        Raises :class:`PolicyError` where none were read so far.
+        """
+        before = self._policies
+        if before is not None and self._clock.monotonic() - self._read_at < self._seconds:
+            return before
+        if not self._lock.acquire(blocking=before is None):  # a store that hangs holds up one thread only
+            assert before is not None
+            return before
+        try:
+            if self._policies is None or self._clock.monotonic() - self._read_at >= self._seconds:
+                self._policies = self._repository.load() if self._policies is None else self._read_again(self._policies)
+                self._read_at = self._clock.monotonic()
             return self._policies
+        finally:
+            self._lock.release()
 
     def _read_again(self, before: Policies) -> Policies:
         try:
