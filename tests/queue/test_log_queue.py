@@ -19,6 +19,7 @@ from millstream.core.message import Message
 from millstream.log import (
     Log,
     LogError,
+    LogInputError,
     LogSpec,
     LogStore,
     StorageFullError,
@@ -29,6 +30,7 @@ from millstream.log import (
 from millstream.log.backends.memory import MemoryBackend
 from millstream.queue import DamagedQueueError, LeaseLostError, LogWorkQueue, recover
 from millstream.queue.snapshot import POINTER
+from millstream.queue.state import QueueState
 from suite.sizes import sized
 from support.faulty_log import FaultyBackend
 
@@ -110,6 +112,22 @@ def test_a_large_snapshot_is_kept_in_parts(log: Log) -> None:
         assert queue.depth().open == before == 13
         leases = queue.lease(13, visibility=30)
         assert Counter(lease.body for lease in leases) == Counter([*bodies, *bodies[:3]])
+
+
+def test_a_snapshot_that_fails_is_not_tried_at_each_call(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def too_large(state: QueueState) -> list[Message]:
+        tries.append(len(state))
+        raise LogInputError("a task is too large")
+
+    monkeypatch.setattr("millstream.queue.log_queue.snapshot_messages", too_large)
+    with LogWorkQueue(log, snapshot_after=10) as queue:
+        queue.put([b"task"])
+        leases = queue.lease(1, visibility=30)
+        for _ in range(28):
+            queue.extend(leases, visibility=30)
+    assert len(tries) == 3
 
 
 def test_a_snapshot_that_takes_long_does_not_set_the_pointer_back(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

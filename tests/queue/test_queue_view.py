@@ -66,3 +66,13 @@ def test_a_view_whose_reading_broke_off_is_right_afterwards(log: Log, monkeypatc
             patch.setattr(log, "read", breaking_off)
             view.depth()
         assert view.depth() == queue.depth()
+
+
+def test_a_view_of_a_log_that_lost_messages_begins_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LogWorkQueue(log) as queue:
+        queue.put([b"a"])
+        queue.put([b"b", b"c"])
+        view = QueueView(log, VirtualClock())
+        assert view.depth().open == 3
+        monkeypatch.setattr(Log, "last_id", property(lambda _log: 1))
+        assert view.depth().open == 1

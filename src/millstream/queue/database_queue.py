@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.closing import ClosesOnExit
 from millstream.core.decoding import prepared
+from millstream.core.errors import BusyError
 from millstream.queue.protocol import DeadTask, Depth, Lease, QueueError, QueueInputError, leases_lost
 from millstream.queue.task_rows import TaskRows
 
@@ -215,9 +216,13 @@ class DatabaseWorkQueue(ClosesOnExit):
             self._notices.settle(done)
 
     def _send(self, ids: Sequence[int], delays: Mapping[int, float]) -> None:
+        """Send notices of tasks that are durable: what fails now fails no call, which would be repeated."""
         confirmed = self._notices.send(ids, delays or None)
         if confirmed:
-            self._rows.noticed(confirmed)
+            try:
+                self._rows.noticed(confirmed)
+            except BusyError as error:
+                _log.warning("notices of %d tasks of queue %s are sent again: %s", len(confirmed), self._queue, error)
 
     def _is_rows_turn(self, *, found_some: bool) -> bool:
         """Whether the rows are asked for what notices do not tell of: always where these led to no task, else only now

@@ -256,7 +256,7 @@ class LogWorkQueue(ClosesOnExit):
         if self._since_snapshot >= self._snapshot_after and self._snapshots.acquire(blocking=False):
             try:
                 self._take_snapshot()
-            except LogError:  # what the caller asked for is durable; the next snapshot is due soon
+            except LogError:  # what the caller asked for is durable; the next snapshot is due as after this one
                 _log.exception("a snapshot of the queue %s failed", self.name)
             finally:
                 self._snapshots.release()
@@ -273,6 +273,7 @@ class LogWorkQueue(ClosesOnExit):
         with self._lock:
             if self._closed or self._since_snapshot < max(self._snapshot_after, 2 * len(self._state)):
                 return
+            self._since_snapshot = 0  # also if it fails: one that is too large would fail at each call
             writer, messages = self._writer, snapshot_messages(self._state)
             last = self._record(messages)
             self._since_snapshot = 0

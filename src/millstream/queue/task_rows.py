@@ -118,24 +118,29 @@ class TaskRows:
 
     def claim(self, ids: Sequence[int], visibility: int) -> Sequence[Lease]:
         """Lease those of the tasks *ids* that may be leased now, for *visibility* microseconds, oldest first."""
+        token = secrets.token_hex(8)
+        before = tasks.c.token == token  # leased by this call already, where only the reply was lost
 
         def transaction(connection: sa.Connection, now: int) -> Sequence[Lease]:
-            query = sa.select(tasks.c.task_id, tasks.c.body, tasks.c.attempts).order_by(tasks.c.position)
-            query = query.where(
-                self._mine, one_of(connection, tasks.c.task_id, ids), sa.not_(tasks.c.dead), tasks.c.due <= now
-            )
+            attempts = (tasks.c.attempts + sa.case((before, 0), else_=1)).label("attempts")
+            query = sa.select(tasks.c.task_id, tasks.c.body, attempts).order_by(tasks.c.position)
+            free = sa.or_(tasks.c.due <= now, before)
+            query = query.where(self._mine, one_of(connection, tasks.c.task_id, ids), sa.not_(tasks.c.dead), free)
             # Rows are locked by their key, as all changes do: in the order of another index they would dead-lock.
             query = query.with_hint(tasks, "FORCE INDEX (PRIMARY)", "mysql").with_for_update(skip_locked=True)
             rows = connection.execute(query).all()
-            token, until = secrets.token_hex(8), now + visibility
+            until = now + visibility
             if rows:
-                change = {"token": token, "due": until, "attempts": tasks.c.attempts + 1}
+                # MariaDB and MySQL set columns from left to right: the token, which the attempts ask for, comes last.
+                change = {tasks.c.attempts: attempts.element, tasks.c.due: until, tasks.c.token: token}
                 found = [row.task_id for row in rows]
                 connection.execute(
-                    sa.update(tasks).where(self._mine, one_of(connection, tasks.c.task_id, found)).values(change)
+                    sa.update(tasks)
+                    .where(self._mine, one_of(connection, tasks.c.task_id, found))
+                    .ordered_values(*change.items())
                 )
             return [
-                Lease(task_id=row.task_id, body=row.body, attempts=row.attempts + 1, token=token, until=until)
+                Lease(task_id=row.task_id, body=row.body, attempts=row.attempts, token=token, until=until)
                 for row in rows
             ]
 

@@ -52,7 +52,9 @@ class QueueView:
 
     def _refresh(self) -> QueueState:
         last = self._log.last_id
-        if self._state is not None and last <= self._read_up_to:
+        if last < self._read_up_to:  # the log lost messages, by a failover or as it was restored
+            self._state = None
+        elif self._state is not None and last == self._read_up_to:
             return self._state
         if self._state is not None:
             state, self._state = self._state, None  # what ends half-way has applied a part: then all is read again

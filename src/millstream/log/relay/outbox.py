@@ -210,6 +210,9 @@ class Outbox:
         statement = self._source.outbox_dialect.columns
         rows = self._source.call(lambda connection: connection.rows(statement, self.table.schema, name))
         kinds = {str(column): str(kind) for column, kind in rows}
+        if self._source.outbox_dialect.ignores_case:
+            named_as = {column.lower(): column for column in self.table.columns}
+            kinds = {named_as.get(column.lower(), column): kind for column, kind in kinds.items()}
         if not kinds:
             raise OutboxError(
                 f"table {self.table.name} does not exist in {self._source.url}: create the table with "

@@ -34,6 +34,8 @@ class OutboxDialect(msgspec.Struct, frozen=True):
     stops_at_limit: bool = False
     """InnoDB looks at the row behind a range as well, and waits where that is not committed. It does not where a limit
     says how many rows there are, and then it also takes the index, however small the table is."""
+    ignores_case: bool = False
+    """``Key`` and ``key`` are the same column."""
     long_text: str = "TEXT"
     """The type of a text of up to some hundred thousand characters."""
 
@@ -75,6 +77,7 @@ SQLITE = OutboxDialect(
         "BLOB NOT NULL",
     ),
     for_update="",
+    ignores_case=True,
 )
 
 MYSQL = OutboxDialect(
@@ -98,6 +101,7 @@ MYSQL = OutboxDialect(
     time_types=frozenset(["datetime", "timestamp", "date"]),
     no_reason="CAST('' AS CHAR(1000))",
     stops_at_limit=True,
+    ignores_case=True,
     long_text="MEDIUMTEXT",
 )
 

@@ -57,6 +57,8 @@ class Relay:
         self._clock = clock
         self._stopped = stopped
         self.relayed = RelayResult()
+        self._ahead = 0
+        """The sequence of the log at which it was last told that the log is ahead of the outbox."""
         self.writer: Writer | None = None
         """The log's writer, while it is this relay's: for others of this process that have something to append."""
 
@@ -139,7 +141,8 @@ class Relay:
         progress = self._outbox.progress()
         if progress.rows and writer.sequence < progress.number:
             self._append(writer, OutboxBatch(progress, self._outbox.reread(progress)))
-        elif writer.sequence > progress.number:
+        elif writer.sequence > max(progress.number, self._ahead):
+            self._ahead = writer.sequence
             _log.warning(
                 "log %s has batch %d of outbox %s, but the outbox records only batch %d: the database of the outbox "
                 "was restored from a backup, or is not durable. Messages may be delivered twice",

@@ -29,7 +29,7 @@ class OutboxTable(msgspec.Struct, frozen=True, kw_only=True):
     mark: str = ""
 
     def __post_init__(self) -> None:
-        for column in (self.id, self.body, *self.optional.values(), *([self.mark] if self.mark else [])):
+        for column in self.columns:
             _check(column, "column")
         for part in self.name.split(".", 1):
             _check(part, "table")
@@ -38,6 +38,11 @@ class OutboxTable(msgspec.Struct, frozen=True, kw_only=True):
     def schema(self) -> str:
         """The schema of the table; empty where it is the one that the connection has."""
         return self.name.rpartition(".")[0]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns."""
+        return [self.id, self.body, *self.optional.values(), *filter(None, [self.mark])]
 
     @property
     def optional(self) -> dict[str, str]:
