@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
+from millstream.core.clock import VirtualClock
 from millstream.mill.errors import PolicyError
-from millstream.mill.policies.locations import FolderLocation, PolicyLocation, SpaceLocation
+from millstream.mill.policies.locations import LOCK_SECONDS, FolderLocation, PolicyLocation, SpaceLocation
 from millstream.mill.policies.repository import ACCOUNTS_FILE, PolicyRepository
 from millstream.mill.policies.saving import (
     ABSENT,
@@ -84,19 +85,40 @@ def test_an_edit_by_hand_and_an_undo_are_kept_in_the_history(place: PolicyLocati
     assert history(place, "acme") == [(1, policy("2")), (2, policy("3")), (3, policy("2"))]
 
 
-def test_of_many_who_save_over_the_same_version_in_a_folder_exactly_one_does(tmp_path: Path) -> None:
-    first = save_policy(FolderLocation(tmp_path), "acme", policy("0"))
+def test_of_many_who_save_over_the_same_version_exactly_one_does(place: PolicyLocation) -> None:
+    first = save_policy(place, "acme", policy("0"))
 
     def save(number: int) -> bool:
         try:
-            save_policy(FolderLocation(tmp_path), "acme", policy(str(number)), if_match=first.version)
+            save_policy(place, "acme", policy(str(number)), if_match=first.version)
         except PolicyConflictError:
             return False
         return True
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(save, range(1, 17))) == 1
-    assert len(history(FolderLocation(tmp_path), "acme")) == 2
+    assert len(history(place, "acme")) == 2
+
+
+def test_accounts_that_are_saved_and_withdrawn_at_once_are_all_listed_as_they_were_left(place: PolicyLocation) -> None:
+    for number in range(4):
+        save_policy(place, f"gone-{number}", policy("2"))
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(4):
+            pool.submit(save_policy, place, f"new-{number}", policy("2"))
+            pool.submit(withdraw_policy, place, f"gone-{number}")
+    assert sorted(PolicyRepository(place).load().by_account) == [f"new-{number}" for number in range(4)]
+
+
+def test_the_lock_of_a_process_that_was_killed_holds_off_the_next_for_a_while_only() -> None:
+    store, clock = MemoryStore(), VirtualClock()
+    place = SpaceLocation(store, "policies", clock)
+    dead = place.saving()
+    dead.__enter__()
+    save_policy(place, "acme", policy("2"))
+    assert clock.monotonic() == pytest.approx(LOCK_SECONDS, abs=1)
+    assert list(PolicyRepository(place).load().by_account) == ["acme"]
+    assert [entry.content_id for entry in store.entries("policies") if entry.content_id.endswith("lock")] == []
 
 
 @pytest.fixture

@@ -28,6 +28,12 @@ Answer = TypeVar("Answer")
 MAX_BYTES = 16 * 1024 * 1024
 """A larger file is not a policy."""
 
+LOCK_SECONDS = 10.0
+"""How long the lock of a space of policies is believed to be held by a process that runs."""
+
+_LOCK = "saving.lock"
+_PAUSE = 0.1
+
 
 class PolicyLocation(Protocol):
     """Files by name; a name may have folders in it."""
@@ -153,8 +159,34 @@ class SpaceLocation:
         self._make_space()
         self._call(lambda: self._put(name, data))
 
-    def saving(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Hold others off with an item that only one can create; that of a process that was killed is removed in time.
+
+        So long as a saving takes, which is a few requests, no other can begin.
+        """
+        holder = secrets.token_hex(16).encode()
+        self._lock(holder)
+        try:
+            yield
+        finally:
+            self._unlock(holder)
+
+    def _lock(self, own: bytes) -> None:
+        seen, since = b"", self._clock.monotonic()
+        while not self.create(_LOCK, own):
+            holder = self.read(_LOCK) or b""
+            now = self._clock.monotonic()
+            if holder != seen:
+                seen, since = holder, now
+            elif holder and now - since >= LOCK_SECONDS:
+                self._unlock(holder)
+            self._clock.sleep(_PAUSE)
+
+    def _unlock(self, holder: bytes) -> None:
+        if self.read(_LOCK) == holder:
+            with contextlib.suppress(ItemNotFoundError, SpaceNotFoundError):
+                self._call(lambda: self._store.delete(self._space, _LOCK))
 
     def _make_space(self) -> None:
         self._call(lambda: self._store.create_space(self._space))
