@@ -16,10 +16,12 @@ import sqlalchemy as sa
 from serving_nodes import open_node
 
 from mill.test_tables_on_servers import SCRIPTS
+from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.cli.main import run
 from millstream.cli.node_tables import node_tables
 from millstream.core.clock import VirtualClock
 from millstream.core.database_server import open_server
+from millstream.core.documents import DatabaseDocuments, FolderDocuments
 from millstream.core.secrets import safe_url
 from millstream.core.sql import make_tables
 from millstream.core.writers_lock import is_made, lock_writers
@@ -29,7 +31,14 @@ from millstream.mill.manifest_table import AddedItems
 from millstream.mill.reports.folder import ReportFolder
 from millstream.node import Node, moving
 from millstream.node.databases import has_database
-from millstream.node.moving import MovedAwayError, MoveError, UnfinishedMoveError, move_tables, require_finished
+from millstream.node.moving import (
+    MovedAwayError,
+    MoveError,
+    UnfinishedMoveError,
+    move_documents,
+    move_tables,
+    require_finished,
+)
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.settings import Settings
 from millstream.settings.loading import load_settings
@@ -107,6 +116,20 @@ def test_a_copy_that_differs_is_an_error(filled: sa.Engine, tmp_path: Path, monk
     with pytest.raises(UnfinishedMoveError):
         require_finished(target)
     target.dispose()
+
+
+def test_a_newer_state_that_a_stream_could_not_save_stays(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    source, target = DatabaseDocuments(engine), FolderDocuments(tmp_path)
+    for name, saved, unsaved in (("new", 5, 9), ("old", 5, 4)):
+        for documents, position in ((source, saved), (target, unsaved)):
+            state = ServiceState("readings", name, position, b"")
+            write_state(documents.document(f"batching/{name}.state"), state)
+    source.document("batching/limits.json").write(b"{}")
+    assert move_documents(source, target) == 3
+    found = [read_state(target.document(f"batching/{name}.state"), "readings", name) for name in ("new", "old")]
+    assert [state.position for state in found if state is not None] == [9, 5]
+    engine.dispose()
 
 
 class Interrupted(Exception):

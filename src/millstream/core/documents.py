@@ -8,7 +8,7 @@ import hashlib
 import logging
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -391,13 +391,21 @@ def shared_key(document: Document) -> bytes:
     return key
 
 
-def copy_documents(source: Documents, target: Documents, folder: str) -> int:
-    """Put the documents of *folder* in *source* into *target*; returns how many they are."""
+def copy_documents(
+    source: Documents,
+    target: Documents,
+    folder: str,
+    *,
+    stays: Callable[[str, bytes, bytes], bool] = lambda _name, _there, _copied: False,
+) -> int:
+    """Put the documents of *folder* in *source* into *target*; returns how many they are. One that is there is not
+    replaced if it *stays* (name, its content, the content in *source*)."""
     names = source.versions(folder)
     for name in names:
         if (data := source.document(name).read()) is not None:
             goal = target.document(name)
-            if goal.read() != data:
+            there = goal.read()
+            if there != data and not (there is not None and stays(name, there, data)):
                 goal.write(data)
     return len(names)
 

@@ -118,9 +118,16 @@ def move_tables(
 def move_documents(source: Documents, target: Documents) -> int:
     """Copy the states of batching, producers and MQTT sessions from *source* to *target*; returns how many they are.
 
-    They are small and replaced as a whole: an interrupted move copies them again.
+    They are small and replaced as a whole: an interrupted move copies them again. A newer state of a batch service
+    stays: a Spark stream whose database did not answer has left it.
     """
-    return sum(copy_documents(source, target, folder) for folder in (BATCHING_FOLDER, "producers", "ingest"))
+    from millstream.batching.local_state import is_newer
+
+    def stays(name: str, there: bytes, copied: bytes) -> bool:
+        return name.endswith(".state") and is_newer(there, copied)
+
+    folders = (BATCHING_FOLDER, "producers", "ingest")
+    return sum(copy_documents(source, target, folder, stays=stays) for folder in folders)
 
 
 def copy_tables(source: sa.Engine, target: sa.Engine, tables: Sequence[sa.Table]) -> None:
