@@ -263,11 +263,14 @@ def test_d17_a_destination_that_confirms_wrong_four_times_keeps_nothing_of_it(wo
     assert counted.calls["delete"] == 4
 
 
-def test_a_destination_that_confirms_nothing_is_read_back(world: Any) -> None:
-    class Silent(FaultyStore):
-        def put(self, *args: Any, **more: Any) -> ItemInfo:
-            return msgspec.structs.replace(super().put(*args, **more), checksums=())
+class Silent(FaultyStore):
+    """Confirms no checksum of what was put."""
 
+    def put(self, *args: Any, **more: Any) -> ItemInfo:
+        return msgspec.structs.replace(super().put(*args, **more), checksums=())
+
+
+def test_a_destination_that_confirms_nothing_is_read_back(world: Any) -> None:
     world.put(SOURCE)
     world.stores["2"] = Silent(world.stores["2"])
     assert duplicate(world).summary.startswith("D12")
@@ -275,6 +278,15 @@ def test_a_destination_that_confirms_nothing_is_read_back(world: Any) -> None:
     world.stores["2"].delete("s", "c")
     with pytest.raises(DuplicationError, match="was written 4 times"):
         duplicate(world)
+
+
+def test_what_cannot_be_read_back_for_now_is_not_set_aside(world: Any) -> None:
+    world.put(SOURCE)
+    world.stores["2"] = Silent(UnavailableStore(world.stores["2"], times=4, when=lambda call: call.method == "open"))
+    with pytest.raises(StoreUnavailableError):
+        duplicate(world)
+    assert world.has(COPY) and not world.stores["2"].has_space(QUARANTINE)
+    assert duplicate(world).summary.startswith("D7")
 
 
 def test_a_reply_that_is_lost_after_the_write_is_made_good_by_the_retry(world: Any) -> None:

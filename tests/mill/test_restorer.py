@@ -73,3 +73,13 @@ def test_damaged_bytes_beside_a_damaged_record_are_not_restored(world: Any, tmp_
         damage_record(tmp_path / store)
     done = restore(world)
     assert (done.outcome, done.reason) == (RestoreOutcome.FAILED, "no copy of the item can be used")
+
+
+def test_what_was_restored_to_a_store_and_has_rotted_since_is_not_there_already(world: Any) -> None:
+    assert restore(world).outcome == RestoreOutcome.RESTORED
+    assert restore(world).outcome == RestoreOutcome.PRESENT
+    flip_bit(world.stores["target"].path_of("s", "a"))
+    done = restore(world)
+    assert (done.outcome, done.reason) == (
+        RestoreOutcome.DIFFERENT, "a different file exists there (--overwrite replaces it)",
+    )  # fmt: skip

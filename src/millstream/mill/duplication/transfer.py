@@ -14,7 +14,7 @@ from millstream.mill.configured_stores import QUARANTINE, ConfiguredStores
 from millstream.mill.errors import DuplicationError
 from millstream.mill.item_ref import ItemRef
 from millstream.stores.audit import AuditedStore
-from millstream.stores.protocol import ChecksumMismatchError, ItemInfo, StoreError
+from millstream.stores.protocol import ChecksumMismatchError, ItemInfo
 
 READ_ATTEMPTS = 3
 """How often a source is read whose bytes do not match its checksum (reference mill, D15 and D16)."""
@@ -166,5 +166,5 @@ def _confirmed(providers: ConfiguredStores, place: ItemRef, stored: ItemInfo) ->
         return confirmed
     try:
         return providers.hash(place).sha256
-    except StoreError:
+    except NotFoundError:
         return None
