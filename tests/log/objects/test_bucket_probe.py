@@ -50,6 +50,21 @@ def test_a_fit_bucket_is_probed_once_and_keeps_the_result_alone() -> None:
     assert bucket.requests["create"] == 50 + 8 * 8 + 9
 
 
+def test_the_record_of_another_service_is_not_believed() -> None:
+    first, copy = MemoryBucket(), CarelessBucket()
+    check_bucket(first)
+    copy.objects.update(first.objects)
+    check_bucket(copy)
+    copy.url = "s3://elsewhere"
+    with pytest.raises(UnfitBucketError):
+        check_bucket(copy)
+    first.url = "s3://by-another-name"
+    for url in ("s3://by-another-name", MemoryBucket().url):
+        first.url = url
+        check_bucket(first)
+    assert first.requests["create"] == 2 * (50 + 8 * 8 + 9)
+
+
 def test_a_bucket_that_ignores_the_condition_is_refused_with_what_to_do() -> None:
     bucket = CarelessBucket()
     with pytest.raises(

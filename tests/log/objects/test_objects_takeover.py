@@ -25,7 +25,7 @@ from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.names import LogNames
 from millstream.log.backends.objects.probe import RECORD
 from millstream.log.backends.objects.states import BLOCK
-from millstream.log.errors import StorageReadOnlyError, StorageUnavailableError
+from millstream.log.errors import StorageReadOnlyError, StorageUnavailableError, WriterFailedError
 from millstream.log.tiering.backend import TieredBackend
 from millstream.log.upkeep.verification import verify_log
 from millstream.testing.log_backends import NAME, block
@@ -403,6 +403,22 @@ def test_where_the_newest_commit_is_damaged_the_end_of_the_log_is_unknown(
     tiered = TieredBackend(opened(bucket), lambda _: pytest.fail("there is no tier"))
     (problem,) = verify_log(tiered, NAME).problems
     assert "(commit 3 of log 'weather') is damaged" in problem
+
+
+def test_a_writer_stops_where_an_older_copy_of_its_bucket_was_put_in_place(bucket: MemoryBucket) -> None:
+    clock = VirtualClock()
+    with LogStore(opened(bucket), clock) as store, store.log(LogSpec(NAME)).writer() as writer:
+        writer.append([b"x"])
+        older = dict(bucket.objects)
+        writer.append([b"y"])
+        bucket.objects = older
+        clock.advance(writer._lease.seconds / 3)
+        writer._renew()
+        with pytest.raises(
+            WriterFailedError, match=r"commit 3 of log 'weather'\), which this process knows, is missing"
+        ):
+            writer.append([b"z"])
+    assert NAMES.commit(4) not in bucket.objects
 
 
 def test_a_commit_that_is_gone_before_others_is_reported(bucket: MemoryBucket) -> None:

@@ -217,6 +217,8 @@ class Writer:
                 self._group.fail(
                     FencedError(f"another writer has taken over log {self._spec.name!r}: close this writer")
                 )
+        except DamagedLogError as error:
+            self._group.fail(error)
         finally:
             self._renewals.after(self._lease.seconds / 3, self._renew)
 

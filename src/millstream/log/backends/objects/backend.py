@@ -117,7 +117,9 @@ class ObjectsBackend:
 
     def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
         self._check_writable()
-        return self._log(log).epochs.renew(epoch, until)
+        stored = self._log(log)
+        stored.require_end()
+        return stored.epochs.renew(epoch, until)
 
     def release_lease(self, log: str, *, epoch: int) -> None:
         self._check_writable()

@@ -113,6 +113,22 @@ class ObjectLog:
                     "may have been stored: stop one of the two, read the end of the log, and append what is missing"
                 )
 
+    def require_end(self) -> None:
+        """Raise :class:`~millstream.log.errors.DamagedLogError` where the last commit that is known is gone.
+
+        An older copy of the bucket was put in its place, or a rule of the bucket deleted it: what a writer added would
+        lie behind a hole, where nobody reads it.
+        """
+        end = self.chain.end
+        if end.number < max(self.layouts.newest.start, 1):
+            return
+        found = self.reader.read_head(end.number)
+        if (found is None or found.digest != end.digest) and self.layouts.refresh().start <= end.number:
+            raise DamagedLogError(
+                f"{commit_text(self.names.log, end.number)}, which this process knows, is "
+                f"{'missing from' if found is None else 'another one in'} the bucket. {ADVICE}"
+            )
+
     def missing_after(self, end: ChainEnd) -> str:
         """The error if the commit after *end*, the last that was found, is missing and later ones exist. A writer
         creates a number only after the previous one, so the commit was deleted. Listings that are old say nothing

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from millstream.core.amounts import counted
+from millstream.core.decoding import prepared
 from millstream.log.backends.objects.bucket import Bucket, UnknownOutcomeError
 from millstream.log.errors import StorageError, StorageUnavailableError
 
@@ -28,6 +29,7 @@ Swift, which looks whether a name exists before it stores an object, let two win
 """
 
 _ATTEMPTS = 5
+_URLS = 15  # others that are remembered: members may reach one bucket by several
 _PLACES = "probes/"
 _REMEDY = (
     "Use a service with create-only PUTs (If-None-Match: *) and strong consistency, such as Amazon S3, Ceph or MinIO; "
@@ -41,17 +43,29 @@ class UnfitBucketError(StorageError):
 
 class ProbeRecord(msgspec.Struct, frozen=True):
     """The result of the probe: of *creators* of each name one succeeded at *time* (microseconds since the epoch,
-    server's clock)."""
+    server's clock), at each of *urls*. A record of an earlier release has none, and holds anywhere."""
 
     version: int
     creators: tuple[int, ...]
     time: int
+    urls: tuple[str, ...] = ()
 
 
 def check_bucket(bucket: Bucket) -> None:
-    """Let a writer use *bucket*: probe it unless that was done before. Raises :class:`UnfitBucketError`."""
-    if bucket.get(RECORD) is None:
+    """Let a writer use *bucket*: probe it unless that was done before at its URL. Raises :class:`UnfitBucketError`.
+
+    A bucket that was copied to another service has the record of the first one.
+    """
+    data = bucket.get(RECORD)
+    if data is None or ((urls := _probed_urls(data)) and bucket.url not in urls):
         probe_bucket(bucket)
+
+
+def _probed_urls(data: bytes) -> tuple[str, ...]:
+    try:
+        return msgspec.json.decode(data, type=prepared(ProbeRecord)).urls
+    except msgspec.DecodeError:
+        return ()
 
 
 def probe_bucket(bucket: Bucket, creators: Sequence[int] = CREATORS) -> ProbeRecord:
@@ -68,7 +82,8 @@ def probe_bucket(bucket: Bucket, creators: Sequence[int] = CREATORS) -> ProbeRec
     except UnfitBucketError:
         bucket.delete([*names, RECORD])
         raise
-    record = ProbeRecord(1, tuple(creators), bucket.server_time())
+    known = [url for url in _probed_urls(bucket.get(RECORD) or b"") if url != bucket.url]
+    record = ProbeRecord(1, tuple(creators), bucket.server_time(), (*known[-_URLS:], bucket.url))
     bucket.put(RECORD, msgspec.json.encode(record))
     bucket.delete(names)
     return record
