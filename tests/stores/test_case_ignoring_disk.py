@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,23 @@ def test_an_item_that_the_disk_lists_under_another_name_is_refused(
     with pytest.raises(StoreInputError, match="or changes it"):
         put(store, "c.", b"3")
     assert contents(store) == {"b": b"2"}
+
+
+def test_a_refused_item_whose_folder_was_removed_leaves_the_working_directory_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, clear = new_store(ignore_spelling(tmp_path, monkeypatch)), DiskNames.clear
+
+    def clear_after_removal(names: DiskNames) -> None:
+        shutil.rmtree(tmp_path / "store" / "space" / "folder", ignore_errors=True)
+        clear(names)
+
+    (tmp_path / "a").write_bytes(b"an original")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("millstream.stores.folders.MOST_OPEN", 1)
+    monkeypatch.setattr(DiskNames, "clear", clear_after_removal)
+    assert put_all(store, {"folder./a": b"1", "b/c": b"2"}) == [StoreInputError, ItemInfo]
+    assert (tmp_path / "a").read_bytes() == b"an original"
 
 
 def test_a_space_that_another_thread_makes_meanwhile_is_no_other_spelling(

@@ -347,7 +347,9 @@ class LocalBulk:
         refused: dict[str, StoreError] = {}
         for one, where in described:
             if not names.has((*where.path, where.name)):
-                os.unlink(where.name, dir_fd=folders.get(where.path))
+                folder = folders.get(where.path)
+                if folder is not None:  # None would be the working directory of the process
+                    os.unlink(where.name, dir_fd=folder)
                 self._descriptions.remove(encode_name(space), one.item.content_id)
                 refused[one.item.content_id] = same_name(one.item.content_id, space, str(self._root))
         return refused
