@@ -34,7 +34,7 @@ from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.errors import BusyError
 from millstream.core.leases import LeaseLostError
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.core.sql import SqlDatabase, in_same_fence, writing
+from millstream.core.sql import SqlBusyError, SqlDatabase, in_same_fence, writing
 from millstream.ingest.errors import SessionTakenError
 from millstream.log.errors import FencedError
 from millstream.mill.settings import MillSettings
@@ -189,6 +189,21 @@ def test_a_member_that_gives_signs_of_life_is_alive_and_one_that_gives_none_is_l
     assert [member.details.host for member in one.table.alive()] == ["one"]
     assert not two.membership.renew(), "it joins again, and never revives what others counted as lost"
     assert one.table.find(two.membership.id).ended is not None
+
+
+def test_a_heartbeat_is_sent_though_all_connections_of_the_pool_are_in_use(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'node.db'}"
+    engine = sa.create_engine(url, pool_size=2, max_overflow=0, pool_timeout=0.01)
+    one = Process(engine, VirtualClock(), "one")
+    assert one.membership.renew()
+    with engine.connect():
+        with pytest.raises(SqlBusyError, match="no free connection for this process"):
+            one.table.status()
+        assert one.membership.renew()
+    one.table.close()
+    with engine.connect(), engine.connect():
+        pass
+    engine.dispose()
 
 
 def test_others_have_the_roles_of_a_process_that_is_stopped_before_it_ends(host: Host) -> None:
