@@ -389,14 +389,38 @@ def test_a_notice_reaches_every_receiver_once_although_one_fails_at_first() -> N
             told.append(f"{self.name}: {notice.subject}")
 
     sender = NoticeSender([Receiver("away"), Receiver("here")])
-    for _ in range(2):
+    for attempt in (1, 2):
         with pytest.raises(NoticeError, match="not at home"):
-            sender.tell(ALARM)
+            sender.tell(ALARM, attempt)
         assert told == ["here: dead-letters in audit"]
+    with pytest.raises(NoticeError, match="not at home"):
+        sender.tell(ALARM, 1)
+    assert told == ["here: dead-letters in audit"] * 2, "as another notice: the one before became a dead letter"
     is_away[0] = False
-    assert sender.tell(ALARM) == 2 and told[1:] == ["away: dead-letters in audit"]
-    sender.tell(ALARM)
-    assert len(told) == 4, "as another notice"
+    assert sender.tell(ALARM, 2) == 2 and told[2:] == ["away: dead-letters in audit"]
+    sender.tell(ALARM, 1)
+    assert len(told) == 5, "as another notice"
+
+
+def test_whom_notices_reached_is_not_kept_of_all_that_became_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[str]()
+
+    class Receiver:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def tell(self, notice: Any) -> None:
+            if self.name == "away":
+                raise NoticeError("not at home")
+            told.append(notice.queue)
+
+    monkeypatch.setattr("millstream.mill.notices.receivers.MOST_REACHED", 2)
+    sender = NoticeSender([Receiver("away"), Receiver("here")])
+    for attempt in (1, 2):
+        for queue in "abc":
+            with pytest.raises(NoticeError):
+                sender.tell(Alarm(queue, "dead-letters", "text", 1), attempt)
+    assert told[:4] == ["a", "b", "c", "a"]
 
 
 def test_workers_tell_of_dead_letters_as_the_settings_say(tmp_path: Path, hook: tuple[str, list[Any]]) -> None:

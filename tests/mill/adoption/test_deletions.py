@@ -62,6 +62,21 @@ def test_p8_a_file_that_was_renamed_while_the_source_was_listed_is_not_taken_for
     assert followed.adopt().renames == [("z/a", "b/a")]
 
 
+def test_p8_a_deletion_waits_for_one_run_although_every_run_meets_new_files_of_its_size(
+    followed: SourceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (followed.root / "z" / "a").unlink()
+    (followed.root / "z").rmdir()
+    waiting = []
+    for name in ("e", "f"):
+        listed_once_as(followed, monkeypatch, *(path.name for path in followed.root.iterdir()))
+        followed.write(name, name.encode() * len(b"grain"))  # after the run listed the source
+        followed.adopt()
+        forget_followed(followed.target, SPACE)
+        waiting.append(vanished(followed))
+    assert waiting == [["z/a"], []]
+
+
 def test_p8_a_source_that_lists_nothing_any_more_has_no_deletions_to_follow(followed: SourceFolder) -> None:
     (followed.root / "z" / "a").unlink()
     followed.adopt()

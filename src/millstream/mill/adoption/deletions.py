@@ -52,19 +52,23 @@ def forget_followed(target: AdoptionTarget, space: str) -> None:
     """Follow the deletions of empty folders, and if *space* is set so, all deletions except renames.
 
     Copies of renamed items are needed until those under the new names are verified. A file may have been renamed while
-    the source was listed, so that neither name was: while the source has an item of its size that was not adopted, or
-    nothing at all, nothing is followed; the next run does so. Raises :class:`StoreError` where the source does not
-    answer.
+    the source was listed, so that neither name was: what was first missed by the last run is left to the next one if
+    the source has an item of its size that was not adopted. If it lists nothing at all, nothing is followed. Raises
+    :class:`StoreError` where the source does not answer.
     """
-    follow = target.catalog.space(target.store, space).deletions == Deletions.FOLLOW
+    known = target.catalog.space(target.store, space)
+    follow, begun_at = known.deletions == Deletions.FOLLOW, known.begun_at or 0
     sizes = (
         _unadopted_sizes(target, space) if follow and target.catalog.vanished(target.store, space, limit=1) else None
     )
-    forget_vanished(
-        target,
-        space,
-        only=lambda item: item.kind == EntryKind.FOLDER or (sizes is not None and item.size not in sizes),
-    )
+
+    def is_followed(item: AdoptedItem) -> bool:
+        if item.kind == EntryKind.FOLDER:
+            return True
+        was_missed_before = item.vanished_at is not None and item.vanished_at < begun_at
+        return sizes is not None and (was_missed_before or item.size not in sizes)
+
+    forget_vanished(target, space, only=is_followed)
 
 
 def _unadopted_sizes(target: AdoptionTarget, space: str) -> set[int] | None:

@@ -78,12 +78,12 @@ class NotifyProcessor:
     def __init__(self, receivers: Sequence[NoticeReceiver]) -> None:
         self._sender = NoticeSender(receivers)
 
-    def process(self, task: Notify, attempt: int) -> TaskResult:  # noqa: ARG002
+    def process(self, task: Notify, attempt: int) -> TaskResult:
         """Raises :class:`~millstream.mill.notices.receivers.NoticeError` if a receiver was not notified."""
         at = f"{datetime.fromtimestamp(task.at / MICROSECONDS, UTC):%Y-%m-%d %H:%M:%S} UTC"
         text = f"{task.user} made the space {task.space!r} in store {task.store!r} of {task.account!r} at {at}"
         notice = NewSpace(task.account, task.store, task.space, text)
-        return TaskResult(f"{self._sender.tell(notice)} receivers notified of the space {task.space!r}")
+        return TaskResult(f"{self._sender.tell(notice, attempt)} receivers notified of the space {task.space!r}")
 
 
 def _processed(task: Audit) -> TaskResult:

@@ -192,10 +192,11 @@ class NotifyReportProcessor:
     def __init__(self, receivers: Sequence[NoticeReceiver]) -> None:
         self._sender = NoticeSender(receivers)
 
-    def process(self, task: NotifyReport, attempt: int) -> TaskResult:  # noqa: ARG002
+    def process(self, task: NotifyReport, attempt: int) -> TaskResult:
         """Raises :class:`~millstream.mill.notices.receivers.NoticeError` if a receiver was not notified."""
         notice = BadReport(task.store, task.space, task.result, task.text)
-        return TaskResult(f"{self._sender.tell(notice)} receivers notified of the report on {task.store}/{task.space}")
+        told = self._sender.tell(notice, attempt)
+        return TaskResult(f"{told} receivers notified of the report on {task.store}/{task.space}")
 
 
 def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow, until: int) -> bool:

@@ -79,16 +79,25 @@ class NoticeReceiver(Protocol):
         ...
 
 
+MOST_REACHED = 1000
+"""Notices of which a :class:`NoticeSender` keeps whom they reached; of more, the latest."""
+
+
 class NoticeSender:
-    """Tells *receivers*, and after a failure only those that the notice did not reach. Thread-safe."""
+    """Tells *receivers*, and at a second attempt only those that the notice did not reach. Thread-safe."""
 
     def __init__(self, receivers: Sequence[NoticeReceiver]) -> None:
         self._receivers = list(receivers)
         self._reached: dict[Notice, frozenset[int]] = {}
 
-    def tell(self, notice: Notice) -> int:
-        """Tell all receivers; returns how many there are. Raises the first error after all were tried."""
+    def tell(self, notice: Notice, attempt: int) -> int:
+        """Tell all receivers, for the *attempt*-th time (1 is the first); returns how many there are.
+
+        Raises the first error after all were tried.
+        """
         errors = list[Exception]()
+        if attempt == 1:  # another notice, although one with the same words reached some of them before
+            self._reached.pop(notice, None)
         for number, receiver in enumerate(self._receivers):
             reached = self._reached.get(notice, frozenset())
             if number in reached:
@@ -100,6 +109,8 @@ class NoticeSender:
             else:
                 self._reached[notice] = reached | {number}
         if errors:
+            for oldest in list(self._reached)[:-MOST_REACHED]:
+                self._reached.pop(oldest, None)
             raise errors[0]
         self._reached.pop(notice, None)
         return len(self._receivers)

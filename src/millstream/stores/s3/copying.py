@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from millstream.stores.protocol import StoreUnavailableError
 from millstream.stores.s3.client import S3Calls
+from millstream.stores.s3.errors import NoReplyError
 from millstream.stores.s3.limits import MAX_PARTS, S3Limits
 from millstream.stores.s3.metadata import Metadata, pack
 from millstream.stores.s3.objects import S3Object
@@ -26,14 +26,23 @@ class Copier:
         """
         source = {"CopySource": {"Bucket": self._calls.address.bucket, "Key": key}, "CopySourceIfMatch": seen.etag}
         target = {"ContentType": seen.mimetype, "Metadata": pack(metadata), **seen.headers}
-        if seen.size <= self._limits.single_copy:
-            try:
-                self._calls("copy_object", Key=to_key, MetadataDirective="REPLACE", **source, **target)
-                return
-            except StoreUnavailableError:  # of a slow server that sends nothing until all bytes are copied
-                if seen.size <= self._limits.copy_part:
-                    raise
-        self._copy_in_parts(to_key, seen.size, source, target)
+        if seen.size > self._limits.single_copy or not self._calls.policy.call(
+            lambda: self._is_copied_at_once(to_key, seen.size, source, target), self._calls.clock
+        ):
+            self._copy_in_parts(to_key, seen.size, source, target)
+
+    def _is_copied_at_once(self, to_key: str, size: int, source: Mapping[str, Any], target: Mapping[str, Any]) -> bool:
+        """Copy all bytes in one call; False where they are to be copied in parts.
+
+        A slow server sends nothing until all bytes are copied; called again, it copies them a second time beside that.
+        """
+        try:
+            self._calls.once("copy_object", Key=to_key, MetadataDirective="REPLACE", **source, **target)
+        except NoReplyError:
+            if size <= self._limits.copy_part:
+                raise
+            return False
+        return True
 
     def _copy_in_parts(self, to_key: str, size: int, source: Mapping[str, Any], target: Mapping[str, Any]) -> None:
         upload_id = self._calls("create_multipart_upload", Key=to_key, **target)["UploadId"]

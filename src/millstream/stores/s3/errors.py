@@ -40,6 +40,10 @@ class ArchivedError(StoreRefusedError, UnreadableError):
     """The object is in an archive storage class: restore it before it is read or changed."""
 
 
+class NoReplyError(StoreUnavailableError):
+    """The server did not answer in time; it may still do what it was asked for."""
+
+
 class S3MissingError(StoreInputError):
     """S3 needs another package: pip install 'millstream[s3]'"""
 
@@ -108,6 +112,8 @@ def translated(doing: str) -> Iterator[None]:
         raise StoreCredentialsError(f"{doing} failed: {error}; {advice}") from error
     except (boto.ParamValidationError, boto.InvalidRegionError, boto.NoRegionError) as error:
         raise StoreInputError(f"{doing} failed: {error}") from error
+    except boto.ReadTimeoutError as error:
+        raise NoReplyError(f"{doing} failed: {error}; try again") from error
     except (boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError, HTTPError, OSError) as error:
         raise StoreUnavailableError(f"{doing} failed: {error}; try again") from error
     except boto.BotoCoreError as error:
