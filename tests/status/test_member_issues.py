@@ -15,6 +15,7 @@ from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.judge_machine import machine_issues
 from millstream.status.verdict.judge_members import member_issues
 from millstream.status.verdict.process import ProcessState
+from millstream.stores.audit.holders import process_of
 
 NOW, LEASE = 100_000 * MICROSECONDS, 15 * MICROSECONDS
 
@@ -82,10 +83,16 @@ def test_roles_of_other_members_that_fail_are_issues_of_the_node() -> None:
     """Their members say so with their heartbeats; of its own roles this process knows the present state."""
     roles = ("ingest pumps", "ingest given-up", "relay orders", "batching events")
     other = MemberDetails(
-        host="web1", pid=7, version="1", roles=dict.fromkeys(roles, "group"),
+        host="web", pid=1, version="1", process="web/1/5/a/boot/one", roles=dict.fromkeys(roles, "group"),
         failing={"ingest pumps": "", "ingest given-up": "", "relay orders": "a bad row", "workers": "a full disk"},
     )  # fmt: skip
-    own = MemberDetails(host="web2", pid=8, version="1", failing={"ingest tides": "as of the last heartbeat"})
+    own = MemberDetails(
+        host="web",
+        pid=1,
+        version="1",
+        process="web/1/5/b/boot/two",
+        failing={"ingest tides": "as of the last heartbeat"},
+    )
     members = [
         msgspec.structs.replace(member("one"), details=other, owns=dict.fromkeys(("ingest pumps", "relay orders"), 1)),
         msgspec.structs.replace(member("two"), details=own, owns={"ingest tides": 1}),
@@ -97,7 +104,7 @@ def test_roles_of_other_members_that_fail_are_issues_of_the_node() -> None:
         snapshot=StatusSnapshot(
             at=NOW, seconds=0.0, members=MembersStatus(at=NOW, lease=LEASE, members=members, unowned=())
         ),
-        process=ProcessState(host="web2", pid=8, failing={"batching events": "a damaged state"}),
+        process=ProcessState(process=process_of("web/1/5/c/boot/two"), failing={"batching events": "a damaged state"}),
         copies=None,
         stores=(),
         depths={},

@@ -262,7 +262,7 @@ def test_where_they_are_killed_again_and_again_it_goes_without_them(
     for _ in range(child_pool.MAX_LOSSES):
         kill_when_asked(processes, lambda: store.bulk.infos("s", ["a"]))
     assert isinstance(store.bulk.put("s", [new("a")])[0], ItemInfo) and processes.pids == []
-    assert "no further child process is started" in caplog.records[-1].getMessage()
+    assert "no further child process is started for 60 min" in caplog.records[-1].getMessage()
     monkeypatch.setattr(child_pool, "REMEMBERED", 0.0)
     with processes._changed:
         processes._changed.notify_all()  # as after an hour

@@ -272,7 +272,10 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
     if space.is_overdue:
         yield "  OVERDUE: no run has read the source for more than 31 days: check what runs `millstream protect`"
     if space.is_unended:
-        yield "  OVERDUE: the last run began more than 3 days ago and has not ended: run `millstream protect` again"
+        yield (
+            "  OVERDUE: the last run began more than 3 days ago and has not ended: "
+            "if none is active, run `millstream protect` again"
+        )
     if space.problem:
         yield f"  NOT AVAILABLE: {space.problem}"
     if space.damaged:

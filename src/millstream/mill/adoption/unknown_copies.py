@@ -23,20 +23,23 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.merge_join import groups, outer_join
 from millstream.mill.reports.report import CopyFinding
-from millstream.stores.protocol import Entry, StoreError
+from millstream.stores.protocol import READ_REFUSALS, Entry, StoreError
 
 _GROUP = 1000
 _TOGETHER = 100
 _UNREADABLE = ROWS[CheckRow.UNREADABLE].kind
+_REFUSED = ROWS[CheckRow.REFUSED].kind
 
 WAYS_OUT = "either may be right: name another --space, or have the copy replaced with --replace"
+
+_TO_READ = "restore it from the archive or grant the right to read it, or have the copy replaced with --replace"
 
 
 class UnknownCopies(msgspec.Struct):
     """The unrecorded items of one store, by what follows from them: see :func:`examine_unknown`.
 
     ``same`` equal what was adopted. Our records say that ``outdated`` ones are not what was copied. Of ``differing``
-    ones without a record.
+    ones there is no record, or the store does not give out their content.
     """
 
     same: list[str] = msgspec.field(default_factory=list)
@@ -83,7 +86,7 @@ def examine_unknown(
                 for item, sha256 in some:
                     if sha256 == item.sha256:
                         found.same.append(item.content_id)
-                    elif is_ours and item.content_id not in known and _is_recorded(target, item):
+                    elif is_ours and sha256 != _REFUSED and item.content_id not in known and _is_recorded(target, item):
                         found.outdated.append(_outdated(item, sha256))
                     else:
                         found.differing.append(_finding(target, destination, item, sha256))
@@ -134,11 +137,13 @@ def _compare(
 
 
 def _hash(providers: ConfiguredStores, place: ItemRef) -> str | None:
-    """The SHA-256 of a copy, or that it cannot be read; None where it has vanished."""
+    """The SHA-256 of a copy, or that it cannot be read or is not given out; None where it has vanished."""
     try:
         return providers.hash(place).sha256
     except NotFoundError:
         return None
+    except READ_REFUSALS:
+        return _REFUSED
     except StoreError as error:
         if error.transient:
             raise
@@ -158,12 +163,16 @@ def _outdated(item: AdoptedItem, sha256: str) -> CopyFinding:
 
 
 def _finding(target: AdoptionTarget, destination: str, item: AdoptedItem, sha256: str) -> AdoptionFinding:
+    kind = ROWS[CheckRow.CONTRADICTED].kind
+    detail = f"it differs from the source, and this node has no record of it: {WAYS_OUT}"
+    if sha256 == _REFUSED:
+        kind, detail = _REFUSED, f"this node has no record of it, and {ROWS[CheckRow.REFUSED].detail}: {_TO_READ}"
     return AdoptionFinding(
         store=destination,
         space=item.space,
         content_id=item.content_id,
-        kind=ROWS[CheckRow.CONTRADICTED].kind,
-        detail=f"it differs from the source, and this node has no record of it: {WAYS_OUT}",
+        kind=kind,
+        detail=detail,
         version=sha256,
         found_at=target.clock.now(),
     )

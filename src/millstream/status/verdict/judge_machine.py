@@ -14,6 +14,7 @@ from millstream.status.disk_usage import DATA_FOLDER, LOG_STORE, Disk, filled_by
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.issues import make_issue
 from millstream.status.verdict.models import Issue
+from millstream.stores.audit.holders import process_of
 
 _RELAY = "serve.relay."
 
@@ -83,7 +84,7 @@ def _failing_roles(facts: Facts) -> Iterator[Issue]:
     failing = dict[str, tuple[str, str]]()
     for member in members.serving if members is not None else ():
         details = member.details
-        if (details.host, details.pid) != (process.host, process.pid):
+        if process_of(details.process) != process.process:
             has = details.failing.keys() - (details.roles.keys() - member.owns.keys())  # without roles that it gave up
             failing |= {role: (details.failing[role], f" ({member.id})") for role in has}
     failing |= {role: (why, "") for role, why in process.failing.items()}

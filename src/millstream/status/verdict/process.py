@@ -22,6 +22,7 @@ from millstream.status.disk_usage import own_folders
 from millstream.status.serving_node import ServingNode, serving_nodes
 from millstream.status.verdict.certificates import CertificateExpiry, certificate_expiries
 from millstream.status.verdict.store_watch import write_refusal
+from millstream.stores.audit.holders import Holders, process_of
 
 _SECONDS = 3.0
 _LASTING_WRITERS = frozenset({"broker", "batching", "ledger"})
@@ -31,18 +32,17 @@ once, or waits on purpose, such as a relay that stands by."""
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """The ``certificates`` that the settings name, the alarms that did not arrive, the roles of this process that are
-    ``failing`` (:meth:`~millstream.node.logs.LogsPart.failing_roles`), and the processes that serve this folder; the
-    process is ``pid`` on ``host``. ``refused`` are the logs that this process would write, but another process writes.
-    ``unreachable`` are the servers that the settings name and that cannot be reached, with the setting, and why;
-    ``unwritable`` are the own folders of the node in which nothing can be written, and why; ``troubles`` names what
-    could not be read.
+    ``failing`` (:meth:`~millstream.node.logs.LogsPart.failing_roles`), and the processes that serve this folder; this
+    process is ``process`` (:func:`~millstream.stores.audit.holders.process_of`). ``refused`` are the logs that this
+    process would write, but another process writes. ``unreachable`` are the servers that the settings name and that
+    cannot be reached, with the setting, and why; ``unwritable`` are the own folders of the node in which nothing can be
+    written, and why; ``troubles`` names what could not be read.
     """
 
     certificates: Sequence[CertificateExpiry] = ()
     undelivered: Sequence[UndeliveredAlarm] = ()
     failing: Mapping[str, str] = {}
-    host: str = ""
-    pid: int = 0
+    process: str = ""
     refused: Sequence[WriterRefusal] = ()
     serving: Sequence[ServingNode] = ()
     unreachable: Mapping[str, str] = {}
@@ -63,8 +63,7 @@ def look_at_process(node: Node) -> ProcessState:
         certificates=certificates,
         undelivered=node.mill.undelivered_alarms,
         failing=node.logs.failing_roles(),
-        host=socket.gethostname(),
-        pid=os.getpid(),
+        process=process_of(Holders().new()),
         refused=_refused(node),
         serving=serving_nodes(node.folder),
         unreachable=_unreachable(node.settings),

@@ -184,7 +184,7 @@ class FolderListing:
     def _unmounted(self) -> StoreUnavailableError:
         return StoreUnavailableError(
             f"the disk of the folder {self._tree.root} was unmounted, or another one was mounted there, after the "
-            "folder had been listed: mount its disk, and run the command again"
+            "folder had been listed: make sure that its disk is mounted, and run the command again"
         )
 
     def _names(self, opened: _OpenFolder, path: Path, base: bytes) -> FolderNames:

@@ -129,7 +129,7 @@ class BulkProcesses(ClosesOnExit):
         self._alive -= 1
         self._losses.append(self._clock.monotonic())
         self._changed.notify_all()
-        more = "; no further child process is started" if not self._may_start() else ""
+        more = f"; no further child process is started for {REMEMBERED / 60:.0f} min" if not self._may_start() else ""
         _log.warning("a child process for small files %s; another process does its work%s", child.ending(), more)
 
     def _keep(self) -> None:

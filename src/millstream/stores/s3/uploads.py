@@ -130,7 +130,7 @@ class Uploader:
             yield source, sha256
             return
         with tempfile.TemporaryFile() as kept:
-            with translated(f"copying an upload to a temporary file in {tempfile.gettempdir()}"):
+            with translated(f"reading an upload and keeping it in a temporary file in {tempfile.gettempdir()}"):
                 sha256 = copy_stream(feed.stream, kept).sha256
                 kept.seek(0)
             yield kept, sha256
