@@ -16,7 +16,7 @@ from millstream.mill.producers.producer_loop import LoopOutcome, LoopRun, Produc
 from millstream.mill.producers.space_filter import Pattern, SpaceFilter
 from millstream.mill.producers.state import DAY, GRACE, StateDocument, first_start, next_start
 from millstream.mill.producers.statistics import StatisticsMorsel, StatisticsProducer
-from millstream.mill.reports.statistics import SpaceStatisticsTable, StatisticsProcessor
+from millstream.mill.reports.statistics import SpaceSize, SpaceStatisticsTable, StatisticsProcessor
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import StorageStatistics, decode_task
 from millstream.mill.workers.manager import WorkerManager
@@ -34,7 +34,7 @@ class Counting:
 
     def run(self, *, start: int | None = None, most: int = 10**6, frequency: int = DAY, **more: Any) -> LoopRun:
         world = self.world
-        producer = StatisticsProducer(world.manifest, self.statistics, self.queue, **more)
+        producer = StatisticsProducer(world.manifest, self.statistics, self.queue, world.clock, **more)
         file = StateDocument(FileDocument(self.folder / "statistics.json"), StatisticsMorsel)
         return ProducerLoop(file, producer, self.queue, world.clock, frequency=frequency, most=most, start=start).run()
 
@@ -79,6 +79,14 @@ def test_a_space_that_was_emptied_is_counted_once_more(counting: Counting) -> No
     assert [(size.store, size.items) for size in counting.statistics.latest()] == [("1", 1), ("1", 1), ("2", 0)]
     counting.world.clock.advance(DAY / MICROSECONDS)
     assert counting.run().tasks == 2
+
+
+def test_a_space_of_a_store_that_is_gone_is_not_counted_for_a_size_of_the_future(counting: Counting) -> None:
+    now = counting.world.clock.now()
+    counting.statistics.add(SpaceSize("gone", "a", now - DAY, 0, 0))
+    counting.statistics.add(SpaceSize("gone", "a", now + DAY, 5, 50))  # by a clock that was ahead
+    counting.run()
+    assert counting.taken() == [("1", "a"), ("1", "b"), ("2", "a")]
 
 
 def test_many_spaces_are_put_in_turns_and_a_full_queue_ends_the_run(

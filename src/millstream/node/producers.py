@@ -91,7 +91,7 @@ class ProducersPart:
         queue, settings = self._queues.open(QueueName.STORAGE_STATISTICS), self._context.settings.mill.produce
         account = self._context.settings.mill.account
         producer = StatisticsProducer(
-            self._stores.manifest, self._stores.statistics, queue, spaces=spaces, account=account
+            self._stores.manifest, self._stores.statistics, queue, self._context.clock, spaces=spaces, account=account
         )
         file = StateDocument(self._databases.documents.document("producers/statistics.json"), StatisticsMorsel)
         return ProducerLoop(

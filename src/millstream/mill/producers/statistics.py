@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from millstream.core.clock import Clock
 from millstream.mill.configured_stores import is_system
 from millstream.mill.manifest import Manifest
 from millstream.mill.producers.producer_loop import Chunk, LoopFailure
@@ -41,11 +42,12 @@ class StatisticsProducer:
         manifest: Manifest,
         statistics: SpaceStatisticsTable,
         queue: WorkQueue,
+        clock: Clock,
         *,
         spaces: SpaceFilter = SpaceFilter(),  # noqa: B008  (frozen)
         account: str = "local",
     ) -> None:
-        self._manifest, self._statistics, self._queue = manifest, statistics, queue
+        self._manifest, self._statistics, self._queue, self._clock = manifest, statistics, queue, clock
         self._spaces, self._account = spaces, account
         self.unlisted: Sequence[LoopFailure] = ()
 
@@ -67,7 +69,8 @@ class StatisticsProducer:
 
     def _places(self) -> list[tuple[str, str]]:
         known = set(self._manifest.spaces())
-        known |= {(size.store, size.space) for size in self._statistics.latest() if size.items}
+        sizes = self._statistics.latest(until=self._clock.now())
+        known |= {(size.store, size.space) for size in sizes if size.items}
         return [
             (store, space)
             for store, space in sorted(known)
