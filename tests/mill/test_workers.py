@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from mill_workers import DEADLINE, Scripted, manager, task
 
 from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.leases import LeaseLostError
 from millstream.core.sql import SqlBusyError
-from millstream.log import LogSpec, StorageFullError
+from millstream.log import FencedError, LogSpec, StorageFullError
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.task_processor import ProcessorRegistry, TaskResult
 from millstream.mill.tasks import BitCheck
@@ -72,6 +73,8 @@ def test_a_queue_that_does_not_answer_for_a_while_interrupts_the_work_and_ends_i
         1: SqlBusyError("the database did not answer"),
         3: StorageFullError("there is no space left for the log"),
         4: sa.exc.TimeoutError("all connections of the pool are in use"),
+        5: FencedError("another writer has taken over the log of the queue"),
+        6: LeaseLostError("another process holds the lease"),
     }
 
     class Away(LogWorkQueue):
@@ -101,7 +104,7 @@ def test_a_queue_that_does_not_answer_for_a_while_interrupts_the_work_and_ends_i
         [queue], ProcessorRegistry({BitCheck: Scripted(note)}), ResultSink(world.manifest, {}), world.clock
     )
     tally = worker.run()
-    assert (tally.interrupted, set(done)) == (3, {str(n) for n in range(30)})
+    assert (tally.interrupted, set(done)) == (5, {str(n) for n in range(30)})
     assert queue.depth().leased == 0
     queue.close()
 

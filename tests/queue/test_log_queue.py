@@ -17,6 +17,7 @@ import pytest
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.message import Message
 from millstream.log import (
+    FencedError,
     Log,
     LogError,
     LogInputError,
@@ -257,14 +258,23 @@ def check_leases(log: Log, told: Told, open_tasks: set[int]) -> set[int]:
     return set(leases)
 
 
-@pytest.mark.parametrize("fault", ["before", "after"])
-def test_after_a_commit_that_failed_a_queue_has_what_its_log_has(fault: Literal["before", "after"]) -> None:
+@pytest.mark.parametrize(
+    ("fault", "error", "raised"),
+    [
+        ("before", StorageFullError(), WriterFailedError),
+        ("after", StorageFullError(), WriterFailedError),
+        ("before", FencedError("another process had the queue"), FencedError),
+    ],
+)
+def test_after_a_commit_that_failed_a_queue_has_what_its_log_has(
+    fault: Literal["before", "after"], error: LogError, raised: type[LogError]
+) -> None:
     clock = SystemClock()
-    backend = FaultyBackend(MemoryBackend(clock), StorageFullError())
+    backend = FaultyBackend(MemoryBackend(clock), error)
     with LogStore(backend, clock) as store, LogWorkQueue(store.log(LogSpec("tasks")), clock) as queue:
         queue.put([b"a"])
         backend.faults.append(fault)
-        with pytest.raises(WriterFailedError):
+        with pytest.raises(raised):
             queue.lease(1, visibility=30)
         assert queue.depth().leased == (fault == "after")
         queue.put([b"b"])

@@ -12,7 +12,7 @@ import msgspec
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.closing import ClosesOnExit
 from millstream.core.message import Message
-from millstream.log import Log, LogError, LogSpec, LogStore, Writer, WriterFailedError, system_log
+from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Writer, WriterFailedError, system_log
 from millstream.queue.events import (
     Acked,
     Amended,
@@ -58,8 +58,8 @@ class LogWorkQueue(ClosesOnExit):
     What a method confirms is durable, a lease too: an attempt counts even if the worker's process dies at once.
     Threads that call at the same time share commits. From time to time it writes a snapshot to the log, and trims older
     messages. Raises the log's ``WriterBusyError`` if the queue is open elsewhere, and :class:`DamagedQueueError` if the
-    log is not a queue's. After a commit that failed, the next call reads the queue again, from what the log has. The
-    methods are those of :class:`WorkQueue`.
+    log is not a queue's. After a commit that failed, or was refused because another process had the queue, the next
+    call reads the queue again, from what the log has. The methods are those of :class:`WorkQueue`.
     """
 
     def __init__(self, log: Log, clock: Clock | None = None, *, snapshot_after: int = SNAPSHOT_AFTER) -> None:
@@ -242,7 +242,7 @@ class LogWorkQueue(ClosesOnExit):
         """Append *messages*; the id of the last one. They are in order, but durable only once confirmed."""
         try:
             ids = self._writer.append_nowait(messages)
-        except WriterFailedError:
+        except (WriterFailedError, FencedError):
             self._failed = True
             raise
         assert ids is not None
@@ -264,7 +264,7 @@ class LogWorkQueue(ClosesOnExit):
     def _await_durable(self, writer: Writer, number: int) -> None:
         try:
             writer.durable(number)
-        except WriterFailedError:
+        except (WriterFailedError, FencedError):
             if writer is self._writer:  # another thread may have replaced it already
                 self._failed = True
             raise

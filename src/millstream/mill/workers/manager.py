@@ -21,10 +21,11 @@ import msgspec
 
 from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
+from millstream.core.leases import LeaseLostError
 from millstream.core.metric_collection.hook import Metrics, NoMetrics
 from millstream.core.passing_errors import is_passing
 from millstream.core.sql_failures import SQL_PASSES
-from millstream.log import StorageFullError, WriterFailedError
+from millstream.log import FencedError, StorageFullError, WriterFailedError
 from millstream.mill.errors import MillError
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import decode_task
@@ -125,8 +126,8 @@ class WorkerManager:
     def run(self) -> WorkTally:
         """Work until :meth:`stop` is called.
 
-        When a queue or a database does not answer, or a disk is full, all tasks are given back, as far as that goes,
-        and after a while the work continues.
+        When a queue or a database does not answer, a disk is full, or another process has taken a queue, all tasks are
+        given back, as far as that goes, and after a while the work continues.
         """
         pause = self._settings.transient_first
         self._settler.leaves_tasks = True
@@ -327,8 +328,8 @@ class WorkerManager:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether a queue or a database did not answer, or is full, so that the same work may go on later."""
-    return isinstance(error, WriterFailedError | StorageFullError) or (
+    """Whether a queue or a database did not answer, is full, or was another process's, so that the work may go on."""
+    return isinstance(error, WriterFailedError | StorageFullError | FencedError | LeaseLostError) or (
         isinstance(error, Exception) and is_passing(error)
     )
 
