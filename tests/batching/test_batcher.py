@@ -266,7 +266,7 @@ def test_a_snapshot_under_other_rules_is_refused(snapshot):
 
 
 def test_a_snapshot_of_another_version_is_refused(snapshot):
-    with pytest.raises(SnapshotError, match=r"version 9, .*: install a newer release"):
+    with pytest.raises(SnapshotError, match=r"version 9, .*: upgrade Millstream"):
         Batcher.restore(snapshot[:4] + b"\x09" + snapshot[5:])
 
 

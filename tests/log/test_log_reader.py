@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.log import FencedError, IdRange, Log, LogSpec, LogStore
+from millstream.log import FencedError, IdRange, Log, LogInputError, LogSpec, LogStore
 from millstream.log.backends.memory import MemoryBackend
 
 
@@ -40,3 +40,13 @@ def test_a_flush_of_a_reader_that_was_replaced_tells_that_nothing_was_stored(log
             replaced.flush()
         replaced.close()
     assert log.pointer("me") == 0
+
+
+def test_an_acknowledgement_in_an_empty_log_is_refused_with_the_reason(log: Log) -> None:
+    with log.reader("me") as reader:
+        with pytest.raises(LogInputError, match="cannot acknowledge id 1: log 'weather' has no messages"):
+            reader.ack(1)
+        with log.writer() as writer:
+            writer.append([b"x"])
+        with pytest.raises(LogInputError, match="cannot acknowledge id 2: log 'weather' has ids 1 to 1"):
+            reader.ack(2)

@@ -308,7 +308,7 @@ def test_a_folder_of_something_else_or_of_a_newer_format_is_left_alone(tmp_path:
     with pytest.raises(StorageError, match="files of another program"):
         open_store(f"segments:///{tmp_path}")
     (tmp_path / "store.json").write_text('{"format":"millstream segments","version":3}')
-    with pytest.raises(StorageError, match=r"of format 3, but this release reads format 2: install a newer release"):
+    with pytest.raises(StorageError, match=r"of format 3, but this release reads format 2: upgrade Millstream"):
         open_store(f"segments:///{tmp_path}")
 
 

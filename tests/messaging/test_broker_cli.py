@@ -72,7 +72,7 @@ def test_serve_says_when_it_is_ready_and_ends_on_a_signal(tmp_path: Path, capsys
         assert process.wait(20) == 0
     assert run(["group", "describe", "g", *data]) == 0
     assert run(["topic", "list", *endpoint]) == 1
-    assert "is `millstream serve` running there?" in capsys.readouterr().err
+    assert "Check the address, that `millstream serve` runs there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1", "host:port", ":1", "127.0.0.1:70000"])

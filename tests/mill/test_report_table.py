@@ -135,6 +135,9 @@ def test_reports_are_moved_to_a_database_and_back(engine: sa.Engine, tmp_path: P
         check(back, archive)
         with pytest.raises(ReportError, match=r"different reports of the same number: .* renaming its folder `repo"):
             check(other, archive)
+    one = next(iter(other.stored("second", "photos")))
+    with pytest.raises(ReportError, match=r"another process added report 1 on photos in second .* repeat the command"):
+        archive.add("second", "photos", one, None)
 
 
 def test_reports_in_folders_of_members_are_taken_over_once_as_a_chain_or_beside_it(

@@ -23,7 +23,7 @@ CONTENDERS: Mapping[str, LogContender] = {
     "redis": LogContender("Redis Stream, AOF always", "redis", _REDIS, f"{_HERE}.redis_stream", "Redis"),
     "nats": LogContender("NATS JetStream, file", "nats", {4: 3e4, 1000: 2e4}, f"{_HERE}.nats_stream", "Nats"),
     "postgres-copy": LogContender(
-        "row a message, PostgreSQL COPY", "postgresql-whole", _COPY, f"{_HERE}.postgres_copy", "Postgres"
+        "one row per message, PostgreSQL COPY", "postgresql-whole", _COPY, f"{_HERE}.postgres_copy", "Postgres"
     ),
     "litequeue": LogContender("litequeue, SQLite", "", {4: 5e3, 1000: 4e3}, f"{_HERE}.litequeue", "Litequeue", ".db"),
     "frame-file": LogContender(

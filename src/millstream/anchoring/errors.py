@@ -50,6 +50,9 @@ NODE_DATABASE = "the node's database (node.db, or the server in node.database)"
 NODE_LOGS = "the node's logs (log.db, or the storage in log.store)"
 """Where its logs are."""
 
+INDEX_AHEAD = "but the index of anchored messages in the node's database refers to it"
+"""Why an entry that a ledger does not have was looked for, for errors."""
+
 RESTORE_LEDGER = (
     f"Restore the newest state of {NODE_LOGS}. If entries of the ledger are lost, stop the node's processes, run "
     "`millstream anchor observe --rebuild`, and start a ledger with a new key (docs/formats/ledger-tree.md)"

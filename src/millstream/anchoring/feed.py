@@ -221,8 +221,11 @@ def _require_known(source: Log, trimmed: Iterable[str], known: Container[str]) -
     if lost := sorted(name for name in trimmed if name not in known):
         raise AnchoringError(
             f"messages of {counted(len(lost), 'batch')} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''}) are no "
-            f"longer in log {source.name!r}: they were trimmed or lost before they were anchored. Keep messages for "
-            f"longer. `millstream log seek BATCHES --consumer {CONSUMER} --to ID` resumes with a later batch"
+            f"longer in log {source.name!r}: they were trimmed or lost before they were anchored, so these batches can "
+            f"no longer be anchored. `millstream log seek BATCHES --consumer {CONSUMER} --to ID` skips them, and "
+            "resumes with the batch in message ID of the log of batches BATCHES. To avoid this error, lengthen the "
+            f"retention of log {source.name!r} (`millstream log trim LOG --max-age AGE --keep-policy`, or its rule "
+            "in the settings)"
         )
 
 

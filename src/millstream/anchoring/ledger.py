@@ -20,6 +20,7 @@ from millstream.core.canonical import MAX_SAFE_INTEGER, canonical_json
 from millstream.core.clock import Clock
 from millstream.core.decoding import prepared
 from millstream.core.retry import RetryPolicy
+from millstream.core.timestamps import time_text
 
 GENESIS = "0" * 64
 """The previous hash in the first entry."""
@@ -179,8 +180,8 @@ def follows(entry: LedgerEntry, head: LedgerEntry | None) -> LedgerEntry:
         raise LedgerError(f"the chain of the ledger is broken: entry {entry.number} does not follow entry {number}")
     if entry.time < time:
         raise LedgerError(
-            f"ledger entry {entry.number} has the time {entry.time} (microseconds since the epoch), before {time}, "
-            f"the time of entry {number}: do not trust this ledger from entry {entry.number} on"
+            f"ledger entry {entry.number} is dated {time_text(entry.time)}, earlier than entry {number} "
+            f"({time_text(time)}): do not trust this ledger from entry {entry.number} on"
         )
     return entry
 

@@ -13,6 +13,7 @@ from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
 from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
 from millstream.anchoring.errors import (
+    INDEX_AHEAD,
     RESTORE_LEDGER,
     AnchoringError,
     BatchFormatError,
@@ -114,7 +115,7 @@ def _chain(ledger: Ledger, number: int) -> _LedgerPart:
                 "could not be verified: make it without --chain"
             )
     if not chain:
-        raise LedgerReplacedError(f"the ledger has no entry {number:,}, though the index names it. {RESTORE_LEDGER}")
+        raise LedgerReplacedError(f"the ledger has no entry {number:,}, {INDEX_AHEAD}. {RESTORE_LEDGER}")
     check_tail(chain)
     return _LedgerPart(chain[0], {"ledger": chain, "version": CHAIN_VERSION})
 

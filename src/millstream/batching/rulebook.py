@@ -13,6 +13,7 @@ from millstream.batching.batch_config import BatchConfig
 from millstream.batching.errors import ConfigError, GraceTooShortError
 from millstream.core.decoding import prepared
 from millstream.core.plain_reasons import kind_at, plain_reason
+from millstream.core.timestamps import time_text
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ class Rulebook(msgspec.Struct, frozen=True):
     def rules_text(self) -> str:
         """The rules as text, for messages."""
         others = (f"{o.source!r}/{o.key!r}: {o.config.rules_text}" for o in self.overrides)
-        later = (f"from {change.since} on: {change.rules.rules_text}" for change in self.later)
+        later = (f"from {time_text(change.since)} on: {change.rules.rules_text}" for change in self.later)
         return "; ".join([self.default.rules_text, *others, *later])
 
     @property
@@ -219,13 +220,14 @@ def _check_changes(book: Rulebook) -> None:
             raise ConfigError("the rules of a change cannot have changes of their own: list all changes by time")
         if change.since <= change.decided + before.lead:
             raise ConfigError(
-                f"the rules cannot change at {change.since}: records up to {change.decided + before.lead} may be in a "
-                "batch already, so choose a later time"
+                f"the rules cannot change at {time_text(change.since)}: records up to "
+                f"{time_text(change.decided + before.lead)} may be in a batch already; choose a later time"
             )
     for one, other in pairwise(book.later):
         if other.since <= one.since or other.decided < one.decided:
             raise ConfigError(
-                f"the rules cannot change at {other.since}: they already change at {one.since}, so choose a later time"
+                f"the rules cannot change at {time_text(other.since)}: they already change at {time_text(one.since)}; "
+                "choose a later time"
             )
 
 

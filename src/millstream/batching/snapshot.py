@@ -16,6 +16,7 @@ from millstream.batching.engine import EngineState
 from millstream.batching.errors import OLDER_SNAPSHOT, ConfigError, SnapshotError
 from millstream.batching.rulebook import Rulebook
 from millstream.core.decoding import prepared
+from millstream.core.timestamps import time_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,8 +112,8 @@ def decode_snapshot_for(data: bytes, rules: Rulebook) -> EngineState:
         )
     if state.clock is not None and state.clock > added[0].decided:
         raise SnapshotError(
-            f"the snapshot is of the time {state.clock}, but its rules were changed at {added[0].decided}: use an "
-            "older snapshot, or replay the log"
+            f"the snapshot was taken at {time_text(state.clock)}, after the rules were changed at "
+            f"{time_text(added[0].decided)}, but does not contain this change: use an older snapshot, or replay the log"
         )
     parts = [_without_records(period, state) for period in rules.periods[len(periods) :]]
     return EngineState(state.clock, False, [], parts=[*(state.parts if later else [state]), *parts])
@@ -137,7 +138,7 @@ def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
     _, version, checksum = _HEAD.unpack_from(data)
     if version not in _decoders:
         remedy = (
-            "install a newer release"
+            "upgrade Millstream"
             if version > _CHANGED
             else "delete the snapshot, and replay the log from the start of the oldest open batch"
         )

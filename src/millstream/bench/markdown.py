@@ -24,10 +24,10 @@ def section(report: BenchmarkReport) -> str:
         "",
         f"Measured on {when:%Y-%m-%d} with `{command(report)}`, "
         f"on {counted(machine.cores, 'core')} ({machine.processor}) with {memory}, "
-        f"{machine.system}, {machine.python}, {machine.libraries}. The load of the machine was {machine.load:g} at the "
-        f"start. The benchmark took {report.seconds:.0f} s for {counted(report.runs, 'round')}; in a round the cases "
-        "run one after the other. Figures are medians over the rounds. A ratio compares a row with the first row in "
-        "the same round, and is the median over the rounds.",
+        f"{machine.system}, {machine.python}, {machine.libraries}. The load average was {machine.load:g} at the "
+        f"start. The benchmark took {_minutes(report.seconds)} for {counted(report.runs, 'round')}; in a round the "
+        "cases run one after the other. Figures are medians over the rounds. A ratio compares a row with the first row "
+        "in the same round, and is the median over the rounds.",
         "",
     ]
     for result in report.results:
@@ -50,6 +50,10 @@ def put_section(document: str, report: BenchmarkReport) -> str:
     if found.search(document):
         return found.sub(lambda _: text, document, count=1)
     return (document.rstrip("\n") + "\n" if document.strip() else _HEADING) + "\n" + text
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def number(value: float) -> str:

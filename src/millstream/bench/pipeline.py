@@ -23,15 +23,14 @@ from millstream.bench.pipeline_data import BODY, SOURCES, log_name, write_lines,
 from millstream.bench.pipeline_options import (
     chosen_names,
     core_share,
-    cores_each,
     heap_with_unit,
     record_counts,
     worker_counts,
+    workers_with_cores,
 )
 from millstream.bench.processes import cpu_seconds, forget_peaks, on_cores, processes_of, spark_memory
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.bench.scaling import WorkerScaling
-from millstream.core.amounts import counted
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 
@@ -97,9 +96,7 @@ def comparisons(
         where = f"All processes share {available} cores; the heap of the driver is {heap_with_unit(heap)}"
         for number in clusters:
             with _session(folder, size, heap, number, each) as spark:
-                place = (
-                    f"{where}. The cluster has {counted(number, 'worker')} of {cores_each(each)}" if number else where
-                )
+                place = f"{where}. The cluster has {workers_with_cores(number, each)}" if number else where
                 work = PipelineRuns(spark, folder, SystemClock(), place, f"on-{number}" if number else "run")
                 for comparison, *warming in _of_modes(work, size, wanted, stores, given):
                     measured = scaling.measured(comparison, number) if number else comparison

@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Sequence
 
+from millstream.core.amounts import counted
 from millstream.core.errors import InputError
 
 
@@ -40,9 +41,10 @@ def heap_with_unit(heap: str) -> str:
     return f"{found[1]} {found[2].upper()}iB" if found else heap
 
 
-def cores_each(share: float) -> str:
-    """*share* of a core, for people."""
-    return "one core each" if share == 1 else f"{share:g} of a core each"
+def workers_with_cores(workers: int, share: float) -> str:
+    """So many *workers*, and the *share* of a core that each of them has, for people."""
+    core = "one core" if share == 1 else f"{share:g} of a core"
+    return f"{counted(workers, 'worker')} with {core}{' each' if workers > 1 else ''}"
 
 
 def record_counts(text: str) -> list[int]:

@@ -30,6 +30,8 @@ class WorkerScaling:
         if workers <= self._first.get(key, (workers, sample))[0]:
             self._first[key] = workers, sample
         fewest, first = self._first[key]
+        if workers == fewest:  # its efficiency is 1 by definition
+            return sample
         figures = {"efficiency": sample.value / first.value * fewest / workers}
         if (spent := sample.figures.get("CPU s", 0.0)) and sample.value:
             work = sample.value * sample.figures["seconds"]

@@ -38,5 +38,9 @@ def parse_raw(arrival: ReceivedMessage) -> list[Message]:
     """The payload as it is, whatever it is: the last level of the topic is the key, the others are the source."""
     source, _, key = arrival.topic.rpartition("/")
     if not key:
-        raise MalformedError("topic", f"the last level of the topic {arrival.topic[:200]!r} is empty and gives no key")
+        raise MalformedError(
+            "topic",
+            f"the last level of the topic {arrival.topic[:200]!r} is empty and gives no key: publish to a topic whose "
+            "last level is not empty, or use the parser json",
+        )
     return [checked_source(Message(arrival.payload, key, source))]

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
+from millstream.core.timestamps import time_text
 from millstream.log.batch import Batch
 from millstream.log.errors import CorruptBlockError, LogInputError
 from millstream.log.gap import Gap
@@ -51,8 +52,8 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
             raise LogInputError("a header value was given without the name of the header: give both, or the name alone")
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise LogInputError(
-                f"the time range from {self.since} to {self.until} (microseconds since the epoch) is empty: its end "
-                "must be after its beginning"
+                f"the time range from {time_text(self.since)} to {time_text(self.until)} is empty: its end must be "
+                "after its beginning"
             )
         if self.text == "":
             raise LogInputError("the text to search for is empty: give at least one character")

@@ -71,7 +71,8 @@ def call_broker(
                 ) from error
             reason = str(error.details() or error.code().name)[:200]
             raise UnreachableError(
-                f"no broker answers at {place} ({reason}); is `millstream serve` running there?"
+                f"cannot call the broker at {place}: {reason}. Check the address, that `millstream serve` runs there, "
+                "and whether the address needs TLS"
             ) from error
 
 

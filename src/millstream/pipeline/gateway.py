@@ -225,10 +225,14 @@ def _await_address(process: subprocess.Popen[bytes], address: Path, output: Path
     while not address.exists():
         if process.poll() is not None:
             raise SessionStartError(
-                f"Java ended with exit code {process.returncode} while Spark started: {_tail(output)} (see {output})"
+                f"Java ended with exit code {process.returncode} while Spark started: {_tail(output)} (Java's output "
+                f"is in {output})"
             )
         if clock.monotonic() > deadline:
-            raise SessionStartError(f"Java did not open its port within {START_TIMEOUT:.0f} s (see {output})")
+            raise SessionStartError(
+                f"Spark did not start within {START_TIMEOUT:.0f} s: its Java process opened no port. Read its output "
+                f"in {output}, and run the command again"
+            )
         clock.sleep(0.02)
     data = address.read_bytes()
     port, length = struct.unpack_from(">ii", data)

@@ -85,7 +85,7 @@ class BrokerClient(msgspec.Struct, frozen=True, kw_only=True):
                 response = connection.getresponse()
                 data = response.read(_MOST_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            text = f"no node answers at {self.url}: {error}; is `millstream serve` running there?"
+            text = f"cannot call the node at {self.url}: {error}. Check the URL, and that `millstream serve` runs there"
             raise UnreachableError(text) from error
         try:
             return response.status, msgspec.json.decode(data)

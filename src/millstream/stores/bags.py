@@ -177,13 +177,13 @@ class OpenBag:
         if not url.startswith(("https://", "http://")) or not size.isdigit():
             raise BagError(
                 f"{folder}/fetch.txt: cannot download {url}: only http and https URLs with a stated size are "
-                "supported; put the file into the bag yourself"
+                f"supported; download the file yourself, and store it as {path}"
             )
         try:
             self._download(folder, path, url, int(size))
         except (OSError, HTTPException) as error:
             raise BagError(
-                f"cannot download {url} to {path}: {error}; try again, or put the file into the bag yourself"
+                f"cannot download {url} to {path}: {error}; try again, or download the file yourself and store it there"
             ) from error
 
     @staticmethod

@@ -188,7 +188,7 @@ def test_entries_that_break_the_chain_are_named_and_kept_until_they_are_acknowle
     found = {finding.number: finding.message for finding in watch.look().findings if finding.kind == "entry"}
     assert list(found) == [3, 4, 5, 6]
     assert "entry 3 does not follow entry 2" in found[3]
-    assert "ledger entry 4 has the time" in found[4]
+    assert "ledger entry 4 is dated" in found[4]
     assert "invalid anchor string 'nonsense'" in found[5]
     assert "invalid ledger entry" in found[6]
     again = sealed(some_anchor(7), 7, "0" * 64, watch.clock.now())

@@ -60,7 +60,7 @@ def test_a_time_stamp_is_renewed_before_its_certificate_ends(
     node.anchor()
     code, answer = node.stamp()
     assert (code, [each["renews"] for each in answer["new"]]) == (1, [None])
-    assert "cannot renew 1 time stamp: the certificate of this authority ends at" in answer["problems"][short.url]
+    assert "cannot renew 1 time stamp: the certificate of this authority expires at" in answer["problems"][short.url]
     assert _issue(node) == "1 time stamp of the ledger anchors not renewed, the first ends in 29 days"
     before = node.prove(1)
     short.renew_certificate(end=_in_days(400))

@@ -140,7 +140,8 @@ class TimestampCollector:
             if not any(token.ends_at > each.ends_at or each.digest in self._rules.retired for each in weak):
                 raise TimestampError(
                     f"the token of {token.authority} cannot renew {counted(len(weak), 'time stamp')}: the certificate "
-                    f"of this authority ends at {format_timestamp(token.ends_at)}, no later than theirs"
+                    f"of this authority expires at {format_timestamp(token.ends_at)}, no later than theirs. Add an "
+                    "authority whose certificate expires later (setting anchoring.timestamp_authorities)"
                 )
             return self._keep(client, token, document, renews=len(records))
 

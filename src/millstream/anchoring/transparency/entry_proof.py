@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from millstream.anchoring.errors import RESTORE_LEDGER, LedgerKeyError, LedgerReplacedError
+from millstream.anchoring.errors import INDEX_AHEAD, RESTORE_LEDGER, LedgerKeyError, LedgerReplacedError
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.core.errors import BusyError
@@ -83,5 +83,5 @@ def prove_entry(
         head = newest_checkpoint(tree, signer, covers=number)
     entry = ledger.entry(number)
     if entry is None or head.size < number:
-        raise LedgerReplacedError(f"the ledger has no entry {number:,}, though the index names it. {RESTORE_LEDGER}")
+        raise LedgerReplacedError(f"the ledger has no entry {number:,}, {INDEX_AHEAD}. {RESTORE_LEDGER}")
     return EntryProof(entry, tree.inclusion_path(number - 1, head.size), head.data)

@@ -1,4 +1,4 @@
-"""Writing and reading logs; in a checkout compared with rows in databases, Redis, JetStream and a Python queue."""
+"""Writing and reading logs, and in a source checkout also rows in databases, Redis, JetStream and a Python queue."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ _BUCKETS = (
 )
 _READS = "reads all messages in order and acknowledges them, in batches where the system supports this"
 _CHECKED = "The reader reads ids and bodies, and checks every id and a checksum over all bodies."
+_RATE = "`messages/s` is the rate of the writers."
+_CPU = "`CPU µs/message` includes the reader, and is measured until the reader has all messages."
 
 
 _QUICK = {"seconds": 0.01, "senders": 20, "payloads": [4]}
@@ -92,14 +94,16 @@ class LogComparisons:
         return self._comparison(f"Write, then read: {payload:,} B, {_per_append(pack)}", "messages/s", conditions, run)
 
     def _both(self, payload: int, pack: int) -> Comparison:
-        conditions = f"{self._senders(pack)} At the same time, a thread of the same process {_READS}. {_CHECKED}"
+        conditions = (
+            f"{self._senders(pack)} At the same time, a thread of the same process {_READS}. {_CHECKED} {_RATE} {_CPU}"
+        )
         run = functools.partial(self._work.both, payload=payload, pack=pack)
         return self._comparison(
             f"Write and read at the same time: {payload:,} B, {_per_append(pack)}", "messages/s", conditions, run
         )
 
     def _two_processes(self, payload: int, pack: int) -> Comparison:
-        conditions = f"{self._senders(pack)} At the same time, another process {_READS}. {_CHECKED}"
+        conditions = f"{self._senders(pack)} At the same time, another process {_READS}. {_CHECKED} {_RATE}"
         run = functools.partial(self._work.two_processes, payload=payload, pack=pack)
         title = f"Write and read at the same time in two processes: {payload:,} B, {_per_append(pack)}"
         names = [name for name in self._choice.contenders if not contender(name).in_memory]

@@ -1,4 +1,4 @@
-"""Sending and receiving messages; in a checkout compared with RocketMQ's client, RabbitMQ and NATS JetStream.
+"""Sending and receiving messages, in a source checkout also with RocketMQ's client, RabbitMQ and NATS JetStream.
 
 Single sends are 64 at a time, each confirmed when it is durable; our client gathers those of the same moment, unless
 it is told to make a call of each; so with acknowledgements. Batches are 1,000 messages: one call of our client, and

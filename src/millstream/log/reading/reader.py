@@ -293,7 +293,8 @@ class Reader(ClosesOnExit):
             self._end = self._backend.head(self._log).last_id
         if first < 1 or last > self._end:
             wrong = first if first < 1 else last
-            raise LogInputError(f"cannot acknowledge id {wrong}: log {self._log!r} has ids 1 to {self._end}")
+            ids = f"ids 1 to {self._end}" if self._end else "no messages"
+            raise LogInputError(f"cannot acknowledge id {wrong}: log {self._log!r} has {ids}")
 
     def _check_open(self) -> None:
         if self._fenced:

@@ -158,10 +158,10 @@ def may_be_done(error: Exception) -> bool:
     return not is_definite(error) and not isinstance(error, ThrottledError)
 
 
-def unknown_result(earlier: ClientError, last: ClientError, doubt: str) -> ClientError:
+def unknown_result(earlier: ClientError, last: ClientError, doubt: str, advice: str) -> ClientError:
     """The error of a call that failed with *earlier*, which :func:`may_be_done`, and with *last* when it was repeated:
-    it is of the class of *earlier*, and its text ends with the *doubt* and with *last*."""
-    text = f"{earlier}; {doubt}, although the repeated call failed: {last}"
+    it is of the class of *earlier*, and its text ends with the *doubt*, with *last* and with *advice*."""
+    text = f"{earlier}; {doubt}, although the repeated call failed: {last}; {advice}"
     unknown = type(earlier)(text, code=earlier.code, request_id=earlier.request_id)
     if isinstance(unknown, TransportError) and isinstance(earlier, TransportError):
         unknown.reason = earlier.reason

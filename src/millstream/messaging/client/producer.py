@@ -289,7 +289,8 @@ class Producer(Client):
                 queues = await self._fresh_candidates(topic, messages[0].message_group)
         for row, earlier in unknown.items():
             if isinstance(last := results[row], ClientError) and not may_be_done(last):
-                results[row] = unknown_result(earlier, last, "the message may have been stored")
+                advice = "if you send it again, consumers may get it twice"
+                results[row] = unknown_result(earlier, last, "the message may have been stored", advice)
         return results
 
     async def _fresh_candidates(self, topic: str, message_group: str) -> Sequence[Queue]:

@@ -55,6 +55,7 @@ class Transaction:
             elif self._unknown is not None:
                 earlier, former = self._unknown
                 done = "committed" if former == v2.COMMIT else "rolled back"
-                raise unknown_result(earlier, error, f"the transaction may have been {done}") from error
+                advice = "if the broker did not learn the result, it asks the checker of the producer"
+                raise unknown_result(earlier, error, f"the transaction may have been {done}", advice) from error
             raise
         self._ended = True

@@ -145,7 +145,10 @@ class ReportTable:
 
     def add(self, store: str, space: str, report: StoredReport, lines: Iterable[bytes] | None) -> None:
         if not self.insert(store, space, report, lines):
-            raise ReportError(f"there is a report {report.number} on {space} in {store} already: it stays as it is")
+            raise ReportError(
+                f"another process added report {report.number} on {space} in {store} during the copy. Nothing was "
+                "overwritten: repeat the command"
+            )
 
     def insert(self, store: str, space: str, report: StoredReport, lines: Iterable[bytes] | None) -> bool:
         """:meth:`add`; False where another report has its number."""

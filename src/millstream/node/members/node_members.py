@@ -31,8 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoMembersError(InputError):
-    """This node has no members: its tables are in the file node.db, so only one process can serve the node (see
-    `millstream status`). To serve the node with several processes, set node.database."""
+    """The tables of the node are in the file node.db, so it has no members."""
 
 
 class NodeMembers:
@@ -52,7 +51,10 @@ class NodeMembers:
     def require_shared(self) -> None:
         """Raise :class:`NoMembersError` unless :attr:`is_shared`."""
         if not self.is_shared:
-            raise NoMembersError(" ".join((NoMembersError.__doc__ or "").split()))
+            raise NoMembersError(
+                "this node has no members: its tables are in the file node.db, so one process serves it (`millstream "
+                "status` shows this process). To serve the node with several processes, set node.database"
+            )
 
     def status(self) -> MembersStatus | None:
         """The members of the node as they are now; None where it cannot have any.

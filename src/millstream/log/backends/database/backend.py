@@ -247,7 +247,7 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
         if version is not None and version > VERSION:
             raise StorageError(
                 f"{self.url} is a log store of format {version}, but this release reads format "
-                f"{VERSION}: install a newer release"
+                f"{VERSION}: upgrade Millstream"
             )
 
     def _table(self, log: str) -> str:

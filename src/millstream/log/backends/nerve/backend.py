@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from millstream.core.clock import Clock
+from millstream.core.timestamps import time_text
 from millstream.log.backend import BlockStatistics, Commit, Head, StoredBlock, VersionedValue
 from millstream.log.backends.database.driver import DatabaseConnection, DatabaseDriver, ServerError, Value
 from millstream.log.backends.database.pool import RETRY_SECONDS, PooledConnection
@@ -176,8 +177,8 @@ class NerveBackend:
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         raise LogInputError(
-            f"cannot find the time {time} (microseconds since the epoch) in queue {log!r}: the nerve layout stores no "
-            f"times for messages from id {first_id} on. Use an id, or copy the queue into a store of another kind"
+            f"cannot find the time {time_text(time)} in queue {log!r}: the nerve layout stores no times for "
+            f"messages from id {first_id} on. Use an id, or copy the queue into a store of another kind"
         )
 
     def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:

@@ -18,6 +18,8 @@ from millstream.log.errors import DamagedLogError
 PEEKS = 10
 """How often one that follows a log looks for the next commit alone, before it looks at everything."""
 
+_COMPARE = "Compare both objects with a copy of the bucket, and restore the one that differs"
+
 
 class ChainEnd(msgspec.Struct, frozen=True):
     """The last commit: its number, epoch, digest, last id and last receive time."""
@@ -256,10 +258,10 @@ def check_link(end: ChainEnd, commit: CommitObject) -> None:
     where = commit_text(head.log, head.number)
     if (head.previous, head.previous_id) != (end.digest, end.last_id) or head.number != end.number + 1:
         raise DamagedLogError(
-            f"{where} does not continue commit {end.number}: one of the two objects was replaced. {ADVICE}"
+            f"{where} does not continue commit {end.number}: one of the two objects was replaced. {_COMPARE}"
         )
     if head.epoch < end.epoch or (head.epoch > end.epoch and not head.is_fence):
-        raise DamagedLogError(f"{where} has epoch {head.epoch}, but the commit before it has {end.epoch}. {ADVICE}")
+        raise DamagedLogError(f"{where} has epoch {head.epoch}, but the commit before it has {end.epoch}. {_COMPARE}")
     expected = head.previous_id + 1
     for block in head.blocks:
         if block.last_id < block.first_id:

@@ -299,7 +299,7 @@ class SegmentsBackend:
                 )
             raise StorageError(
                 f"{self._folder} is a log store of format {int(version[1])}, but this release reads "
-                f"format {_VERSION}: install a newer release"
+                f"format {_VERSION}: upgrade Millstream"
             )
 
     def _skip_to_hot_mark(self, log: _OpenLog, name: str) -> None:

@@ -331,7 +331,7 @@ class SqliteBackend:
         if version > sql.VERSION:
             raise StorageError(
                 f"{self._path} is a log store of format {version}, but this release reads format "
-                f"{sql.VERSION}: install a newer release"
+                f"{sql.VERSION}: upgrade Millstream"
             )
         (mode,) = self._writer.execute("PRAGMA journal_mode").fetchone()
         # A copy that SQLite itself made (VACUUM INTO) has another mode, in which it can be read as well.

@@ -133,8 +133,8 @@ def _read_authority(path: str) -> bytes | None:
     except (OSError, ValueError) as error:
         reason = f"OpenSSL: {openssl_reason(error)}" if isinstance(error, OSError) else "it is not ASCII text"
         raise BrokerCredentialsError(
-            f"setting broker.tls_client_ca: {path} is not a PEM certificate ({reason}): give a file that begins with "
-            "-----BEGIN CERTIFICATE-----"
+            f"setting broker.tls_client_ca: {path} is not a PEM certificate ({reason}): give the PEM file of the "
+            "authority that signs the clients' certificates (it contains -----BEGIN CERTIFICATE-----)"
         ) from error
     return data
 
