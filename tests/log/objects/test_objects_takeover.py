@@ -418,6 +418,9 @@ def test_a_writer_stops_where_an_older_copy_of_its_bucket_was_put_in_place(bucke
             WriterFailedError, match=r"commit 3 of log 'weather'\), which this process knows, is missing"
         ):
             writer.append([b"z"])
+        writer.close()
+        with pytest.raises(DamagedLogError, match="which this process knows, is missing"):
+            store.log(LogSpec(NAME)).writer()
     assert NAMES.commit(4) not in bucket.objects
 
 

@@ -83,9 +83,12 @@ class ObjectLog:
         """Make *holder* the writer of *epoch* + 1, if the epoch still is *epoch*; no older one commits after that.
 
         Raises :class:`~millstream.log.errors.DamagedLogError` where a commit is missing before others: a fence in its
-        place would cut them off for good.
+        place would cut them off for good. Also where the last one is gone that this process knows: the fence would lie
+        behind the hole.
         """
-        if missing := self.missing_after(self.chain.refresh()):
+        end = self.chain.refresh()
+        self.require_end()
+        if missing := self.missing_after(end):
             raise DamagedLogError(f"cannot write to log {self.names.log!r}: {missing}. {ADVICE}")
         if self.epochs.newest() != epoch or not self.epochs.take(epoch + 1, holder, until):
             return False
