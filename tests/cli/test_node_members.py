@@ -29,6 +29,7 @@ from millstream.anchoring.errors import (
 )
 from millstream.cli.main import run
 from millstream.cli.node_roles import NodeRoles
+from millstream.cli.retried_resource import RetriedResource
 from millstream.cli.role_run import RoleRun
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.errors import BusyError
@@ -867,7 +868,49 @@ def test_a_role_of_one_process_goes_on_after_an_error_that_may_pass(monkeypatch:
     role.start()
     until(lambda: not left and len(seen) == 9, "the end of the work")
     role.end()
-    assert not failed and not suspended and not role.is_lost and set(seen) == {""}
+    assert not failed and not suspended and not role.is_lost
+    assert seen[0] == "" and all(seen[1:]), "it is shown as suspended while it is tried again"
+
+
+def test_a_role_that_works_for_a_while_after_an_error_is_not_shown_as_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("millstream.cli.role_run._STEADY_SECONDS", 0.0)
+    suspended, tries = dict[str, str](), list[str]()
+
+    def work() -> None:
+        tries.append(suspended.get("cosignatures", ""))
+        if len(tries) == 1:
+            raise CasUnavailableError
+        role.stopping.wait()
+
+    role = RoleRun("cosignatures", print, suspended=suspended)
+    role.add("cosignatures", work)
+    role.start()
+    until(lambda: len(tries) == 2 and not suspended, "the role working again")
+    role.end()
+
+
+def test_a_role_is_shown_as_suspended_until_what_it_works_with_is_open_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 0.0)
+    suspended, seen = dict[str, str](), list[str]()
+    role = RoleRun("batching a", print, suspended=suspended)
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[str]:
+        seen.append(suspended.get("batching a", ""))
+        if len(seen) < 3:
+            raise CasUnavailableError
+        yield "open"
+
+    def work(_: str) -> None:
+        seen.append(suspended.get("batching a", ""))
+        role.stop()
+
+    with RetriedResource(role, opened, (), lambda: None) as resource:
+        resource.use(work)
+    assert seen[0] == seen[3] == "" and all(seen[1:3])
 
 
 @pytest.mark.parametrize("error", [error for error, passes in ERRORS if not passes])

@@ -52,8 +52,8 @@ class RetriedResource(Generic[T]):
             try:
                 with self._stack.pop_all() as stack:
                     if self.current is None:
-                        self._run.resume()
                         self.current = stack.enter_context(self._opened())
+                        self._run.resume()
                     try:
                         work(self.current)
                     except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager
 
 from millstream.cli.logging_setup import describe_error
@@ -17,6 +17,10 @@ from millstream.node.members.role_scheduler import may_pass
 _RETRY_SECONDS = 60.0
 """How long a role is suspended before it is tried again."""
 
+_STEADY_SECONDS = 60.0
+"""For how long a role that is tried again works before it is not shown as suspended: a try may take as long as a lock
+or a server makes it wait, and fail."""
+
 _REPEAT_SECONDS = 3600.0
 """How long an error is not logged again."""
 
@@ -27,8 +31,9 @@ class RoleRun:
     """The role *name*. What its threads raise is given to *failed*, unless it may pass.
 
     After an error that may pass the role is suspended: it goes on after a minute, and *suspended* has the error under
-    its name meanwhile. With *fence* the role has one owner among several processes: its threads write to the node's
-    database within it, and where it was lost, or an error may pass, the role ends (``is_lost``) and may begin anew.
+    its name until it works again. With *fence* the role has one owner among several processes: its threads write to the
+    node's database within it, and where it was lost, or an error may pass, the role ends (``is_lost``) and may begin
+    anew.
     """
 
     def __init__(
@@ -61,10 +66,12 @@ class RoleRun:
         """A thread of the role, of that name."""
 
         def guarded() -> None:
+            attempt: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
             while True:
                 try:
-                    with self.fence():
+                    with attempt(), self.fence():
                         run()
+                    self.resume()
                     return
                 except Exception as error:
                     if not self.bears(error):
@@ -73,7 +80,7 @@ class RoleRun:
                     self.suspend(error)
                 if self.stopping.is_set():
                     return
-                self.resume()
+                attempt = self._resumed_later
 
         self._threads.append(threading.Thread(target=guarded, name=thread))
 
@@ -99,6 +106,18 @@ class RoleRun:
     def resume(self) -> None:
         """The role is not suspended any more."""
         self._suspended.pop(self.name, None)
+
+    @contextlib.contextmanager
+    def _resumed_later(self) -> Iterator[None]:
+        """:meth:`resume` once the block has run for :data:`_STEADY_SECONDS`."""
+        timer = threading.Timer(_STEADY_SECONDS, self.resume)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def stop(self) -> None:
         """Complete running work and begin nothing more. Does not wait."""
