@@ -21,6 +21,7 @@ from millstream.anchoring.transparency.tlog_proof import verify_tlog_proof
 from millstream.batching import Reject
 from millstream.cli.doctor_ledgers import check_ledgers
 from millstream.core.message import Message
+from millstream.core.timestamps import parse_timestamp
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
@@ -51,7 +52,8 @@ def test_the_ledger_is_printed_one_object_a_line(data: Path) -> None:
     assert [sorted(entry) for entry in entries] == [["anchor_string", "hash", "number", "previous", "time"]] * 2
     assert entries[1]["previous"] == entries[0]["hash"]
     code, out, _ = run_command("anchor", "ledger", "--from", "2", "--data", str(data))
-    assert [line.split()[0] for line in out.splitlines()] == ["2"]
+    ((number, time, *_),) = (line.split() for line in out.splitlines())
+    assert (number, parse_timestamp(time)) == ("2", entries[1]["time"])
 
 
 def test_status_counts_batches_and_names_faults(data: Path) -> None:

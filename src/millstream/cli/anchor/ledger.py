@@ -12,6 +12,7 @@ from millstream.cli.change_log import prepare_audit_log, record_change
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.examples import example
 from millstream.core.amounts import counted
+from millstream.core.timestamps import time_text
 from millstream.node import Node
 from millstream.node.ledgers import LedgerName
 from millstream.settings import Settings
@@ -46,7 +47,7 @@ def ledger(settings: Settings, first: int, ledger_name: LedgerName, repair: bool
             if as_json:
                 print_json(entry)
             else:
-                print(f"{entry.number}  {entry.time}  {entry.anchor_string}  {entry.hash}")
+                print(f"{entry.number}  {time_text(entry.time)}  {entry.anchor_string}  {entry.hash}")
 
 
 def _print_repaired(done: LedgerRepair, *, as_json: bool) -> None:

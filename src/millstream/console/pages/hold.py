@@ -56,7 +56,9 @@ def approve(call: PageRequest) -> Mapping[str, Any] | Response:
     if call.field("confirmed") == "yes":
         holds.approve(call.app, call.ask(holds.HoldQuery, _reason(call)))
         return call.redirect_with_notice(
-            "/integrity", f"Approved: the next duplication executes {plan.space} {plan.pair}."
+            "/integrity",
+            f"Approved: `millstream mill duplicate` executes {plan.space} {plan.pair} now, the next loop of the "
+            "producer later.",
         )
     return _confirm(call, plan, "Approve", effects(plan), danger=bool(plan.deletes or plan.changes))
 

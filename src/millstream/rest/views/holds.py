@@ -102,7 +102,7 @@ def plans_of_item(app: AppContext, request: ApiRequest[HeldItemQuery, Any]) -> L
 
 @endpoints.post("/integrity/holds/{number}/approve", HoldQuery, Approval)
 def approve(app: AppContext, request: ApiRequest[HoldQuery, Approval]) -> PendingApproval:
-    """Approve a held plan: the next duplication executes it."""
+    """Approve a held plan: the next `millstream mill duplicate` or loop of the producer executes it."""
     (approved,) = app.node.stores.change_guard.approve([request.query.number])
     return _recorded(app, request, "approve", approved)
 
