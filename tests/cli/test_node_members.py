@@ -550,6 +550,26 @@ def test_a_role_that_ends_again_and_again_is_begun_again_after_longer_pauses(hos
     assert pauses[0] <= 1.0 and pauses == sorted(pauses) and pauses[-1] >= 8.0
 
 
+@pytest.mark.parametrize(("waits_for_owner", "tries"), [(False, 7), (True, 60)])
+def test_a_role_that_cannot_begin_yet_is_tried_after_longer_pauses_unless_it_waits_for_its_former_owner(
+    host: Host, monkeypatch: pytest.MonkeyPatch, waits_for_owner: bool, tries: int
+) -> None:
+    one = host.process("one", {"upkeep": "upkeep"})
+    error: Exception = BusyError("upkeep") if waits_for_owner else OSError(errno.ENOSPC, "No space left on device")
+    begun = list[float]()
+
+    def fail(_name: str, _fence: Fence) -> Played:
+        begun.append(host.clock.monotonic())
+        raise error
+
+    monkeypatch.setattr(one.scheduler, "_start", fail)
+    for _ in range(60):
+        one.scheduler.step()
+        host.clock.advance(1.0)
+        one.membership.renew()
+    assert len(begun) == tries and one.failures == []
+
+
 def test_each_role_is_free_as_soon_as_it_has_ended(host: Host) -> None:
     one, two = host.process("one"), host.process("two")
     settle(one)

@@ -137,9 +137,12 @@ class RoleScheduler:
                 leases.release(lease)
             if not may_pass(error):
                 self._exclude(name, error)
-            elif name not in self._waiting:  # the former owner has not given back yet what it had, such as a log
+            elif name not in self._waiting:
                 _log.warning("the role %s cannot start yet: %s", name, error)
             self._waiting.add(name)
+            # No pause where the former owner has not given back yet what it had, such as a log.
+            if may_pass(error) and not isinstance(error, BusyError | LeaseLostError | FencedError):
+                self._pauses.setdefault(name, _Pause()).failed(member.table.clock.monotonic())
         else:
             self._waiting.discard(name)
             self._unrecorded.add(name)
@@ -244,12 +247,17 @@ class RoleScheduler:
 
 
 class _Pause:
-    """Until when a role that ended with an error that may pass is not begun again: longer each time, unless it ran for
-    longer than :data:`_LONGEST_PAUSE`."""
+    """Until when a role that ended, or could not begin, with an error that may pass is not begun again: longer each
+    time, unless it ran for longer than :data:`_LONGEST_PAUSE`."""
 
     def __init__(self) -> None:
         self.end = self.begun_at = -math.inf
         self._next = 0.0
+
+    def failed(self, now: float) -> None:
+        """The role could not begin."""
+        self.begun_at = now
+        self.ended(now)
 
     def ended(self, now: float) -> None:
         if now - self.begun_at > _LONGEST_PAUSE:
