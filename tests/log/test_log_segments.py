@@ -33,6 +33,7 @@ from millstream.log import (
     WriterFailedError,
     open_store,
 )
+from millstream.log.backend import Commit
 from millstream.log.backends.segments import backend as backend_module
 from millstream.log.backends.segments import files as files_module
 from millstream.log.backends.segments import states as states_module
@@ -41,6 +42,7 @@ from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.log.backends.segments.files import read_at
 from millstream.log.backends.segments.format import CommittedEnd
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
+from millstream.testing.log_backends import NAME, block
 from millstream.testing.waiting import until
 from support.segment_folders import (
     SPEC,
@@ -403,6 +405,56 @@ def test_a_renewal_waits_a_short_time_for_a_lock_that_another_process_keeps(fold
         assert clock.monotonic() < 3
         writer._renew()
         writer.close()
+
+
+def one_message(last_id: int) -> Commit:
+    return Commit(epoch=1, previous_id=last_id - 1, last_id=last_id, received_at=1_000, blocks=[block(last_id, [b"x"])])
+
+
+def test_commits_that_leave_a_renewal_no_time_renew_the_lease(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    backend = SegmentsBackend(folder, clock)
+    backend.create(NAME)
+
+    def term_end() -> int:
+        return backend.lease_time() + 15_000_000
+
+    def slow(handle: int) -> None:
+        clock.advance(10)
+        with pytest.raises(StorageBusyError):
+            backend.renew_lease(NAME, epoch=1, until=term_end())
+        clock.advance(4)
+        os.fdatasync(handle)
+
+    assert backend.take_lease(NAME, epoch=0, holder=b"this process", until=term_end())
+    with monkeypatch.context() as patch:
+        patch.setattr(backend_module, "_RENEWAL_WAIT", 0)
+        patch.setattr(stream_module, "sync", slow)
+        for number in (1, 2, 3):
+            backend.commit(NAME, one_message(number))
+            assert backend.head(NAME).lease_until == term_end()
+    assert backend.renew_lease(NAME, epoch=1, until=term_end())
+    clock.advance(1)
+    backend.commit(NAME, one_message(4))
+    assert backend.head(NAME).lease_until == term_end() - 1_000_000
+    backend.close()
+
+
+def test_a_commit_is_stored_although_it_cannot_renew_the_lease(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(path: Path, lease: LeaseRecord) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    backend = SegmentsBackend(folder, VirtualClock())
+    backend.create(NAME)
+    assert backend.take_lease(NAME, epoch=0, holder=b"this process", until=1)
+    backend._log(NAME).late_renewal = 1, 1
+    monkeypatch.setattr(backend_module, "write_lease", full)
+    backend.commit(NAME, one_message(1))
+    assert backend.head(NAME).last_id == 1
+    assert "cannot renew the lease" in caplog.text
+    backend.close()
 
 
 def test_a_store_that_is_closed_during_a_commit_closes_its_files_afterwards(

@@ -28,6 +28,7 @@ from millstream.log.errors import (
     FencedError,
     LogInputError,
     LogNotFoundError,
+    StorageBusyError,
     StorageError,
     StorageReadOnlyError,
 )
@@ -50,7 +51,10 @@ _logger = logging.getLogger(__name__)
 
 
 class _OpenLog:
-    """One log's folder, opened. ``lock`` guards lease and segments; the journal has its own lock."""
+    """One log's folder, opened. ``lock`` guards lease and segments; the journal has its own lock.
+
+    ``late_renewal`` is the renewal that did not get the lock in time: its epoch, and its term in microseconds.
+    """
 
     def __init__(
         self, folder: Path, name: str, clock: Clock, segment_bytes: int, *, read_only: bool, synced: bool
@@ -59,6 +63,7 @@ class _OpenLog:
         self.lease = LeaseFile(folder / "lease")
         self.states = StateJournal(folder, clock)
         self.stream = SegmentStream(folder, name, segment_bytes=segment_bytes, read_only=read_only, synced=synced)
+        self.late_renewal: tuple[int, int] | None = None
 
     def close(self) -> None:
         """Close the files once no thread writes to them; their numbers will be those of other files."""
@@ -187,10 +192,17 @@ class SegmentsBackend:
 
     @retry_with_reserve
     def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
+        """Renew it, or let the commit do it that has the lock for so long."""
         found = self._writable(log)
-        with translated(self._folder), found.lock.held(_RENEWAL_WAIT):
-            lease = found.lease.read()
-            return bool(lease.holder) and self._change_lease(found, lease, epoch, holder=lease.holder, until=until)
+        term = until - self.lease_time()
+        try:
+            with translated(self._folder), found.lock.held(_RENEWAL_WAIT):
+                found.late_renewal = None
+                lease = found.lease.read()
+                return bool(lease.holder) and self._change_lease(found, lease, epoch, holder=lease.holder, until=until)
+        except StorageBusyError:
+            found.late_renewal = epoch, term
+            raise
 
     @retry_with_reserve
     def release_lease(self, log: str, *, epoch: int) -> None:
@@ -202,12 +214,15 @@ class SegmentsBackend:
     def commit(self, log: str, commit: Commit) -> None:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
-            if found.lease.read().epoch != commit.epoch:
+            lease = found.lease.read()
+            if lease.epoch != commit.epoch:
                 raise FencedError(
                     f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
                     "stop one of the two, and append the data again"
                 )
             found.stream.commit(commit)
+            if found.late_renewal is not None:
+                self._renew_late(found, lease)
 
     def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
         found = self._log(log)
@@ -329,6 +344,17 @@ class SegmentsBackend:
         last_id = max(lease.last_id, log.stream.end().last_id)
         write_lease(log.lease.path, msgspec.structs.replace(lease, holder=holder, until=until, last_id=last_id))
         return True
+
+    def _renew_late(self, log: _OpenLog, lease: LeaseRecord) -> None:
+        """Make up for the renewal that was late: beside long commits that follow each other it never gets the lock."""
+        assert log.late_renewal is not None
+        (epoch, term), log.late_renewal = log.late_renewal, None
+        if not lease.holder:
+            return
+        try:
+            self._change_lease(log, lease, epoch, holder=lease.holder, until=self.lease_time() + term)
+        except OSError:  # the commit is stored, and the next renewal is due soon
+            _logger.warning("cannot renew the lease %s after a commit", log.lease.path, exc_info=True)
 
     def _writable(self, log: str) -> _OpenLog:
         found = self._log(log)
