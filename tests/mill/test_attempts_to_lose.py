@@ -387,19 +387,46 @@ def deleted_at_both_ends(world: Any) -> None:
 BACK = Duplicate("2", "1", "s", "a")
 
 
+@pytest.mark.parametrize("body", [b"added again", b"old"])
 @pytest.mark.parametrize("recorded", [True, False])
-def test_p8_a_reversed_policy_does_not_delete_what_was_added_since(world: Any, recorded: bool) -> None:
+def test_p8_a_reversed_policy_does_not_delete_what_was_added_since(world: Any, recorded: bool, body: bytes) -> None:
     deleted_at_both_ends(world)
     place = ItemRef("1", "s", "a")
-    world.put(place, b"added again", record=recorded)
+    world.clock.jump(0 if recorded else -60)  # a backup that is restored keeps its times
+    world.put(place, body, record=recorded)
+    world.clock.jump(0 if recorded else 60)
     kinds = [one.kind for one in differences(world.providers, world.manifest, Pair("2", "1"), "s")]
-    assert kinds == [ItemDifference.HELD if recorded else ItemDifference.DELETE]
+    assert kinds == [ItemDifference.HELD]
     processor = DuplicationProcessor(world.providers, world.manifest)
     with pytest.raises(DuplicationError, match="D18"):
         processor.process(BACK, 1)
     world.clock.advance(1)
     record_deletions(world.providers, world.manifest, "2", "s", ["a"])  # a person says that this is deleted, too
-    assert processor.process(BACK, 1).summary.startswith("D19")
+    with contextlib.nullcontext() if recorded else pytest.raises(DuplicationError, match="D18"):
+        assert processor.process(BACK, 1).summary.startswith("D19")
+    assert world.has(place) != recorded
+
+
+@pytest.mark.parametrize(
+    ("body", "is_later", "kept"), [(b"own", False, True), (b"old", True, True), (b"old", False, False)]
+)
+def test_p8_a_deletion_does_not_count_for_an_item_that_the_destination_had_by_itself(
+    world: Any, body: bytes, is_later: bool, kept: bool
+) -> None:
+    """The manifest has no row of it at the destination."""
+    world.put(ItemRef("1", "s", "a"), b"old")
+    world.stores["1"].delete("s", "a")
+    if not is_later:
+        world.put(ItemRef("2", "s", "a"), body, record=False)
+    world.clock.advance(1)
+    world.record(ItemRef("1", "s", "a"), None, deleted=True)
+    world.clock.advance(1)
+    if is_later:
+        world.put(ItemRef("2", "s", "a"), body, record=False)
+    processor = DuplicationProcessor(world.providers, world.manifest)
+    with pytest.raises(DuplicationError, match="D18") if kept else contextlib.nullcontext():
+        processor.process(Duplicate("1", "2", "s", "a"), 1)
+    assert world.has(ItemRef("2", "s", "a")) == kept
 
 
 def test_p8_stores_copied_in_a_circle_do_not_lose_what_was_added_again(world: Any) -> None:
@@ -415,17 +442,35 @@ def test_p8_stores_copied_in_a_circle_do_not_lose_what_was_added_again(world: An
         assert world.read(ItemRef(store, "s", "a")) == b"old"
 
 
-@pytest.mark.parametrize(("user", "kept"), [("ann", True), ("mill", False)])
-def test_p8_what_the_audit_says_that_a_person_added_since_is_not_deleted(world: Any, user: str, kept: bool) -> None:
-    deleted_at_both_ends(world)
+def deleted_at_the_source(world: Any, user: str) -> tuple[AuditOutbox, DuplicationProcessor]:
+    """An item "a" that was copied from store 2 to store 1, which is audited, and was deleted at store 2."""
+    for store in "12":
+        world.put(ItemRef(store, "s", "a"), b"old")
+    world.clock.advance(1)
+    world.stores["2"].delete("s", "a")
+    world.record(ItemRef("2", "s", "a"), None, deleted=True)
+    world.clock.advance(10)
     outbox = AuditOutbox(world.engine, world.clock)
     world.stores["1"] = AuditedStore(world.stores["1"], outbox, "1", user=user)
-    world.put(ItemRef("1", "s", "a"), b"old", record=False)
     lookup = AuditLookup(AuditLog(world.engine), outbox, {"1"})
-    processor = DuplicationProcessor(world.providers, world.manifest, audit_lookup=lookup)
+    return outbox, DuplicationProcessor(world.providers, world.manifest, audit_lookup=lookup)
+
+
+@pytest.mark.parametrize(("user", "kept"), [("ann", True), ("mill", False)])
+def test_p8_what_the_audit_says_that_a_person_added_since_is_not_deleted(world: Any, user: str, kept: bool) -> None:
+    _, processor = deleted_at_the_source(world, user)
+    world.put(ItemRef("1", "s", "a"), b"old", record=False)
     with pytest.raises(DuplicationError, match="D18") if kept else contextlib.nullcontext():
         processor.process(BACK, 1)
     assert world.has(ItemRef("1", "s", "a")) == kept
+
+
+def test_p8_a_copy_is_not_deleted_while_a_change_of_it_has_not_ended(world: Any) -> None:
+    outbox, processor = deleted_at_the_source(world, "ann")
+    outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "me", "1", "memory", "s", "a"))
+    with pytest.raises(NoAnswerError, match="has started and is not recorded as ended"):
+        processor.process(BACK, 1)
+    assert world.has(ItemRef("1", "s", "a"))
 
 
 class _Overtaken(FaultyStore):
@@ -471,3 +516,18 @@ def test_what_is_deleted_at_the_source_while_it_is_copied_is_deleted_where_that_
     assert result.summary.startswith("D12, then D19" if recorded else "D12 copy")
     world.manifest.writer.record(result.events)
     assert (world.has(ItemRef("2", "s", "a")), world.manifest.get("2", "s", "a").deleted) == (not recorded, recorded)
+
+
+def test_an_item_that_is_replaced_during_each_copy_is_copied_twice_by_a_task(world: Any) -> None:
+    world.put(ItemRef("1", "s", "a"))
+    source, puts = world.stores["1"], []
+
+    class Late(FaultyStore):
+        def before(self, call: Any) -> None:
+            if call.method == "put":
+                puts.append(call)
+                source.put("s", "a", io.BytesIO(b"version %d" % len(puts)))
+
+    world.stores["2"] = Late(world.stores["2"])
+    result = DuplicationProcessor(world.providers, world.manifest).process(Duplicate("1", "2", "s", "a"), 1)
+    assert (len(puts), [event.store for event in result.events]) == (2, ["2", "2"])

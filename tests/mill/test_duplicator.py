@@ -28,7 +28,6 @@ from millstream.stores import (
     ChecksumOrigin,
     ItemInfo,
     LocalStore,
-    MemoryStore,
     Store,
     StoreError,
     StoreRefusedError,
@@ -363,7 +362,7 @@ TREES = st.dictionaries(NAMES, st.tuples(BODIES, st.sampled_from([{}, {"user": "
 def test_p8_random_trees_end_alike_without_a_write_to_the_source_or_an_unrecorded_delete(
     new_world: Callable[..., Any], source: Any, copy: Any, deleted: set[str]
 ) -> None:
-    world = new_world({"1": MemoryStore("1"), "2": MemoryStore("2")})
+    world = new_world()
     for store, tree in (("1", source), ("2", copy)):
         world.stores[store].create_space("s")
         for name, (body, properties) in tree.items():

@@ -323,15 +323,13 @@ def deletion_time(row: RecordedItem | None, deleted_at: int | None) -> int | Non
 
 
 def is_deleted(row: RecordedItem | None, deleted_at: int | None, copied: RecordedItem | None) -> bool:
-    """Whether an item's deletion is recorded (:func:`deletion_time`), and is one of what is at the destination.
+    """Whether an item's deletion is recorded (:func:`deletion_time`), and may be one of what is at the destination.
 
-    It says nothing of other bytes that *copied* has there since: they never were at the source, as where a policy was
-    reversed.
+    It says nothing of what *copied* has there since a later time, nor of what is there although *copied* is deleted,
+    whatever its bytes: others may have added it, as where a policy was reversed.
     """
     at = deletion_time(row, deleted_at)
-    if at is None or copied is None or copied.deleted or copied.modified <= at:
-        return at is not None
-    return row is not None and row.sha256 is not None and row.sha256 == copied.sha256
+    return at is not None and (copied is None or (not copied.deleted and copied.modified <= at))
 
 
 def compare(

@@ -120,7 +120,10 @@ FAILURES: Mapping[str, DuplicationFailure] = {
     DuplicationRow.NO_CHECKSUM: _NO_CHECKSUM,
     DuplicationRow.NO_CHECKSUM_ABSENT: _NO_CHECKSUM,
     DuplicationRow.NO_TOMBSTONE: DuplicationFailure(
-        "the source does not have the item, and the manifest does not record its deletion", _RECORD_DELETION
+        "the source does not have the item, and the manifest does not record its deletion, or the copy may be another "
+        "item",
+        f"{_RECORD_DELETION}; if it is held again and nobody needs it, delete the copy itself (`millstream store "
+        "delete STORE SPACE ID`)",
     ),
     DuplicationRow.MISSING_AT_SOURCE: DuplicationFailure(
         "the item is missing from the source, and the manifest lists it there", _RECORD_DELETION

@@ -80,25 +80,35 @@ class DuplicationProcessor:
         self._outbox = outbox
         self._audit_lookup = audit_lookup
 
-    def process(self, task: Duplicate, attempt: int) -> TaskResult:
+    def process(self, task: Duplicate, attempt: int) -> TaskResult:  # noqa: ARG002 - as all processors
         """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
 
         It is a :class:`NoAnswerError` where the task may succeed later without anyone changing anything; a
         :class:`StoreInputError` that is permanent where a store never takes this item.
         """
+        done, again = self._take_turn(task)
+        if not again:
+            return done
+        last = done.events[-1]
+        more, _ = self._take_turn(task, last)  # what changes after that has its own task, or the next loop finds it
+        later = (msgspec.structs.replace(event, at=max(last.at, event.at)) for event in more.events)
+        return TaskResult(f"{done.summary.split()[0]}, then {more.summary}", events=(*done.events, *later))
+
+    def _take_turn(self, task: Duplicate, before: ManifestEvent | None = None) -> tuple[TaskResult, bool]:
+        """Do *task* once; also whether the source has changed since, so that it is to be done again.
+
+        *before* is what the first turn did. After the second one it is not asked: an item may change all the time.
+        """
         source, destination = self._look(task.source, task), self._look(task.destination, task)
         if not self._is_asked(task):
-            return TaskResult(f"nothing: no policy asks for {task.space!r} {_pair(task)} any more")
-        record = self._record(task, source, destination)
+            return TaskResult(f"nothing: no policy asks for {task.space!r} {_pair(task)} any more"), False
+        record = self._record(task, source, destination, None if before is None else before.sha256)
         action = decide_duplication(task.space, task.content_id, source, destination, record)
         if action.act == DuplicationAct.COPY and self._is_unaudited(task, source):
             action = UNAUDITED
         done = self._done(action, task, source, destination)
-        if not done.events or not self._is_overtaken(action, task, source):
-            return done
-        again, at = self.process(task, attempt), done.events[-1].at
-        later = (msgspec.structs.replace(event, at=max(at, event.at)) for event in again.events)
-        return TaskResult(f"{action.row}, then {again.summary}", events=(*done.events, *later))
+        is_last = before is not None or not done.events
+        return done, not is_last and self._is_overtaken(action, task, source, done.events[-1])
 
     def copy_new(self, task: Duplicate, audited: str | None = None) -> TaskResult | None:
         """As :meth:`process`, but None where the destination has other bytes, or the source is not what was *audited*
@@ -129,7 +139,9 @@ class DuplicationProcessor:
             return TaskResult(f"D9 nothing: the destination refuses new properties in its present state: {error}")
         return TaskResult(f"{action.row} {action.act.value}: {action.reason}", events=events)
 
-    def _is_overtaken(self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd) -> bool:
+    def _is_overtaken(
+        self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd, done: ManifestEvent
+    ) -> bool:
         """Whether the source has changed while the copy was written or deleted, so that the copy is not of it.
 
         The task of that change may be done, and have found the copy as it was before.
@@ -141,7 +153,10 @@ class DuplicationProcessor:
             return action.act == DuplicationAct.DELETE or now.sha256 not in (None, source.sha256)
         if action.act == DuplicationAct.DELETE or now.end == EndState.UNREACHABLE:
             return False
-        return self._record(task, now, self._look(task.destination, task)) == SourceRecord.DELETED
+        try:
+            return self._record(task, now, self._look(task.destination, task), done.sha256) == SourceRecord.DELETED
+        except NoAnswerError:  # somebody is changing the copy
+            return False
 
     def process_group(self, tasks: Sequence[Duplicate]) -> Sequence[TaskResult | None]:
         """Those of *tasks* that are small new copies or find nothing to do, where both stores can do many at once."""
@@ -206,38 +221,54 @@ class DuplicationProcessor:
         first = self._providers.call(lambda: provider.entries(space, limit=1))
         return _LookedUpEnd(EndState.FILLED_SPACE if first else EndState.EMPTY_SPACE)
 
-    def _record(self, task: Duplicate, source: ObservedEnd, destination: _LookedUpEnd) -> SourceRecord:
+    def _record(
+        self, task: Duplicate, source: ObservedEnd, destination: _LookedUpEnd, written: str | None
+    ) -> SourceRecord:
+        """What the manifest says of an item that the source does not have; *written* is as for :meth:`_is_others`."""
         if source.end == EndState.ITEM or not task.content_id:
             return SourceRecord.NONE
         row, deleted_at = self._manifest.get(task.source, task.space, task.content_id), None
         if self._outbox is not None and not (row is not None and row.deleted):
             waiting = self._outbox.deletions(task.source, task.space, [task.content_id])
             deleted_at = waiting.get(task.content_id)
-        copied = self._manifest.get(task.destination, task.space, task.content_id)
-        if is_deleted(row, deleted_at, copied):
-            at, sha256 = deletion_time(row, deleted_at) or 0, None if row is None else row.sha256
-            is_others = self._is_added_since(at, sha256, task, copied, destination)
+        if deletion_time(row, deleted_at) is not None:
+            is_there = destination.end == EndState.ITEM
+            is_others = is_there and self._is_others(task, row, deleted_at, destination, written)
             return SourceRecord.NONE if is_others else SourceRecord.DELETED
         return SourceRecord.NONE if row is None or row.deleted else SourceRecord.LIVE
 
-    def _is_added_since(
-        self, at: int, sha256: str | None, task: Duplicate, copied: ManifestRow | None, destination: _LookedUpEnd
+    def _is_others(
+        self,
+        task: Duplicate,
+        row: ManifestRow | None,
+        deleted_at: int | None,
+        destination: _LookedUpEnd,
+        written: str | None,
     ) -> bool:
-        """Whether others may have put the item into the destination after its deletion at the source, *at* that time.
+        """Whether the item at the destination may be another than the one that was deleted at the source.
 
-        *sha256* is that of the deleted bytes. Then the deletion says nothing of it, as where stores are copied in a
-        circle, or a policy was reversed.
+        Then the deletion says nothing of it, as where stores are copied in a circle, a policy was reversed, or the
+        destination had an item of this name before. An item with the checksum *written* (hex) is a copy: this worker
+        has just written it.
         """
-        recorded = None if copied is None or copied.deleted else copied.modified
-        times = (recorded, None if destination.info is None else destination.info.modified)
-        if any(time is not None and time > at for time in times):
-            is_other = sha256 is not None and destination.sha256 not in (None, sha256)
-            if is_other or self._is_in_circle(task):
+        at = deletion_time(row, deleted_at) or 0
+        if written is None or destination.sha256 != written:
+            copied = self._manifest.get(task.destination, task.space, task.content_id)
+            if not is_deleted(row, deleted_at, copied):
+                return True
+            since = None if destination.info is None else destination.info.modified
+            is_later = since is not None and since > at
+            is_other = row is not None and row.sha256 is not None and destination.sha256 not in (None, row.sha256)
+            if is_later and (is_other or copied is None or self._is_in_circle(task)):
+                return True
+            if is_other and copied is None:
                 return True
         event = None
         if self._audit_lookup is not None:
-            with contextlib.suppress(ChangePendingError):  # it is not known whether there was one
+            try:
                 event = self._audit_lookup.last_change(ItemRef(task.destination, task.space, task.content_id))
+            except ChangePendingError as error:  # it may have been added since
+                raise NoAnswerError(f"{error} ({_where(task)})") from error
         if event is None or event.action == AuditAction.DELETE_CONTENT or event.user == MILL_USER:
             return False
         return event.at > at
