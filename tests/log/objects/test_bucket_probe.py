@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -63,6 +64,15 @@ def test_the_record_of_another_service_is_not_believed() -> None:
         first.url = url
         check_bucket(first)
     assert first.requests["create"] == 2 * (50 + 8 * 8 + 9)
+
+
+def test_the_record_says_nothing_of_who_looked_and_holds_for_others() -> None:
+    bucket = MemoryBucket()
+    for member in ("profile=first", "credentials=SECOND&space=photos&exclude=*.tmp"):
+        bucket.url = f"s3://photos/logs?endpoint=https://storage.example:9000&region=here&{member}"
+        check_bucket(bucket)
+    assert bucket.requests["create"] == 50 + 8 * 8 + 9
+    assert json.loads(bucket.objects[RECORD])["urls"] == ["s3://photos/logs?endpoint=https://storage.example:9000"]
 
 
 def test_a_bucket_that_ignores_the_condition_is_refused_with_what_to_do() -> None:

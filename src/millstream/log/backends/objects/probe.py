@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -57,8 +58,15 @@ def check_bucket(bucket: Bucket) -> None:
     A bucket that was copied to another service has the record of the first one.
     """
     data = bucket.get(RECORD)
-    if data is None or ((urls := _probed_urls(data)) and bucket.url not in urls):
+    if data is None or ((urls := _probed_urls(data)) and _service_url(bucket) not in urls):
         probe_bucket(bucket)
+
+
+def _service_url(bucket: Bucket) -> str:
+    """The URL of *bucket* without how this process gets there, such as ``profile``: it is stored in the bucket."""
+    parts = urlsplit(bucket.url)
+    options = [option for option in parts.query.split("&") if option.startswith("endpoint=")]
+    return urlunsplit(parts._replace(query="&".join(options)))
 
 
 def _probed_urls(data: bytes) -> tuple[str, ...]:
@@ -82,8 +90,9 @@ def probe_bucket(bucket: Bucket, creators: Sequence[int] = CREATORS) -> ProbeRec
     except UnfitBucketError:
         bucket.delete([*names, RECORD])
         raise
-    known = [url for url in _probed_urls(bucket.get(RECORD) or b"") if url != bucket.url]
-    record = ProbeRecord(1, tuple(creators), bucket.server_time(), (*known[-_URLS:], bucket.url))
+    this = _service_url(bucket)
+    known = [url for url in _probed_urls(bucket.get(RECORD) or b"") if url != this]
+    record = ProbeRecord(1, tuple(creators), bucket.server_time(), (*known[-_URLS:], this))
     bucket.put(RECORD, msgspec.json.encode(record))
     bucket.delete(names)
     return record
