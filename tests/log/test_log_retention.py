@@ -13,6 +13,7 @@ from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import Log, LogInputError, LogSpec, LogStore, Message, Retention, RetentionEnforcer, open_store
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.log.spec import system_log
+from millstream.log.upkeep.retention import RETENTION
 from millstream.log.upkeep.upkeep_thread import run_upkeep
 
 SPEC = LogSpec("weather")
@@ -119,6 +120,13 @@ def test_a_changed_age_is_no_check_of_the_clock(log: Log, clock: VirtualClock) -
     log.set_retention(Retention(max_count=100))
     log.set_retention(Retention(max_age=30 * DAY))
     assert RetentionEnforcer(log, clock).run_once().first_id == 101
+
+
+@pytest.mark.parametrize("policy", [Retention(max_count=100), None])
+def test_a_policy_that_cannot_be_read_can_be_replaced(log: Log, policy: Retention | None) -> None:
+    log.put_metadata(RETENTION, b'{"max_count":"many"}')
+    log.set_retention(policy)
+    assert log.retention == policy
 
 
 def test_a_clock_that_went_back_trims_nothing_and_time_that_passes_is_believed(log: Log, clock: VirtualClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -362,7 +363,9 @@ class Log:
     def set_retention(self, policy: Retention | None) -> None:
         """Keep *policy* with the log, durably, for the process that runs a :class:`Retainer`; None takes it away."""
         self._refuse_users("trimmed")
-        before = self.retention
+        before = None
+        with contextlib.suppress(msgspec.DecodeError):  # one that cannot be read can be replaced
+            before = self.retention
         self._put_state(RETENTION, b"" if policy is None else msgspec.json.encode(policy))
         if before is None or before.max_age is None:  # else the last check of ages says whether the clock has jumped
             self._put_state(RETENTION_CLOCK, b"%d" % self._context.clock.now())
