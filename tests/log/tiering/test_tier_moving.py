@@ -27,6 +27,7 @@ from millstream.log import (
 )
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.backends.sqlite.statements import PAGE_SIZE
+from millstream.log.tiering.reading import TierReader
 from millstream.stores.tiers import SPACE
 from millstream.stores.tiers import open_log_store as open_tiered
 from support.tiered_logs import SPEC, URL, Cloud, bodies, fill, ids_of
@@ -158,6 +159,27 @@ def test_blocks_that_move_during_a_look_are_in_it(
 
     monkeypatch.setattr(hot, look, moved_before)
     assert ask() == expected
+
+
+@pytest.mark.parametrize("look", ["ranges", "index"])
+def test_blocks_that_move_after_a_range_do_not_repeat_a_look_at_it(
+    open_log: Callable[[], Log], monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    log = fill(open_log())
+    log.set_tiering(Tiering(URL, segment_bytes=8000))
+    assert log.move_blocks().objects > 1
+    looked, looks = getattr(TierReader, look), []
+
+    def moved_meanwhile(*arguments: Any) -> Any:
+        looks.append(look)
+        if len(looks) == 1:
+            fill(log)
+            assert log.move_blocks().objects > 1
+        return looked(*arguments)
+
+    monkeypatch.setattr(TierReader, look, moved_meanwhile)
+    getattr(log._backend, look)(log.name, 1, 20)
+    assert looks == [look]
 
 
 def test_times_are_found_across_tiers(open_log: Callable[[], Log], clock: VirtualClock) -> None:

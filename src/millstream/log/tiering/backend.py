@@ -20,7 +20,7 @@ from millstream.log.backend import (
     add_statistics,
 )
 from millstream.log.block_location import BlockLocation, LocatesBlocks
-from millstream.log.ids import BlockRange, IndexEntry
+from millstream.log.ids import MAX_ID, BlockRange, IndexEntry
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.places import ObjectPlaces
 
@@ -121,7 +121,7 @@ class TieredBackend:
             sealed = tier.ranges(first_id, min(last_id, end)) if tier is not None and first_id <= end else []
             return [*sealed, *self.hot.ranges(log, max(first_id, end + 1), last_id)]
 
-        return self._consistent(log, first_id, ranges)
+        return self._consistent(log, first_id, last_id, ranges)
 
     def locate(self, log: str, first_id: int, last_id: int) -> Sequence[BlockLocation]:
         """The location of the blocks in the store itself; none if it is not a bucket."""
@@ -133,36 +133,39 @@ class TieredBackend:
             sealed = tier.locate(first_id, min(last_id, end)) if tier is not None and first_id <= end else []
             return [*sealed, *hot.locate(log, max(first_id, end + 1), last_id)]
 
-        return self._consistent(log, first_id, locate)
+        return self._consistent(log, first_id, last_id, locate)
 
     def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
         def index(tier: TierReader | None, end: int) -> Sequence[IndexEntry]:
             sealed = tier.index(first_id, min(last_id, end)) if tier is not None and first_id <= end else []
             return [*sealed, *self.hot.index(log, max(first_id, end + 1), last_id)]
 
-        return self._consistent(log, first_id, index)
+        return self._consistent(log, first_id, last_id, index)
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         def first_block_since(tier: TierReader | None, end: int) -> BlockRange | None:
             sealed = None if tier is None else tier.first_block_since(time, first_id)
             return sealed or self.hot.first_block_since(log, time, max(first_id, end + 1))
 
-        return self._consistent(log, first_id, first_block_since)
+        return self._consistent(log, first_id, MAX_ID, first_block_since)
 
     def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
         def statistics(tier: TierReader | None, end: int) -> BlockStatistics:
             sealed = [row.sums for row in tier.rows(first_id, end)] if tier is not None and first_id <= end else []
             return add_statistics([*sealed, self.hot.statistics(log, max(first_id, end + 1))])
 
-        return self._consistent(log, first_id, statistics)
+        return self._consistent(log, first_id, MAX_ID, statistics)
 
-    def _consistent(self, log: str, since: int, look: Callable[[TierReader | None, int], Found]) -> Found:
+    def _consistent(self, log: str, since: int, last_id: int, look: Callable[[TierReader | None, int], Found]) -> Found:
         """The result of *look* at the sealed objects of *log* (None: never any), which end at the id that it is given,
-        and at the blocks after that; again if blocks were moved meanwhile, as these would be in neither part."""
+        and at the blocks after that, to *last_id*; again if blocks were moved meanwhile, as these would be in neither
+        part."""
         while True:
             tier = self.tier(log, since=since)
             end = 0 if tier is None else tier.last_id
             found = look(tier, end)
+            if last_id <= end:
+                return found
             again = self.tier(log, since=since)
             if (0 if again is None else again.last_id) == end:
                 return found
