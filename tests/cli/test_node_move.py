@@ -78,10 +78,54 @@ def test_a_file_is_moved_to_another_file_and_numbers_are_not_given_again(filled:
     with pytest.raises(MovedAwayError, match=r"were moved to another database: name that database in node\.database"):
         require_finished(filled)
     assert AuditOutbox(target, VirtualClock(), holder="me").newest() == newest
+    third = sa.create_engine(f"sqlite:///{tmp_path / 'third.db'}")
+    for goal in (target, third):
+        with pytest.raises(MovedAwayError, match="were moved to another database"):
+            move_tables(filled, goal, node_tables(), "node")
+    move_tables(target, third, node_tables(), "node")
+    _forget_move(target)
+    with pytest.raises(MoveError, match="of the node in node"):
+        move_tables(target, third, node_tables(), "other")
+    target.dispose()
+    third.dispose()
+
+
+def _forget_move(source: sa.Engine) -> None:
+    """Let *source* be as if a move out of it had been killed before its last commit."""
+    with source.begin() as connection:
+        connection.execute(sa.delete(moving._moves).where(moving._moves.c.id == moving._AWAY))
+
+
+def test_a_move_that_was_killed_before_its_source_was_marked_is_completed(filled: sa.Engine, tmp_path: Path) -> None:
+    target = sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}")
+    moved = move_tables(filled, target, node_tables(), "node")
+    _forget_move(filled)
+    assert move_tables(filled, target, node_tables(), "node") == moved
+    with pytest.raises(MovedAwayError):
+        require_finished(filled)
+    _forget_move(filled)
+    OperatorAuditLog(target, VirtualClock()).add("ada", "reject", "another plan")
     with pytest.raises(MoveError, match="already"):
         move_tables(filled, target, node_tables(), "node")
-    with pytest.raises(MoveError, match="of the node in node"):
-        move_tables(filled, target, node_tables(), "other")
+    require_finished(filled)
+    target.dispose()
+
+
+def test_a_target_is_not_finished_where_the_source_cannot_be_marked(
+    filled: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, put_row = sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}"), moving.put_row
+
+    def refuse(connection: sa.Connection, table: sa.Table, row: dict[str, object]) -> None:
+        if row["id"] == moving._AWAY:
+            raise Interrupted
+        put_row(connection, table, row)
+
+    monkeypatch.setattr(moving, "put_row", refuse)
+    with pytest.raises(Interrupted):
+        move_tables(filled, target, node_tables(), "node")
+    with pytest.raises(UnfinishedMoveError):
+        require_finished(target)
     target.dispose()
 
 

@@ -57,17 +57,22 @@ class MovedTable(msgspec.Struct, frozen=True):
 def require_finished(engine: sa.Engine) -> None:
     """Raise :class:`UnfinishedMoveError` where a move into the database of *engine* has not come to its end, and
     :class:`MovedAwayError` where the tables were moved out of it."""
-    if (moved := _read_move(engine, _AWAY)) is not None:
-        raise MovedAwayError(
-            f"the tables of this node were moved to {moved.node}: name that database in node.database (empty: the file "
-            "node.db). To use the tables here again, without what was recorded there since, delete the row of the "
-            f"table {_moves.name} whose id is {_AWAY}"
-        )
+    with engine.connect() as connection:
+        _require_here(connection)
     if (move := _read_move(engine)) is not None and not move.is_finished:
         raise UnfinishedMoveError(
             "the move of the node's tables into the database of node.database has not finished: set node.database to "
             "the database that they are moved from (empty: the file node.db), and repeat the `millstream node move` "
             "command, which resumes the move"
+        )
+
+
+def _require_here(connection: sa.Connection) -> None:
+    if (moved := _move_row(connection, _AWAY)) is not None:
+        raise MovedAwayError(
+            f"the tables of this node were moved to {moved.node}: name that database in node.database (empty: the file "
+            "node.db). To use the tables here again, without what was recorded there since, delete the row of the "
+            f"table {_moves.name} whose id is {_AWAY}"
         )
 
 
@@ -93,13 +98,18 @@ def move_tables(
     No other process writes to *source* meanwhile; it keeps its rows, and processes of the node refuse it from then on
     (:func:`require_finished`), with *target_name*. Rows that an interrupted move of the same *node*
     copied are not copied again. *told* is called with the number of copied rows of a table, *compared* with the number
-    of compared ones; *at_end* is called when the copies are equal, before the move counts as finished. Raises
-    :class:`MoveError` if *target* contains other data, or if the copies differ.
+    of compared ones; *at_end* is called when the copies are equal, before the move counts as finished. A move that was
+    killed when only *source* did not have it yet is completed. Raises :class:`MoveError` if *target* contains other
+    data, or if the copies differ, and :class:`MovedAwayError` if the tables were moved out of *source* before.
     """
     make_tables(source, _metadata)
     with writing(source) as reading:
+        _require_here(reading)
         present = [table for table in tables if has_table(reading, table.name)]
-        _begin(target, node)
+        if _begin(target, node):
+            moved = _compare_finished(reading, target, present, compared)
+            _mark_away(reading, target_name)
+            return moved
         _make(target, present)
         for table in present:
             for count in _copy(reading, target, table):
@@ -109,10 +119,27 @@ def move_tables(
         with target.connect() as connection:
             moved = [_compare(reading, connection, table, compared) for table in present]
         at_end()
+        _mark_away(reading, target_name)  # before: both databases are accepted where only the target's is committed
         with target.begin() as connection:
             put_row(connection, _moves, {"id": _INTO, "node": node, "is_finished": True})
-        put_row(reading, _moves, {"id": _AWAY, "node": target_name, "is_finished": True})
     return moved
+
+
+def _mark_away(reading: sa.Connection, target_name: str) -> None:
+    put_row(reading, _moves, {"id": _AWAY, "node": target_name, "is_finished": True})
+
+
+def _compare_finished(
+    reading: sa.Connection, target: sa.Engine, present: Sequence[sa.Table], compared: Callable[[str, int], object]
+) -> list[MovedTable]:
+    """The tables of a finished move. Raises :class:`MoveError` where they changed since, here or there."""
+    try:
+        with target.connect() as connection:
+            if all(has_table(connection, table.name) for table in present):
+                return [_compare(reading, connection, table, compared) for table in present]
+        raise MoveError("the target lacks tables")
+    except MoveError as error:
+        raise MoveError("the target holds the tables of this node already: name an empty database") from error
 
 
 def move_documents(source: Documents, target: Documents) -> int:
@@ -150,13 +177,18 @@ def _make(engine: sa.Engine, tables: Sequence[sa.Table]) -> None:
 
 def _read_move(engine: sa.Engine, number: int = _INTO) -> Any:
     with engine.connect() as connection:
-        if not has_table(connection, _moves.name):
-            return None
-        return connection.execute(sa.select(_moves).where(_moves.c.id == number)).first()
+        return _move_row(connection, number)
 
 
-def _begin(target: sa.Engine, node: str) -> None:
-    """Mark *target* as the one into which *node* is moved. Raises :class:`MoveError` where it is something else's."""
+def _move_row(connection: sa.Connection, number: int) -> Any:
+    if not has_table(connection, _moves.name):
+        return None
+    return connection.execute(sa.select(_moves).where(_moves.c.id == number)).first()
+
+
+def _begin(target: sa.Engine, node: str) -> bool:
+    """Mark *target* as the one into which *node* is moved; True where that was finished before. Raises
+    :class:`MoveError` where it is something else's."""
     move = _read_move(target)
     if move is None:
         with target.connect() as connection:
@@ -169,8 +201,7 @@ def _begin(target: sa.Engine, node: str) -> None:
             put_row(connection, _moves, {"id": _INTO, "node": node, "is_finished": False})
     elif move.node != node:
         raise MoveError(f"the target holds the tables of the node in {move.node}: name an empty database")
-    elif move.is_finished:
-        raise MoveError("the target holds the tables of this node already: name an empty database")
+    return move is not None and bool(move.is_finished)
 
 
 def _key(table: sa.Table) -> list[sa.Column[Any]]:
