@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,12 @@ import pytest
 
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.restore.listing import RestorableItem
-from millstream.mill.restore.restorer import RestoredItem, RestoreOutcome, Restorer
-from millstream.mill.restore.targets import StoreTarget
+from millstream.mill.restore.restorer import RestoredItem, RestoreOutcome, Restorer, TargetError
+from millstream.mill.restore.targets import FolderTarget, StoreTarget, TargetState
 from millstream.stores import LocalStore
+from millstream.stores.protocol import AccessDeniedError, ItemInfo, ItemNotFoundError, UnreadableError
 from millstream.testing.damage import flip_bit
+from millstream.testing.faulty_store import UnavailableStore
 
 BODY = b"the right bytes"
 
@@ -83,3 +88,55 @@ def test_what_was_restored_to_a_store_and_has_rotted_since_is_not_there_already(
     assert (done.outcome, done.reason) == (
         RestoreOutcome.DIFFERENT, "a different file exists there (--overwrite replaces it)",
     )  # fmt: skip
+
+
+class _Unreadable(io.BytesIO):
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def readinto(self, buffer: Any, /) -> int:
+        return len(self.read())
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, RestoreOutcome.DIFFERENT),  # EIO while it is read
+        (UnreadableError("archived"), RestoreOutcome.DIFFERENT),
+        (AccessDeniedError("no right to it"), RestoreOutcome.DIFFERENT),
+        (ItemNotFoundError("removed meanwhile"), RestoreOutcome.RESTORED),
+    ],
+)
+def test_an_item_at_the_target_that_cannot_be_read_does_not_stop_the_restore(
+    world: Any, monkeypatch: pytest.MonkeyPatch, error: Exception | None, outcome: RestoreOutcome
+) -> None:
+    assert restore(world).outcome == RestoreOutcome.RESTORED
+    target = world.stores["target"]
+
+    def unreadable(*_: Any) -> Any:
+        if error is not None:
+            raise error
+        return _Unreadable()
+
+    if outcome == RestoreOutcome.RESTORED:
+        monkeypatch.setattr(target, "put", lambda *_, **__: None)
+    monkeypatch.setattr(target, "open", unreadable)
+    assert restore(world).outcome == outcome
+
+
+def test_a_target_that_does_not_answer_stops_the_restore(world: Any) -> None:
+    restore(world)
+    world.stores["target"] = UnavailableStore(world.stores["target"], when=lambda call: call.method == "open")
+    with pytest.raises(TargetError, match="the same command resumes the restore"):
+        restore(world)
+
+
+def test_a_file_in_the_target_folder_that_cannot_be_read_is_different(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(BODY)
+    sha256 = hashlib.sha256(BODY).hexdigest()
+    info = ItemInfo("a", len(BODY), (), "text/plain", {})
+    assert FolderTarget(tmp_path).state(info, sha256) == TargetState.SAME
+    monkeypatch.setattr("millstream.stores.folder.restoring.hash_stream", lambda _: _Unreadable().read())
+    assert FolderTarget(tmp_path).state(info, sha256) == TargetState.DIFFERENT

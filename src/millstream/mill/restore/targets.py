@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import enum
+import errno
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from millstream.mill.duplication.duplication_decision import clean_properties
 from millstream.stores.folder import find_restored, restore_item
 from millstream.stores.hashing import hash_stream
-from millstream.stores.protocol import ItemInfo, ItemNotFoundError, Store
+from millstream.stores.os_errors import translated
+from millstream.stores.protocol import (
+    READ_REFUSALS,
+    ChecksumMismatchError,
+    DamagedRecordError,
+    ItemInfo,
+    ItemNotFoundError,
+    Store,
+    StoreError,
+)
+
+_UNREADABLE = (*READ_REFUSALS, ChecksumMismatchError, DamagedRecordError)
+"""Errors of one item at a target: the others can be restored."""
 
 
 class TargetState(enum.StrEnum):
@@ -24,7 +37,10 @@ class RestoreTarget(Protocol):
     """A target to which items are written completely or not at all, durable when a call returns. Thread-safe."""
 
     def state(self, info: ItemInfo, sha256: str) -> TargetState:
-        """Whether the item *info*, of which the bytes have *sha256* (hex), stands there already."""
+        """Whether the item *info*, of which the bytes have *sha256* (hex), stands there already.
+
+        What stands there and cannot be read is different.
+        """
         ...
 
     def write(self, info: ItemInfo, source: BinaryIO, sha256: str, *, replace: bool) -> None:
@@ -61,15 +77,29 @@ class StoreTarget:
     def state(self, info: ItemInfo, sha256: str) -> TargetState:
         try:
             found = self._store.info(self._space, info.content_id)
+            is_same = self._is_same(found, info, sha256)
         except ItemNotFoundError:
             return TargetState.ABSENT
-        if (found.mimetype, clean_properties(found.properties)) != (info.mimetype, clean_properties(info.properties)):
+        except DamagedRecordError:
             return TargetState.DIFFERENT
-        is_same = found.checksum() in (None, sha256) and self._read(info) == sha256  # its bytes may have rotted since
         return TargetState.SAME if is_same else TargetState.DIFFERENT
 
+    def _is_same(self, found: ItemInfo, info: ItemInfo, sha256: str) -> bool:
+        if (found.mimetype, clean_properties(found.properties)) != (info.mimetype, clean_properties(info.properties)):
+            return False
+        try:
+            return found.checksum() in (None, sha256) and self._read(info) == sha256  # its bytes may have rotted since
+        except StoreError as error:
+            if isinstance(error, _UNREADABLE) or getattr(error.__cause__, "errno", None) == errno.EIO:
+                return False
+            raise
+
     def _read(self, info: ItemInfo) -> str:
-        with self._store.open(self._space, info.content_id) as file:
+        where = f"space {self._space!r} of the target"
+        with (
+            translated(f"reading {info.content_id!r} in {where}"),
+            self._store.open(self._space, info.content_id) as file,
+        ):
             return hash_stream(file).sha256
 
     def write(self, info: ItemInfo, source: BinaryIO, sha256: str, *, replace: bool) -> None:
