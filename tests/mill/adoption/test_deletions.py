@@ -12,6 +12,7 @@ from millstream.mill.adoption.deletions import Deletions, forget_followed
 from millstream.mill.adoption.sources import item_of
 from millstream.stores import SpaceNotFoundError
 from millstream.stores.folder.listing import FolderColumns
+from millstream.stores.protocol import Entry, EntryKind
 
 
 @pytest.fixture
@@ -60,6 +61,29 @@ def test_p8_a_file_that_was_renamed_while_the_source_was_listed_is_not_taken_for
     forget_followed(followed.target, SPACE)
     assert vanished(followed) == ["z/a"]
     assert followed.adopt().renames == [("z/a", "b/a")]
+
+
+@pytest.mark.parametrize("kind", [EntryKind.UNREADABLE, EntryKind.NAME_TOO_LONG])
+def test_p8_nothing_is_followed_while_a_file_may_have_been_renamed_into_a_folder_that_cannot_be_listed(
+    followed: SourceFolder, monkeypatch: pytest.MonkeyPatch, kind: EntryKind
+) -> None:
+    (followed.root / "z").rename(followed.root / "b")
+    (whole,) = followed.store.columns(SPACE)
+    closed = FolderColumns([], [], [], [])
+    closed.add(Entry("b/", 0, kind=kind))
+    for column, values in zip(closed, whole, strict=True):
+        column.extend(values[1:])  # type: ignore[arg-type]
+    assert whole.content_ids[0] == "b/a"
+    with monkeypatch.context() as patch:
+        patch.setattr(followed.store, "columns", lambda *_, **__: iter([closed]))
+        for _ in range(2):
+            followed.adopt()
+            forget_followed(followed.target, SPACE)
+            assert vanished(followed) == ["z/a"]
+    followed.adopt()
+    forget_followed(followed.target, SPACE)
+    row = followed.manifest.get("here", SPACE, "z/a")
+    assert row is not None and not row.deleted  # it is known by its new name now
 
 
 def test_p8_a_deletion_waits_for_one_run_although_every_run_meets_new_files_of_its_size(

@@ -53,8 +53,8 @@ def forget_followed(target: AdoptionTarget, space: str) -> None:
 
     Copies of renamed items are needed until those under the new names are verified. A file may have been renamed while
     the source was listed, so that neither name was: what was first missed by the last run is left to the next one if
-    the source has an item of its size that was not adopted. If it lists nothing at all, nothing is followed. Raises
-    :class:`StoreError` where the source does not answer.
+    the source has an item of its size that was not adopted. If it lists nothing at all, or has a folder that cannot be
+    listed, no deletion of a file is followed. Raises :class:`StoreError` where the source does not answer.
     """
     known = target.catalog.space(target.store, space)
     follow, begun_at = known.deletions == Deletions.FOLLOW, known.begun_at or 0
@@ -72,13 +72,18 @@ def forget_followed(target: AdoptionTarget, space: str) -> None:
 
 
 def _unadopted_sizes(target: AdoptionTarget, space: str) -> set[int] | None:
-    """The sizes (bytes) of what the source lists and was not adopted as it is listed; None if it lists nothing."""
+    """The sizes (bytes) of what the source lists and was not adopted as it is listed.
+
+    None if it lists nothing, or an entry of which nothing is known: a folder into which items may have been renamed.
+    """
     sizes, is_empty = set[int](), True
     listed, known = listed_columns(target.source, space), target.catalog.scan_columns(target.store, space)
     for run in join_columns(listed, known, LISTED_COLUMNS, SCANNED_COLUMNS):
         for size, version, kind, was_size, was_version, was_kind, _, settled in zip(*run.columns, strict=True):
             if kind is not None:
                 is_empty = False
+                if not version:
+                    return None
                 if not settled or (size, version, kind) != (was_size, was_version, was_kind):
                     sizes.add(size)
     return None if is_empty else sizes

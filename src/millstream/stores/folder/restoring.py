@@ -54,7 +54,8 @@ def find_restored(target: Path, info: ItemInfo) -> str | None:
 
     None where nothing stands there, an empty text where it is something else than the item was, or a file that cannot
     be read (damaged, or no right to it). A draft of an item that is in place is removed: a process that was killed left
-    it. Raises :class:`StoreInputError` where no path has the item's id, and :class:`~millstream.stores.protocol.StoreError`.
+    it. Raises :class:`StoreInputError` where no path has the item's id, and
+    :class:`~millstream.stores.protocol.StoreError`.
     """
     above, name, kind = _path_of(info)
     with translated(f"reading {info.content_id!r} below {target}"):
