@@ -293,6 +293,7 @@ def test_looks_at_a_database_server_pause_by_the_time_that_it_takes_and_by_the_n
     join(desk)
     join(desk)
     assert pause_after(3, 3) == 2 * 3 * status_poller.SERVER_SHARE
+    assert pause_after(60, 60) == status_poller.LONGEST_SERVER_PAUSE, "old facts are not shown as known for long"
     troubles["members"] = "its server does not answer"
     assert pause_after(3, 3) == status_poller.SNAPSHOT_SECONDS
 

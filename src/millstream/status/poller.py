@@ -57,6 +57,9 @@ SERVER_SHARE = 5
 """On a database server, the pause is also this many times the elapsed time: the server has the work. Each member looks,
 so it is multiplied by their number."""
 
+LONGEST_SERVER_PAUSE = 120.0
+"""The most seconds of that pause: what was read before it is shown as known for so long."""
+
 _FIRST_LOOK_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 """For so long the end of the process waits for looks: one may hang with a database or a disk."""
@@ -426,7 +429,7 @@ class StatusPoller:
         if not self._is_on_server or before is None or snapshot is None or snapshot.troubles:
             return 0.0
         members = 1 if snapshot.members is None else max(1, len(snapshot.members.serving))
-        return min(seconds, before[2]) * SERVER_SHARE * members
+        return min(min(seconds, before[2]) * SERVER_SHARE * members, LONGEST_SERVER_PAUSE)
 
     def _loop(self, name: str, look: Callable[[], object], pause: Callable[[], float]) -> None:
         while True:
