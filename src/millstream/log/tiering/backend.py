@@ -23,6 +23,7 @@ from millstream.log.block_location import BlockLocation, LocatesBlocks
 from millstream.log.ids import MAX_ID, BlockRange, IndexEntry
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.places import ObjectPlaces
+from millstream.log.watermarks import WATERMARKS, decode_watermarks
 
 if TYPE_CHECKING:
     from millstream.log.tiering.reading import TierReader
@@ -161,14 +162,19 @@ class TieredBackend:
         and at the blocks after that, to *last_id*; again if blocks were moved meanwhile, as these would be in neither
         part."""
         while True:
-            tier = self.tier(log, since=since)
+            head = self.extent(log)
+            tier = self.tier(log, since=since, head=head)
             end = 0 if tier is None else tier.last_id
             found = look(tier, end)
-            if last_id <= end:
+            if last_id <= end or self._hot_id(log) == head.hot_id:
                 return found
             again = self.tier(log, since=since)
             if (0 if again is None else again.last_id) == end:
                 return found
+
+    def _hot_id(self, log: str) -> int:
+        """The hot mark of *log*, which moves before blocks leave the store: a cheaper look than :meth:`extent`."""
+        return decode_watermarks(self.hot.get_state(log, WATERMARKS).value).hot_id
 
     def check(self, log: str) -> Sequence[str]:
         return self.hot.check(log)
