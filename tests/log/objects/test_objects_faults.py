@@ -12,7 +12,7 @@ from support.server_places import ServerPlace, lines
 
 SEEDS = sized(quick=range(40), ci=range(400), long=range(20_000))
 SERVER_SEEDS = sized(quick=range(1, 2), ci=range(2), long=range(50))
-STEPS, SERVER_STEPS, SERVER_RATE = 750, 500, 0.2
+STEPS, SERVER_STEPS, SERVER_RATE = 950, 500, 0.2
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1], ids=["without faults", "with faults"])
