@@ -200,6 +200,27 @@ def test_d11_and_d12_a_differing_or_absent_copy_is_written_with_its_properties(
     assert (copied.sha256, copied.size, copied.deleted) == (hashlib.sha256(b"new").hexdigest(), 3, False)
 
 
+@pytest.mark.parametrize("recorded", [None, b"first version"])
+def test_what_was_not_copied_and_is_replaced_is_kept(world: Any, recorded: bytes | None) -> None:
+    world.put(SOURCE, b"second version")
+    world.put(COPY, b"only here", record=False)
+    if recorded is not None:
+        world.record(COPY, hashlib.sha256(recorded).hexdigest())
+    assert duplicate(world).summary.startswith("D11")
+    assert world.read(COPY) == b"second version"
+    (kept,) = world.providers.entries("2", QUARANTINE)
+    assert kept.content_id.startswith("s/c/")
+    assert world.read(ItemRef("2", QUARANTINE, kept.content_id)) == b"only here"
+
+
+def test_a_version_that_was_copied_is_not_kept_when_the_next_replaces_it(world: Any) -> None:
+    world.put(SOURCE, b"second version")
+    world.put(COPY, b"first version")
+    world.record(COPY, hashlib.sha256(b"first version").hexdigest())
+    assert duplicate(world).summary.startswith("D11")
+    assert QUARANTINE not in world.stores["2"].spaces()
+
+
 @pytest.mark.parametrize(("present", "row"), [(True, "D13"), (False, "D14")])
 def test_d13_and_d14_a_source_without_a_checksum_fails_and_says_where(world: Any, present: bool, row: str) -> None:
     world.put(SOURCE)
@@ -215,6 +236,7 @@ def test_d13_and_d14_a_source_without_a_checksum_fails_and_says_where(world: Any
 def test_d15_a_source_that_reads_wrong_three_times_never_reaches_the_destination(world: Any) -> None:
     world.put(SOURCE)
     world.put(COPY, b"older, and good")
+    world.record(COPY, hashlib.sha256(b"older, and good").hexdigest())
     world.stores["1"] = counted = Recorder(flips_bit(world.stores["1"]))
     with pytest.raises(DuplicationError, match="was read 3 times, but never matched its checksum"):
         duplicate(world)

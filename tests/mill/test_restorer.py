@@ -140,3 +140,29 @@ def test_a_file_in_the_target_folder_that_cannot_be_read_is_different(
     assert FolderTarget(tmp_path).state(info, sha256) == TargetState.SAME
     monkeypatch.setattr("millstream.stores.folder.restoring.hash_stream", lambda _: _Unreadable().read())
     assert FolderTarget(tmp_path).state(info, sha256) == TargetState.DIFFERENT
+
+
+@pytest.mark.parametrize("name", ["a", "a/inner"])
+def test_what_cannot_be_replaced_is_said_and_does_not_end_the_restore(world: Any, tmp_path: Path, name: str) -> None:
+    names = [name, "b"]
+    for one in names:
+        world.put(ItemRef("1", "paths", one), BODY)
+    target = tmp_path / "folder"
+    if name == "a":
+        (target / "a").mkdir(parents=True)
+    else:
+        target.mkdir()
+        (target / "a").write_bytes(b"mine")
+    items = [
+        RestorableItem(
+            content_id=one,
+            sha256=hashlib.sha256(BODY).hexdigest(),
+            size=len(BODY),
+            mimetype="text/plain",
+            copies=(ItemRef("1", "paths", one),),
+        )
+        for one in names
+    ]
+    refused, done = Restorer(world.providers, FolderTarget(target), overwrite=True).run(items)
+    assert not refused.is_good and "or restore into another folder" in refused.reason
+    assert done.outcome == RestoreOutcome.RESTORED and (target / "b").read_bytes() == BODY

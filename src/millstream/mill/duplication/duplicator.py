@@ -24,7 +24,7 @@ from millstream.mill.duplication.duplication_decision import (
     decide_duplication,
     is_unaudited,
 )
-from millstream.mill.duplication.transfer import transfer
+from millstream.mill.duplication.transfer import quarantine, transfer
 from millstream.mill.errors import ChangePendingError, DuplicationError, NoAnswerError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
@@ -34,6 +34,7 @@ from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
 from millstream.stores.audit import AuditAction, AuditOutbox
 from millstream.stores.protocol import (
+    READ_REFUSALS,
     DamagedRecordError,
     ItemInfo,
     ItemNotFoundError,
@@ -102,11 +103,12 @@ class DuplicationProcessor:
         source, destination = self._look(task.source, task), self._look(task.destination, task)
         if not self._is_asked(task):
             return TaskResult(f"nothing: no policy asks for {task.space!r} {_pair(task)} any more"), False
-        record = self._record(task, source, destination, None if before is None else before.sha256)
+        written = None if before is None else before.sha256
+        record = self._record(task, source, destination, written)
         action = decide_duplication(task.space, task.content_id, source, destination, record)
         if action.act == DuplicationAct.COPY and self._is_unaudited(task, source):
             action = UNAUDITED
-        done = self._done(action, task, source, destination)
+        done = self._done(action, task, source, destination, written)
         is_last = before is not None or not done.events
         return done, not is_last and self._is_overtaken(action, task, source, done.events[-1])
 
@@ -124,7 +126,12 @@ class DuplicationProcessor:
         return done if now.end == EndState.UNREACHABLE or (now.end, now.sha256) == (source.end, source.sha256) else None
 
     def _done(
-        self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd, destination: _LookedUpEnd
+        self,
+        action: DuplicationAction,
+        task: Duplicate,
+        source: _LookedUpEnd,
+        destination: _LookedUpEnd,
+        written: str | None = None,
     ) -> TaskResult:
         if action.act in (DuplicationAct.FAIL, DuplicationAct.RETRY):
             raise _failure(task, action, source.error or destination.error)
@@ -132,6 +139,8 @@ class DuplicationProcessor:
             with self._guarded(action, task, source) as hold:
                 if hold is not None:
                     return TaskResult(f"{action.row} held under number {hold} until it is approved: {action.reason}")
+                if action.act == DuplicationAct.COPY and (written is None or destination.sha256 != written):
+                    self._keep_foreign(task, destination)
                 events = self._act(action, task, source, destination)
         except StoreRefusedError as error:
             if action.act != DuplicationAct.SET_PROPERTIES:
@@ -342,6 +351,18 @@ class DuplicationProcessor:
             properties=clean_properties(source.properties),
         )
         return self._event(task, stored)
+
+    def _keep_foreign(self, task: Duplicate, destination: _LookedUpEnd) -> None:
+        """Keep in quarantine what the copy would replace and is not what was copied there: it may be an original."""
+        if destination.info is None:
+            return
+        row = self._manifest.get(task.destination, task.space, task.content_id)
+        place = ItemRef(task.destination, task.space, task.content_id)
+        with contextlib.suppress(*READ_REFUSALS):  # what the store does not give out cannot be kept
+            found = destination.sha256 or self._providers.hash(place).sha256
+            if row is not None and not row.deleted and row.sha256 == found:
+                return
+            quarantine(self._providers, place, "replaced by a new version of its source, and is not what was copied")
 
     def _set_properties(self, task: Duplicate, source: ItemInfo) -> None:
         properties = clean_properties(source.properties)

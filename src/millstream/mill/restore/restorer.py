@@ -141,12 +141,8 @@ class Restorer:
                     info = ItemInfo(item.content_id, item.size, (), item.mimetype, {})
                     copies.append((place, info))
             except AlreadyExistsError:
-                return _result(
-                    item,
-                    RestoreOutcome.DIFFERENT,
-                    bad,
-                    reason="a different file exists there (--overwrite replaces it)",
-                )
+                reason = _FOLDER_THERE if self._overwrite else _FILE_THERE
+                return _result(item, RestoreOutcome.DIFFERENT, bad, reason=reason)
             except _RefusedByTargetError as error:
                 return _result(item, RestoreOutcome.FAILED, bad, reason=str(error))
             except StoreError as error:
@@ -187,6 +183,10 @@ class Restorer:
                 return
             with _errors_of_target(reader):
                 self._target.write(info, source, item.sha256, replace=self._overwrite)
+
+
+_FILE_THERE = "a different file exists there (--overwrite replaces it)"
+_FOLDER_THERE = "a folder stands there, which is never replaced: move it away, or restore into another folder"
 
 
 class _RefusedByTargetError(StoreError):

@@ -22,6 +22,7 @@ from millstream.stores.os_errors import translated
 from millstream.stores.protocol import AlreadyExistsError, EntryKind, ItemInfo, StoreInputError
 
 _LONGEST_TARGET = 4095
+_NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)  # a file or a link is where a folder would be
 
 
 def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: bool = False) -> None:
@@ -36,7 +37,15 @@ def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: boo
     mtime = parse_time(info.properties.get(MTIME))
     with translated(f"restoring {info.content_id!r} below {target}"):
         make_root(target)
-        folder = make_folder(str(target), above)
+        try:
+            folder = make_folder(str(target), above)
+        except OSError as error:
+            if error.errno not in _NO_FOLDER:
+                raise
+            raise StoreInputError(
+                f"cannot restore {info.content_id!r}: a file or a link stands in {target} where a folder is needed: "
+                "move it away, or restore into another folder"
+            ) from error
         try:
             if kind == EntryKind.FOLDER:
                 _make_empty(folder, name, mtime)
@@ -64,7 +73,7 @@ def find_restored(target: Path, info: ItemInfo) -> str | None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            if error.errno not in _NO_FOLDER:
                 raise
             return ""  # a file or a link where a folder would be
         try:
