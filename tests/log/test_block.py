@@ -156,7 +156,7 @@ def test_a_forged_number_of_values_is_refused_before_they_are_unpacked() -> None
 def test_a_newer_format_is_refused_by_name() -> None:
     newer = bytearray(encoded(SAMPLE))
     newer[4] = 2
-    with pytest.raises(BlockError, match=r"format 2 with flags 0, .*: upgrade Millstream"):
+    with pytest.raises(BlockError, match=r"format 2 with flags 0, .*, upgrade Millstream"):
         Block(bytes(newer))
 
 

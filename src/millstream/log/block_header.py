@@ -84,7 +84,7 @@ def read_header(data: bytes) -> BlockHeader:
     if magic != MAGIC:
         raise BlockError("the data does not begin with the magic number of a block")
     if version != VERSION or flags:
-        remedy = ": upgrade Millstream" if version >= VERSION else ""
+        remedy = " (if a newer release wrote the block, upgrade Millstream)" if version >= VERSION else ""
         raise BlockError(
             f"the block has format {version} with flags {flags}, but this release reads format {VERSION} without "
             f"flags{remedy}"

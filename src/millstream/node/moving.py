@@ -70,9 +70,9 @@ def require_finished(engine: sa.Engine) -> None:
 def _require_here(connection: sa.Connection) -> None:
     if (moved := _move_row(connection, _AWAY)) is not None:
         raise MovedAwayError(
-            f"the tables of this node were moved to {moved.node}: name that database in node.database (empty: the file "
-            "node.db). To use the tables here again, without what was recorded there since, delete the row of the "
-            f"table {_moves.name} whose id is {_AWAY}"
+            f"the tables of this node were moved to {moved.node}: set node.database to its URL, or remove the setting "
+            "if it is the file node.db. To use the tables here again, without what was recorded there since, delete "
+            f"the row of the table {_moves.name} whose id is {_AWAY}"
         )
 
 

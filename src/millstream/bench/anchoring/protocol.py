@@ -34,11 +34,11 @@ def by_the_protocol(what: str, operations: Sequence[Operation], before: Sequence
     return Comparison(
         title=f"{len(operations):,} {what}, only the protocol",
         unit="operations/s",
-        conditions="One thread does the work. Parsing checks all rules and the signature; reading checks all rules of "
-        "a reader. The files are written from parsed operations, or, in the row after that, from the bytes of "
-        "requests, which are decoded but not checked again. To resolve an identifier, all its operations are applied. "
-        "The reference implementation of Sidetree, in TypeScript, did these numbers of operations per second in a "
-        f"separate run on two cores: {REFERENCE[what]}.",
+        conditions="One thread does the work. Parsing checks all rules and the signature; reading checks the files "
+        "of an anchor as a resolver does. The files are written from parsed operations, or, in the next row, from the "
+        "bytes of requests, which are decoded but not checked again. To resolve an identifier, all its operations are "
+        "applied. The reference implementation of Sidetree, in TypeScript, did these numbers of operations per second "
+        f"in a separate run on two cores: {REFERENCE[what]}.",
         contenders=[
             Contender("parse", functools.partial(_parse, requests)),
             Contender("write the files of a batch", functools.partial(_write, operations)),

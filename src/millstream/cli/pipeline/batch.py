@@ -83,7 +83,8 @@ def _history(
         )
     if rules_of and hand_over:
         raise click.UsageError(
-            "--rules-of and --hand-over cannot be combined: the rules of a new log of batches are those in the settings"
+            "--rules-of and --hand-over cannot be combined: a new output log begins with the rules in the settings; "
+            "omit --rules-of"
         )
     if hand_over:
         user_log(hand_over)

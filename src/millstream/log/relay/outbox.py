@@ -153,7 +153,8 @@ class Outbox:
         for found, size in connection.rows(self._sql.candidates, self._limits.rows):
             if not isinstance(found, int):
                 raise OutboxError(
-                    f"column {self.table.id} of {self._where()} contains {type(found).__name__}: ids must be integers"
+                    f"column {self.table.id} of {self._where()} contains {type(found).__name__}: name a column "
+                    "of integers (--id-column, or id in the settings)"
                 )
             total += int(size)
             if chosen and total > self._limits.bytes:

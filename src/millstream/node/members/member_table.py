@@ -137,7 +137,7 @@ class MemberTable:
         if draining and details is not None and details.command == WORK:
             raise WorkerDrainError(
                 f"the member {member} runs `millstream {WORK}` and has no roles to give up: to stop its workers, send "
-                f"SIGTERM to process {details.pid} on {details.host}, which finishes the tasks that run, and ends"
+                f"SIGTERM to process {details.pid} on {details.host}: the process finishes its running tasks, and ends"
             )
         change = sa.update(t.members).where(alive).values(draining=draining)
         if not self.database.write(lambda connection, _now: connection.execute(change).rowcount):
