@@ -75,7 +75,7 @@ def test_a_file_is_moved_to_another_file_and_numbers_are_not_given_again(filled:
     moved = move_tables(filled, target, node_tables(), "node")
     assert sum(table.rows for table in moved) > 100
     require_finished(target)
-    with pytest.raises(MovedAwayError, match=r"were moved to another database: name that database in node\.database"):
+    with pytest.raises(MovedAwayError, match=r"were moved to another database: set node\.database to its URL"):
         require_finished(filled)
     assert AuditOutbox(target, VirtualClock(), holder="me").newest() == newest
     third = sa.create_engine(f"sqlite:///{tmp_path / 'third.db'}")
@@ -126,6 +126,17 @@ def test_a_target_is_not_finished_where_the_source_cannot_be_marked(
         move_tables(filled, target, node_tables(), "node")
     with pytest.raises(UnfinishedMoveError):
         require_finished(target)
+    target.dispose()
+
+
+def test_a_move_into_the_same_database_under_another_url_is_refused(filled: sa.Engine, tmp_path: Path) -> None:
+    target = sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}")
+    move_tables(filled, target, node_tables(), "node")
+    other = sa.create_engine(f"sqlite:///{tmp_path / '..' / tmp_path.name / 'target.db'}")
+    with pytest.raises(MoveError, match=r"is the database that the node is in, under another URL"):
+        move_tables(target, other, node_tables(), "node")
+    require_finished(target)
+    other.dispose()
     target.dispose()
 
 

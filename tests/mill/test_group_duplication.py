@@ -21,6 +21,7 @@ from millstream.mill.workers.task_leaser import GROWTH, TAKE, TOGETHER
 from millstream.stores import LocalStore
 from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import SMALL
+from millstream.stores.local.bulk import LocalBulk
 from millstream.stores.s3 import S3Store, parse_address
 from millstream.testing.damage import flip_bit
 from millstream.testing.s3 import FaultyClient, S3Server
@@ -119,6 +120,35 @@ def test_what_is_put_together_is_audited(world: Any) -> None:
     DuplicationProcessor(world.providers, world.manifest).process_group(tasks())
     (event,) = world.stores["2"].outbox.events()[before:]
     assert (event.action.value, event.content_id, event.size) == ("ADD_CONTENT", "absent", 6)
+
+
+def test_an_item_that_is_deleted_while_its_group_is_copied_is_deleted_after_that(
+    new_world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = new_world({"1": LocalStore(tmp_path / "1"), "2": LocalStore(tmp_path / "2")})
+    for name in ("a", "b"):
+        made.put(ItemRef("1", "s", name), name.encode())
+    made.clock.advance(1)
+    put = LocalBulk.put
+
+    def slowly(bulk: LocalBulk, space: str, items: Any) -> Any:
+        stored = put(bulk, space, items)
+        made.clock.advance(1)
+        made.stores["1"].delete("s", "a")
+        made.record(ItemRef("1", "s", "a"), None, deleted=True)
+        made.clock.advance(1)
+        return stored
+
+    processor = DuplicationProcessor(made.providers, made.manifest)
+    group = [Duplicate("1", "2", "s", name) for name in ("a", "b")]
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalBulk, "put", slowly)
+        results = processor.process_group(group)
+    made.manifest.writer.record([event for result in results if result is not None for event in result.events])
+    made.clock.advance(1)
+    assert made.has(ItemRef("2", "s", "a"))
+    assert processor.process(group[0], 1).summary.startswith("D19")
+    assert not made.has(ItemRef("2", "s", "a")) and made.has(ItemRef("2", "s", "b"))
 
 
 def test_the_space_of_a_first_copy_is_made_for_all_of_them(new_world: Callable[..., Any], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ _moves = sa.Table(
 """In a database into which a node was moved, the row 1: the folder of the node, and whether the move came to its end.
 In one out of which a node was moved, the row 2: the database to which, in ``node``."""
 
-_INTO, _AWAY = 1, 2
+_INTO, _AWAY, _SEEN = 1, 2, 3
 
 
 class MoveError(MillstreamError):
@@ -103,6 +104,7 @@ def move_tables(
     data, or if the copies differ, and :class:`MovedAwayError` if the tables were moved out of *source* before.
     """
     make_tables(source, _metadata)
+    _refuse_itself(source, target)
     with writing(source) as reading:
         _require_here(reading)
         present = [table for table in tables if has_table(reading, table.name)]
@@ -123,6 +125,22 @@ def move_tables(
         with target.begin() as connection:
             put_row(connection, _moves, {"id": _INTO, "node": node, "is_finished": True})
     return moved
+
+
+def _refuse_itself(source: sa.Engine, target: sa.Engine) -> None:
+    """Raise :class:`MoveError` where *target* is the database of *source*, reached by another URL."""
+    mark = secrets.token_hex(16)
+    with writing(source) as connection:
+        put_row(connection, _moves, {"id": _SEEN, "node": mark, "is_finished": True})
+    try:
+        seen = _read_move(target, _SEEN)
+    finally:
+        with writing(source) as connection:
+            connection.execute(sa.delete(_moves).where(_moves.c.id == _SEEN))
+    if seen is not None and seen.node == mark:
+        raise MoveError(
+            "the target is the database that the node is in, under another URL: set node.database to that URL"
+        )
 
 
 def _mark_away(reading: sa.Connection, target_name: str) -> None:

@@ -112,6 +112,8 @@ class _BulkGroup:
         self._providers, self._manifest, self._space = providers, manifest, space
         self._from, self._to = ends
         self._source, self._destination = stores
+        # The time of the copies: one whose item is deleted at the source before it is there is older than the deletion.
+        self._began_at = providers.clock.now()
 
     def done(self, ids: Sequence[str], audited: Mapping[str, str | None]) -> Mapping[str, TaskResult]:
         """The result of each item that could be done together with others, and is what was *audited*, if it was."""
@@ -236,9 +238,8 @@ class _BulkGroup:
             if isinstance(found, bytes) and (sha256 := info.checksum())
         ]
         stored = self._providers.call(lambda: self._to.put(self._space, items)) if items else []
-        now = self._providers.clock.now()
         return {
-            item.content_id: self._event(one, now)
+            item.content_id: self._event(one, self._began_at)
             for item, one in zip(items, stored, strict=True)
             if isinstance(one, ItemInfo) and one.checksum() == item.sha256
         }
