@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -35,10 +36,10 @@ def member(name: str, *, ended: float | None = None, lost: bool = False, **more:
     )
 
 
-def issues(*members: Member, unowned: tuple[UnownedRole, ...] = ()) -> dict[str, tuple[str, int | None, int]]:
-    """The text, the beginning and the count of each issue, by its kind."""
+def facts_of(members: Sequence[Member], unowned: tuple[UnownedRole, ...] = ()) -> Facts:
+    """What is known of a node with these members."""
     status = MembersStatus(at=NOW, lease=LEASE, members=members, unowned=unowned)
-    facts = Facts(
+    return Facts(
         at=NOW,
         limits=VerdictSettings(),
         snapshot=StatusSnapshot(at=NOW, seconds=0.0, members=status),
@@ -49,6 +50,11 @@ def issues(*members: Member, unowned: tuple[UnownedRole, ...] = ()) -> dict[str,
         alarms=AlarmSettings(),
         patience=0,
     )
+
+
+def issues(*members: Member, unowned: tuple[UnownedRole, ...] = ()) -> dict[str, tuple[str, int | None, int]]:
+    """The text, the beginning and the count of each issue, by its kind."""
+    facts = facts_of(members, unowned)
     return {issue.kind: (issue.what, issue.since, issue.count) for issue in member_issues(facts)}
 
 
@@ -98,20 +104,8 @@ def test_roles_of_other_members_that_fail_are_issues_of_the_node() -> None:
         msgspec.structs.replace(member("two"), details=own, owns={"ingest tides": 1}),
         msgspec.structs.replace(member("lost", ended=5, lost=True), details=other, owns=dict.fromkeys(roles, 1)),
     ]
-    facts = Facts(
-        at=NOW,
-        limits=VerdictSettings(),
-        snapshot=StatusSnapshot(
-            at=NOW, seconds=0.0, members=MembersStatus(at=NOW, lease=LEASE, members=members, unowned=())
-        ),
-        process=ProcessState(process=process_of("web/1/5/c/boot/two"), failing={"batching events": "a damaged state"}),
-        copies=None,
-        stores=(),
-        depths={},
-        unreadable={},
-        alarms=AlarmSettings(),
-        patience=0,
-    )
+    process = ProcessState(process=process_of("web/1/5/c/boot/two"), failing={"batching events": "a damaged state"})
+    facts = msgspec.structs.replace(facts_of(members), process=process)
     assert {(issue.kind, issue.what) for issue in machine_issues(facts)} == {
         ("ingest-disconnected", "the MQTT broker whose messages go into the log pumps is not connected (one)"),
         ("outbox", "the database of the outbox whose rows go into the log orders is not read (one): a bad row"),

@@ -179,13 +179,19 @@ def test_the_newest_commit_is_never_trimmed(bucket: MemoryBucket) -> None:
     assert opened(bucket).head(NAME).last_id == 4
 
 
-def test_commits_that_a_crash_left_below_the_start_are_deleted_with_the_next_trim(bucket: MemoryBucket) -> None:
+def trimmed_by_halves(bucket: MemoryBucket) -> ObjectsBackend:
+    """A log of the ids 3 and 4: the process that trimmed it crashed before it deleted the commit of id 1."""
     backend, epoch = take_over(bucket)
     for last_id in (1, 2, 3, 4):
         backend.commit(NAME, commit(epoch, last_id))
     leftover = bucket.objects[NAMES.commit(2)]
     assert backend.reclaim(NAME, 3, max_bytes=1 << 20)
     bucket.objects[NAMES.commit(2)] = leftover
+    return backend
+
+
+def test_commits_that_a_crash_left_below_the_start_are_deleted_with_the_next_trim(bucket: MemoryBucket) -> None:
+    backend = trimmed_by_halves(bucket)
     assert [first_id for first_id, _ in stored(bucket)] == [3, 4]
     assert backend.reclaim(NAME, 4, max_bytes=1 << 20)
     assert NAMES.commit(2) not in bucket.objects
@@ -194,12 +200,7 @@ def test_commits_that_a_crash_left_below_the_start_are_deleted_with_the_next_tri
 def test_commits_that_a_crash_left_below_the_start_are_deleted_if_there_is_nothing_to_trim(
     bucket: MemoryBucket,
 ) -> None:
-    backend, epoch = take_over(bucket)
-    for last_id in (1, 2, 3, 4):
-        backend.commit(NAME, commit(epoch, last_id))
-    leftover = bucket.objects[NAMES.commit(2)]
-    assert backend.reclaim(NAME, 3, max_bytes=1 << 20)
-    bucket.objects[NAMES.commit(2)] = leftover
+    trimmed_by_halves(bucket)
     other = opened(bucket)
     assert other.reclaim(NAME, 3, max_bytes=1 << 20) == 0
     assert NAMES.commit(2) not in bucket.objects
