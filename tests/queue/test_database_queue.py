@@ -92,7 +92,7 @@ def test_tasks_are_put_though_the_database_goes_away_after_that(
     queue: DatabaseWorkQueue, notices: Notices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(_ids: Sequence[int]) -> None:
-        raise SqlBusyError("the database is away")
+        raise SqlBusyError("the database does not answer")
 
     monkeypatch.setattr(TaskRows, "noticed", lambda _self, ids: away(ids))
     (task,) = queue.put([b"once"])

@@ -182,7 +182,7 @@ def test_disks_of_stores_are_not_asked_for_beside_the_watch_of_the_stores(tmp_pa
     states = [
         StoreState(store="well", answer=StoreAnswer(disk=space)),
         StoreState(store="hangs", answer=StoreAnswer(disk=space), hangs=True),
-        StoreState(store="away", answer=StoreAnswer(problem="it is away")),
+        StoreState(store="away", answer=StoreAnswer(problem="it does not answer")),
         StoreState(store="new"),
     ]
     with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as node:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import stat
 from collections.abc import Iterator, Mapping
@@ -16,8 +15,8 @@ from millstream.core.url_schemes import scheme_of
 from millstream.log.backend_schemes import is_database_store
 from millstream.log.backends.objects.bucket import is_bucket_url
 from millstream.settings import Settings
-from millstream.stores.provider_schemes import object_prefix, provider_scheme
-from millstream.stores.sources import is_source_url, local_folder
+from millstream.stores.provider_schemes import provider_scheme
+from millstream.stores.sources import is_source_url, local_folder, place_of
 
 _SECONDS = 3.0
 
@@ -117,8 +116,7 @@ def _shared_places(urls: Mapping[str, str]) -> Iterator[Check]:
     for name, url in urls.items():
         if not provider_scheme(url).takes_copies or is_source_url(url):
             continue
-        folder = local_folder(url)
-        first = names.setdefault(object_prefix(url) if folder is None else os.path.realpath(folder), name)
+        first = names.setdefault(place_of(url), name)
         if first != name:
             fix = f"give stores.{name} another place (or endpoint=URL, if it is on another server), or remove it from "
             fix += f"the policies and the settings, and run millstream mill retire {name}"

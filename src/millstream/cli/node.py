@@ -103,6 +103,8 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
         copied_rows, compared_rows = _RowCounter("copied"), _RowCounter("compared")
         copied, reports = 0, 0
 
+        names = {"source": safe_url(source_url) or DATABASE, "database": safe_url(goal_url) or DATABASE}
+
         def documents() -> None:
             nonlocal copied, reports
             _require_unused(settings)  # a process may have begun just before the tables were locked
@@ -112,9 +114,8 @@ def move(settings: Settings, target: str, as_json: bool) -> None:
         moved = move_tables(
             source, goal, node_tables(), str(settings.folder),
             told=copied_rows.add, compared=compared_rows.add, at_end=documents,
-            target_name=safe_url(goal_url) or DATABASE,
+            target_name=names["database"],
         )  # fmt: skip
-        names = {"source": safe_url(source_url) or DATABASE, "database": safe_url(goal_url) or DATABASE}
         record_change_in(goal, SystemClock(), "move", "node", **names, rows=sum(table.rows for table in moved))
     if as_json:
         print_json({"tables": moved, "copied": copied_rows.rows, "documents": copied, "reports": reports})

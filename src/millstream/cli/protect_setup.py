@@ -25,7 +25,7 @@ from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, load_settings,
 from millstream.stores import StoreUnavailableError, folder_url, open_provider
 from millstream.stores.names import check_space
 from millstream.stores.provider_schemes import PROVIDER_SCHEMES, object_prefix, provider_scheme
-from millstream.stores.sources import local_folder
+from millstream.stores.sources import local_folder, place_of
 
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -194,12 +194,11 @@ def _destination_url(to: str) -> str:
 _GIVE = "give a path, or a file:// or s3:// URL"
 
 
-def _same(url: str) -> tuple[object, list[tuple[str, str]]]:
+def _same(url: str) -> tuple[str, object, list[tuple[str, str]]]:
     """What makes two URLs those of one store: its place, and the space of a source or the mounts that it has."""
     parts = urlsplit(url)
     kept = sorted(pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] in _OPTIONS)
-    folder = local_folder(url)
-    return object_prefix(url) if folder is None else (parts.scheme, folder.resolve()), kept
+    return parts.scheme, place_of(url), kept
 
 
 _OPTIONS = ("space", "mount")

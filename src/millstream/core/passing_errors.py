@@ -9,7 +9,7 @@ from millstream.core.sql_failures import SQL_PASSES
 
 _OS_PASSES = frozenset(
     [
-        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE),  # disks that are full, failing or away
+        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE),  # disks that are full, failing or detached
         *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK, errno.EAGAIN, errno.EBUSY, errno.ETIMEDOUT),
     ]
 )

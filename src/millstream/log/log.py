@@ -272,7 +272,7 @@ class Log:
         self.require_trimmable(first_id)
         raise_watermarks(self._backend, self.name, first_id=first_id)
         try:
-            freed = free_blocks(self._backend, self.name)  # first: the tier may be away for long
+            freed = free_blocks(self._backend, self.name)  # first: the tier may not answer for long
             return freed + self._drop_trimmed()
         except (StorageFullError, StorageBusyError) as error:
             raise type(error)(

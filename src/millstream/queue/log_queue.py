@@ -273,10 +273,11 @@ class LogWorkQueue(ClosesOnExit):
         with self._lock:
             if self._closed or self._since_snapshot < max(self._snapshot_after, 2 * len(self._state)):
                 return
-            self._since_snapshot = 0  # also if it fails: one that is too large would fail at each call
-            writer, messages = self._writer, snapshot_messages(self._state)
-            last = self._record(messages)
-            self._since_snapshot = 0
+            try:
+                writer, messages = self._writer, snapshot_messages(self._state)
+                last = self._record(messages)
+            finally:  # also if it fails: one that is too large would fail at each call
+                self._since_snapshot = 0
         self._await_durable(writer, last)
         self._log.set_pointer(POINTER, last - len(messages))
         self._log.trim(last - len(messages) + 1)

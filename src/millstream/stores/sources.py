@@ -24,7 +24,7 @@ from millstream.stores.protocol import (
     StoreRefusedError,
     all_entries,
 )
-from millstream.stores.provider_schemes import provider_scheme
+from millstream.stores.provider_schemes import object_prefix, provider_scheme
 
 _REASONS = {
     EntryKind.UNREADABLE: (
@@ -55,6 +55,13 @@ def local_folder(url: str) -> Path | None:
     """The folder of this machine in which the store at *url* keeps its items; None for a store elsewhere."""
     parts = urlsplit(url)
     return Path(os.fsdecode(unquote_to_bytes(parts.path))) if provider_scheme(parts).in_folder else None
+
+
+def place_of(url: str) -> object:
+    """Where the store at *url* keeps its items, the same for all URLs that lead there: the objects of a bucket, or a
+    folder without links."""
+    folder = local_folder(url)
+    return object_prefix(url) if folder is None else os.path.realpath(folder)
 
 
 def absence_question(url: str) -> str:

@@ -26,6 +26,11 @@ class IssueKind(msgspec.Struct, frozen=True):
 _NO_CHECKS = "It is not known whether these copies are still intact."
 _CHECK = "run `millstream mill check{where}`, or let workers check (`millstream mill work`)"
 
+_MAKE_WRITABLE = (
+    "mount it writable, or give this user the right to write; if the disk is full, free space and inodes; look for "
+    "errors of the disk first"
+)
+
 KINDS: Mapping[str, IssueKind] = {
     "store-unreachable": IssueKind(
         "copies",
@@ -56,8 +61,7 @@ KINDS: Mapping[str, IssueKind] = {
         "copies",
         BAD,
         "Copies there can be read, but nothing can be copied there or repaired.",
-        "mount it writable, or give this user the right to write; if the disk is full, free space and inodes; look for "
-        "errors of the disk first",
+        _MAKE_WRITABLE,
     ),
     "store-full": IssueKind(
         "copies",
@@ -325,8 +329,7 @@ KINDS: Mapping[str, IssueKind] = {
         "node",
         BAD,
         "Nothing can be appended or recorded there.",
-        "mount it writable, or give this user the right to write; if the disk is full, free space and inodes; look for "
-        "errors of the disk first",
+        _MAKE_WRITABLE,
     ),
     "disk": IssueKind(
         "node",

@@ -32,7 +32,6 @@ from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
 _RANGES_AT_ONCE = 4096  # blocks that one call of read() may return at most
 _EVERYTHING = 2**63 - 1
-_SETTLED = b"settled"  # the name of a state of no log, which changes with each commit that was done and not confirmed
 
 
 class DatabaseBackend(abc.ABC, Generic[AddressT]):
@@ -311,8 +310,8 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
         """
         if tries == 1 or not is_done():
             return False
-        if not self._execute(self.sql.TOUCH, _SETTLED):
-            self._add(self.sql.INSERT_STATE, "", _SETTLED, b"")
+        if not self._execute(self.sql.TOUCH, self.sql.SETTLED):
+            self._add(self.sql.INSERT_STATE, "", self.sql.SETTLED, b"")
         return True
 
 

@@ -92,6 +92,8 @@ class Statements:
     UPDATE_STATE = (
         "UPDATE millstream_states SET version = version + 1, value = ? WHERE log = ? AND name = ? AND version = ?"
     )
+    SETTLED = b"settled"
+    """The name of a state of no log, which changes with each commit that was done and not confirmed."""
     TOUCH = "UPDATE millstream_states SET version = version + 1 WHERE log = '' AND name = ?"
     STATES: ClassVar[str]
     """Name, version and value of the states of a log whose names begin with this many bytes, these, in order."""

@@ -105,7 +105,7 @@ class NerveDatabase:
         def again(pooled: PooledConnection) -> Result:
             result = work(pooled, True)
             if self.has_side_tables:
-                pooled.connection.execute(sql.SET_STATE, "", 0, b"settled", b"")
+                pooled.connection.execute(sql.SET_STATE, "", 0, Statements.SETTLED, b"")
             return result
 
         return self.pool.call(attempt)

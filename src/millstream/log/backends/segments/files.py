@@ -48,7 +48,7 @@ class FileLock:
         """Hold the lock. Raises :class:`StorageBusyError` when another process has kept it for a minute, and
         :class:`StorageError` once it is closed. With *wait*, no thread or process is waited for longer (seconds).
         """
-        with self._threads if wait is None else _Within(self._threads, wait, self._path):
+        with self._threads if wait is None else _held_within(self._threads, wait, self._path):
             if self._closed:
                 raise StorageError(f"{self._path.parent} is closed: open the store again")
             handle = open_to_lock(self._path)
@@ -78,22 +78,15 @@ class FileLock:
                 self._clock.sleep(_POLL)
 
 
-class _Within:
-    """Holds *lock*, of the file *path*, if it is free within *seconds*."""
-
-    def __init__(self, lock: threading.Lock, seconds: float, path: Path) -> None:
-        self._lock = lock
-        self._seconds = seconds
-        self._path = path
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(timeout=self._seconds):
-            raise StorageBusyError(
-                f"{self._path} has been locked for {self._seconds:.0f} seconds by another thread of this process"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+@contextlib.contextmanager
+def _held_within(lock: threading.Lock, seconds: float, path: Path) -> Iterator[None]:
+    """Hold *lock*, of the file *path*, if it is free within *seconds*."""
+    if not lock.acquire(timeout=seconds):
+        raise StorageBusyError(f"{path} has been locked for {seconds:.0f} seconds by another thread of this process")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
