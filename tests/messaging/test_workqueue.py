@@ -17,6 +17,7 @@ from millstream.core.clock import SystemClock, VirtualClock
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import TOPICS
 from millstream.messaging.client import Credentials
+from millstream.messaging.errors import MessagingError
 from millstream.messaging.rocketmq_work_queue import RocketNotices, RocketWorkQueue, read_url
 from millstream.node import Node
 from millstream.queue import QueueInputError, WorkQueue
@@ -178,6 +179,18 @@ def test_a_queue_opens_and_works_while_there_is_no_broker(engine: sa.Engine) -> 
     with RocketWorkQueue("rocketmq://127.0.0.1:1", engine, new_name()) as queue:
         queue.put([b"a"])
         assert [lease.body for lease in queue.lease(1, visibility=30)] == [b"a"]
+
+
+def test_no_outage_is_so_long_that_a_call_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_notices: RocketNotices) -> None:
+        raise MessagingError("no broker")
+
+    monkeypatch.setattr(RocketNotices, "_connect", refuse)
+    notices = RocketNotices("rocketmq://127.0.0.1:1", new_name())
+    notices._failures = 2_000  # of an outage of some hours
+    assert notices.send([1]) == []
+    assert notices._not_before > notices._clock.monotonic()
+    notices.close()
 
 
 def test_a_node_puts_its_queues_on_the_broker_that_its_settings_name(

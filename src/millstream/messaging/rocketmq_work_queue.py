@@ -214,7 +214,8 @@ class RocketNotices:
                 self._failures += 1
                 if self._failures == 1:
                     _log.warning("the broker of queue %s is unreachable, or refuses the calls: %s", self._name, error)
-                self._not_before = self._clock.monotonic() + min(_RECONNECT[1], _RECONNECT[0] * 2**self._failures)
+                pause = _RECONNECT[0] * 2 ** min(self._failures, 10)  # 2**1024 is no float any more
+                self._not_before = self._clock.monotonic() + min(_RECONNECT[1], pause)
                 self._forget()
             else:
                 if self._failures:
