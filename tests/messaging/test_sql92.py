@@ -54,6 +54,19 @@ def test_conditions_select_as_sql_says(condition: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        ("a IN (" + "1, " * 1000 + "{})", True),
+        ("a = 1" + " OR a = 1" * 440 + " OR a = {}", True),
+        ("a > 1" + " AND a > 1" * 390 + " AND a < {}", False),
+        ("a NOT IN (" + "1, " * 1000 + "{})", False),
+    ],
+)
+def test_a_filter_may_have_as_many_terms_as_fit_into_it(terms: str, expected: bool) -> None:
+    assert compile_condition(terms.format(5))(PROPERTIES) is expected
+
+
+@pytest.mark.parametrize(
     "condition",
     ["", "a", "a =", "= 5", "a = 5 AND", "(a = 5", "a = 5)", "a == 5", "a IN ()", "a IN (1", "a BETWEEN 1", "a ; b",
      "a IS 5", "'open", "(" * 60 + "a = 1" + ")" * 60, "a = 1 OR " * 1000 + "a = 1"],

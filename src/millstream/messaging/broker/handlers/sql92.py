@@ -8,7 +8,7 @@ with a number where the property is none, is unknown, and an unknown condition s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from millstream.messaging.errors import StatusError
@@ -79,16 +79,16 @@ class _Parser:
     def disjunction(self, depth: int) -> Condition:
         if depth > _DEEPEST:
             raise _wrong(f"parentheses are nested deeper than the limit of {_DEEPEST} levels: remove parentheses")
-        left = self._conjunction(depth)
+        terms = [self._conjunction(depth)]
         while self._accept("word", "OR"):
-            left = _either(left, self._conjunction(depth))
-        return left
+            terms.append(self._conjunction(depth))
+        return _any(terms)
 
     def _conjunction(self, depth: int) -> Condition:
-        left = self._negation(depth)
+        terms = [self._negation(depth)]
         while self._accept("word", "AND"):
-            left = _both(left, self._negation(depth))
-        return left
+            terms.append(self._negation(depth))
+        return _all(terms)
 
     def _negation(self, depth: int) -> Condition:
         negative = False
@@ -116,7 +116,7 @@ class _Parser:
         if value == "BETWEEN":
             low = self._operand()
             self._expect("word", "AND")
-            return _both(_compare(left, ">=", low), _compare(left, "<=", self._operand()))
+            return _all([_compare(left, ">=", low), _compare(left, "<=", self._operand())])
         if value == "IN":
             return self._membership(left)
         if value in _TEXT_TESTS:
@@ -127,11 +127,11 @@ class _Parser:
 
     def _membership(self, left: Operand) -> Condition:
         self._expect("sign", "(")
-        test = _compare(left, "=", self._operand())
+        tests = [_compare(left, "=", self._operand())]
         while self._accept("sign", ","):
-            test = _either(test, _compare(left, "=", self._operand()))
+            tests.append(_compare(left, "=", self._operand()))
         self._expect("sign", ")")
-        return test
+        return _any(tests)
 
     def _operand(self) -> Operand:
         kind, value = self._next()
@@ -205,19 +205,31 @@ def _text_test(left: Operand, test: Callable[[str, str], bool], right: Operand) 
     return found
 
 
-def _both(one: Condition, other: Condition) -> Condition:
+def _all(conditions: Sequence[Condition]) -> Condition:
+    return _first_of(conditions, decisive=False)
+
+
+def _any(conditions: Sequence[Condition]) -> Condition:
+    return _first_of(conditions, decisive=True)
+
+
+def _first_of(conditions: Sequence[Condition], *, decisive: bool) -> Condition:
+    """*decisive* as soon as one of *conditions* is that, else unknown where one is unknown. A loop, since functions
+    nested for each of a thousand conditions would exceed Python's limit of recursion."""
+    if len(conditions) == 1:
+        return conditions[0]
+
     def test(properties: Properties) -> bool | None:
-        first = one(properties)
-        if first is False:
-            return False
-        second = other(properties)
-        return second if first or second is False else None
+        result: bool | None = not decisive
+        for condition in conditions:
+            found = condition(properties)
+            if found is decisive:
+                return decisive
+            if found is None:
+                result = None
+        return result
 
     return test
-
-
-def _either(one: Condition, other: Condition) -> Condition:
-    return _opposite(_both(_opposite(one), _opposite(other)))
 
 
 def _opposite(condition: Condition) -> Condition:
