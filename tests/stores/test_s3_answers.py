@@ -10,11 +10,16 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any
 
 import msgspec
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError, ResponseStreamingError
+from botocore.utils import parse_timestamp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millstream.core.clock import VirtualClock
 from millstream.log.errors import StorageError, StorageUnavailableError
@@ -27,6 +32,7 @@ from millstream.stores import (
     StoreUnavailableError,
 )
 from millstream.stores.s3 import BucketStore, S3Limits, S3Store, parse_address
+from millstream.stores.s3.client import parsed_time
 from millstream.stores.s3.copying import Copier
 from millstream.stores.s3.log_bucket import S3LogBucket
 
@@ -263,3 +269,21 @@ def test_a_full_temporary_folder_fails_an_upload(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tempfile, "TemporaryFile", Full)
     with pytest.raises(StoreError, match=r"temporary file .*; free space on the disk"):
         store(Answers(head_object=head()), TINY).put("space", "item", Pipe(DATA))
+
+
+@given(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.timezones()))
+def test_times_are_what_botocore_reads(time: datetime) -> None:
+    """As listings and headers have them, and as only botocore reads them."""
+    utc = time.astimezone(UTC)
+    header = format_datetime(utc, usegmt=True)
+    for text in (utc.isoformat(), utc.isoformat(timespec="milliseconds").replace("+00:00", "Z"), header):
+        assert parsed_time(text) == parse_timestamp(text)
+    assert parsed_time(header).tzinfo is not None
+    for other in (utc.isoformat().removesuffix("+00:00"), "1422172800", 1422172800, header.removesuffix(" GMT")):
+        assert parsed_time(other) == parse_timestamp(other)
+
+
+def test_a_time_that_is_none_is_a_value_error() -> None:
+    for value in ("", "yesterday", "2026-13-01T00:00:00Z"):
+        with pytest.raises(ValueError, match="timestamp"):
+            parsed_time(value)
