@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.anchoring import LogLedger
-from millstream.anchoring.errors import AnchoringError, JournalBusyError
+from millstream.anchoring.errors import AnchoringError, CasUnavailableError
 from millstream.anchoring.feed import CONSUMER, AnchorFeed, AnchorSchedule, check_conflicts
 from millstream.anchoring.journal_tables import payloads
 from millstream.anchoring.ledger import LedgerEntry
@@ -171,15 +171,16 @@ def test_a_schedule_tries_again_while_another_process_writes_for_long(make_parts
     assert (feed.total.batches, feed.total.anchors, parts.journal.totals().observed) == (3, 1, 3)
 
 
-def test_a_feed_begins_while_another_process_is_cutting(
-    parts: Any, store: LogStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def busy() -> None:
-        raise JournalBusyError
-
+def test_a_feed_begins_while_the_files_of_an_open_cut_cannot_be_written(parts: Any, store: LogStore) -> None:
     source, batches = add_batches(store, 1, 3)
-    monkeypatch.setattr(parts.writer, "recover", busy)
-    assert AnchorFeed(source, batches, parts.writer, RULES).step(force=True).anchors == 1
+    parts.faults.fail_next(2)
+    with pytest.raises(CasUnavailableError):
+        AnchorFeed(source, batches, parts.writer, RULES).step(force=True)
+    assert parts.journal.open_cuts()
+    feed = AnchorFeed(source, batches, parts.writer, RULES)
+    with pytest.raises(CasUnavailableError):
+        feed.step(force=True)
+    assert feed.step(force=True).anchors == 1
 
 
 def test_a_schedule_warns_when_a_damaged_journal_keeps_batches_waiting(

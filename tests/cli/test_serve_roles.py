@@ -10,6 +10,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -18,8 +20,12 @@ import pytest
 from serving_nodes import Serving, open_node
 
 from millstream.anchoring import AnchorIndex, replay
+from millstream.anchoring.errors import CasError
+from millstream.batching.rule_changes import RULES_METADATA
 from millstream.batching.settings import BatchingSettings
 from millstream.cli.main import run
+from millstream.cli.node_roles import NodeRoles
+from millstream.cli.role_run import RoleRun
 from millstream.cli.serve_roles import ServeRoles
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, SystemClock
@@ -290,7 +296,7 @@ def test_batching_stays_suspended_while_a_command_uses_the_log_of_batches(
     assert failures == []
 
 
-@pytest.mark.parametrize("spoil", ["state", "rules"])
+@pytest.mark.parametrize("spoil", ["state", "rules", "recorded rules"])
 def test_a_state_or_rules_that_do_not_fit_suspend_the_batching_of_their_log_alone(
     spoil: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,6 +307,8 @@ def test_a_state_or_rules_that_do_not_fit_suspend_the_batching_of_their_log_alon
         batch_events(node)
         if spoil == "state":
             node.batching.state("out").write(b"damaged")
+        if spoil == "recorded rules":
+            node.logs.store.log(LogSpec("out", kind="batches")).put_metadata(RULES_METADATA, b"damaged")
     failures: list[str] = []
     if spoil == "rules":
         settings = msgspec.structs.replace(settings, batching=BatchingSettings(window=7 * MICROSECONDS))
@@ -430,6 +438,36 @@ def test_a_store_of_anchored_files_that_is_away_does_not_end_the_node(
             (tmp_path / "cas").unlink()
             until(lambda: failures or node.anchoring.journal.totals().observed, "an anchored batch")
     assert failures == []
+
+
+@pytest.mark.parametrize("fence", [None, contextlib.nullcontext])
+def test_a_role_begins_and_batches_on_while_the_store_of_anchored_files_is_away(
+    fence: Callable[[], AbstractContextManager[object]] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve = ServeSettings(batching={"events": "out"}, anchor_every=1000)
+    hour = 3600 * MICROSECONDS
+    failed: list[Exception] = []
+    with Node.open(Settings(data=str(tmp_path), serve=serve), create=True) as node:
+        output = node.logs.store.log(LogSpec("out", kind="batches"))
+        with node.logs.store.log(LogSpec("events")).writer() as writer:
+            writer.append([Message(b"", "a", "pump", time, time) for time in (hour, 9 * hour)])
+            batch_events(node)
+            (tmp_path / "cas").rmdir()
+            (tmp_path / "cas").write_bytes(b"")
+            with pytest.raises(CasError):
+                node.anchoring.feed("events", "out").step(force=True)
+            assert node.anchoring.journal.open_cuts()
+            role = RoleRun("batching events", failed.append, fence)
+            role.open(NodeRoles(node).owned()["batching events"]).start()
+            try:
+                until(lambda: failed or "anchoring the batches of events failed" in caplog.text, "an error")
+                writer.append([Message(b"", "a", "pump", 99 * hour, 99 * hour)])
+                until(lambda: failed or role.is_lost or output.last_id == 2, "the next batch")
+                (tmp_path / "cas").unlink()
+                until(lambda: failed or role.is_lost or node.anchoring.journal.totals().observed, "an anchored batch")
+            finally:
+                role.end()
+    assert failed == [] and not role.is_lost
 
 
 def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

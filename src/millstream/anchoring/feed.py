@@ -7,7 +7,6 @@ are not added again, so the process may be killed at any point (promise P7).
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.anchoring.batch_records import BatchHeader, EncodedBatch
-from millstream.anchoring.errors import RESTORE_DATABASE, AnchoringError, BatchFormatError, LedgerError
+from millstream.anchoring.errors import RESTORE_DATABASE, AnchoringError, BatchFormatError
 from millstream.anchoring.message_traces import MessageTraces
 from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.anchoring.states import FeedPosition
@@ -87,8 +86,6 @@ class AnchorFeed:
         self.total = FeedProgress()
         self._missing_after = 0
         """The position after which trimmed messages were reported last."""
-        with contextlib.suppress(BusyError, LedgerError):  # another process is at it, or each cut fails alike
-            writer.recover()
 
     def step(self, *, force: bool = False) -> FeedProgress:
         """Anchor what is new, as far as it fills a cut, and with *force* all of it; returns what this step did.

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from millstream.anchoring.errors import AnchoringError
-from millstream.anchoring.feed import AnchorSchedule
+from millstream.anchoring.feed import AnchorSchedule, FeedProgress
 from millstream.batching.errors import BatchServiceError, ConfigError, SnapshotError
 from millstream.batching.metrics import OPEN_GAUGES
 from millstream.cli.anchor.observe import follow_in_background
@@ -236,17 +236,23 @@ class NodeRoles:
         node = self._node
         node.logs.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
         unanchored = errors_once(f"anchoring the batches of {log} failed, and is tried again", node.clock)
+        opened: list[AnchorSchedule] = []
 
-        def anchor(step: Callable[[], object]) -> None:
+        def anchoring() -> AnchorSchedule:
+            if not opened:
+                opened.append(AnchorSchedule(node.anchoring.feed(log, output), node.clock, self._settings.anchor_every))
+            return opened[0]
+
+        def anchor(step: Callable[[AnchorSchedule], object]) -> None:
             try:
-                step()
-            except Exception as error:  # the log can be batched on
-                if not run.bears(error, (AnchoringError, LogError)):
+                step(anchoring())
+            except Exception as error:  # the log can be batched on, also while the storage of anchored files is away
+                if not (isinstance(error, AnchoringError) or run.bears(error, (LogError, SnapshotError))):
                     raise
                 unanchored(error)
 
         def suspended() -> None:
-            anchor(anchoring.when_due)  # what there is of batches
+            anchor(AnchorSchedule.when_due)  # what there is of batches
 
         @contextlib.contextmanager
         def open_service() -> Iterator[BatchService]:
@@ -259,14 +265,15 @@ class NodeRoles:
 
         with RetriedResource(run, open_service, _SUSPENDING, suspended) as service:
             service.open(required=False)
-            anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, self._settings.anchor_every)
+            with contextlib.suppress(SnapshotError):  # the service is suspended by the same error
+                anchoring()
             _log.info("batching %s into %s, and anchoring", log, output)
 
             def batch_all() -> None:
-                between = functools.partial(anchor, anchoring.when_due)
+                between = functools.partial(anchor, AnchorSchedule.when_due)
                 service.use(lambda opened: opened.run(run.stopping.is_set, between=between))
-                anchor(anchoring.finish)
-                done = anchoring.feed.total
+                anchor(AnchorSchedule.finish)
+                done = opened[0].feed.total if opened else FeedProgress()
                 _log.info("batching %s has ended: %s batches handed over, %s anchors", log, done.batches, done.anchors)
 
             run.add(f"batching {log}", batch_all)
