@@ -46,10 +46,22 @@ def test_packs_in_order_are_found_to_be_so_part_after_part(log: Log) -> None:
         ([whole(1, 0, 1), whole(1, 0, 1)], "begins pack 1 of .* where pack 2 is due"),
         ([whole(1, 0, 1), whole(1, 0, 3)], "begins pack 3 of .* where pack 2 is due"),
         ([whole(1, 0, 1)[:1] + whole(1, 0, 1)[2:]], "a pack is not whole"),
+        ([whole(1, 0, 1)[:-1], whole(2, 0, 2)], "a pack is not whole"),
+        ([whole(1, 1, 1)[:-1], whole(2, 1, 1)], "a pack is not whole"),
+        ([whole(1, 0, 1), whole(1, 0, 2)[:-1]], "the log ends with .*: a pack is not whole"),
         ([[b"something"]], "holds what nobody sent"),
-        ([[body(PackPosition(1, 0, 3, 0))[:-1]]], "holds what nobody sent"),
+        ([[body(PackPosition(1, 0, 3, 0, 1))[:-1]]], "holds what nobody sent"),
     ],
-    ids=["twice", "missing", "torn", "foreign", "changed"],
+    ids=[
+        "twice",
+        "missing",
+        "torn",
+        "without its end",
+        "of a thread, without its end",
+        "without its end, at the end",
+        "foreign",
+        "changed",
+    ],
 )
 def test_what_is_stored_twice_torn_or_missing_is_told(log: Log, packs: list[list[bytes]], told: str) -> None:
     append(log, *packs)
@@ -80,7 +92,7 @@ def test_what_a_reader_got_and_left_is_compared(lines: list[str], pointer: int, 
 
 
 def test_a_message_says_where_it_stands() -> None:
-    place = PackPosition(3, 1, 77, 12)
+    place = PackPosition(3, 1, 77, 12, 300)
     assert parse(body(place)) == place
     assert parse(b"") is None
 

@@ -47,7 +47,7 @@ class OrderCheck:
         self._turns: dict[tuple[int, int], int] = {}
 
     def check(self, log: Log) -> Iterator[str]:
-        """All that was stored since the last call; reading it compares every checksum."""
+        """All that was stored since the last call, when no writer is at work; reading it compares every checksum."""
         try:
             for batch in log.read(self.checked + 1):
                 for message in batch:
@@ -55,6 +55,9 @@ class OrderCheck:
                 self.checked = batch.last_id
         except LogError as error:
             yield f"the log cannot be read: {error}"
+            return
+        if self._before is not None and not self._before.is_last:
+            yield f"the log ends with {self._before}: a pack is not whole"
 
     @property
     def sequence(self) -> int:
@@ -67,8 +70,10 @@ class OrderCheck:
         if place is None:
             yield f"id {number} holds what nobody sent: {found[:60]!r}"
         elif place.n == 0:
+            if before is not None and not before.is_last:
+                yield f"id {number} is {place}, after {before}: a pack is not whole"
             yield from self._begin(number, place)
-        elif before is None or (place.run, place.thread, place.turn, place.n - 1) != msgspec.structs.astuple(before):
+        elif before != msgspec.structs.replace(place, n=place.n - 1):
             yield f"id {number} is {place}, after {before}: a pack is not whole"
 
     def _begin(self, number: int, place: PackPosition) -> Iterator[str]:
