@@ -39,7 +39,7 @@ def damage_record(folder: Path) -> None:
     (folder / ".millstream" / "sidecars" / "s" / digest[0] / f"{digest}.json").write_bytes(b"{}")
 
 
-def restore(world: Any) -> RestoredItem:
+def restore(world: Any, *, overwrite: bool = False) -> RestoredItem:
     item = RestorableItem(
         content_id="a",
         sha256=hashlib.sha256(BODY).hexdigest(),
@@ -47,7 +47,8 @@ def restore(world: Any) -> RestoredItem:
         mimetype="text/plain",
         copies=tuple(ItemRef(store, "s", "a") for store in "12"),
     )
-    (done,) = Restorer(world.providers, StoreTarget(world.stores["target"], "s")).run([item])
+    target = StoreTarget(world.stores["target"], "s")
+    (done,) = Restorer(world.providers, target, overwrite=overwrite).run([item])
     return done
 
 
@@ -101,9 +102,9 @@ class _Unreadable(io.BytesIO):
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (None, RestoreOutcome.DIFFERENT),  # EIO while it is read
-        (UnreadableError("archived"), RestoreOutcome.DIFFERENT),
-        (AccessDeniedError("no right to it"), RestoreOutcome.DIFFERENT),
+        (None, RestoreOutcome.FAILED),  # EIO while it is read
+        (UnreadableError("archived"), RestoreOutcome.FAILED),
+        (AccessDeniedError("no right to it"), RestoreOutcome.FAILED),
         (ItemNotFoundError("removed meanwhile"), RestoreOutcome.RESTORED),
     ],
 )
@@ -124,6 +125,39 @@ def test_an_item_at_the_target_that_cannot_be_read_does_not_stop_the_restore(
     assert restore(world).outcome == outcome
 
 
+@pytest.mark.parametrize("error", [AccessDeniedError("403"), PermissionError(errno.EACCES, "the sidecar")])
+def test_metadata_at_the_target_that_cannot_be_read_do_not_stop_the_restore(
+    world: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(world.stores["target"], "info", refused)
+    done = restore(world)
+    assert done.outcome == RestoreOutcome.FAILED
+    assert done.reason == "what exists there under its id cannot be read, and may be the same (--overwrite replaces it)"
+    assert restore(world, overwrite=True).outcome == RestoreOutcome.RESTORED
+    monkeypatch.setattr(world.stores["target"], "put", refused)
+    if isinstance(error, AccessDeniedError):
+        assert (restore(world, overwrite=True).outcome, restore(world, overwrite=True).reason) == (
+            RestoreOutcome.FAILED, "403",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("call", ["open_folder", "os.stat"])
+def test_a_folder_of_the_target_that_cannot_be_entered_does_not_stop_the_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    info = ItemInfo("sub/a", len(BODY), (), "text/plain", {})
+    (tmp_path / "sub").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(f"millstream.stores.folder.restoring.{call}", refused)
+        assert FolderTarget(tmp_path).state(info, hashlib.sha256(BODY).hexdigest()) == TargetState.UNREADABLE
+
+
 def test_a_target_that_does_not_answer_stops_the_restore(world: Any) -> None:
     restore(world)
     world.stores["target"] = UnavailableStore(world.stores["target"], when=lambda call: call.method == "open")
@@ -131,7 +165,7 @@ def test_a_target_that_does_not_answer_stops_the_restore(world: Any) -> None:
         restore(world)
 
 
-def test_a_file_in_the_target_folder_that_cannot_be_read_is_different(
+def test_a_file_in_the_target_folder_that_cannot_be_read_is_not_called_different(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").write_bytes(BODY)
@@ -139,7 +173,7 @@ def test_a_file_in_the_target_folder_that_cannot_be_read_is_different(
     info = ItemInfo("a", len(BODY), (), "text/plain", {})
     assert FolderTarget(tmp_path).state(info, sha256) == TargetState.SAME
     monkeypatch.setattr("millstream.stores.folder.restoring.hash_stream", lambda _: _Unreadable().read())
-    assert FolderTarget(tmp_path).state(info, sha256) == TargetState.DIFFERENT
+    assert FolderTarget(tmp_path).state(info, sha256) == TargetState.UNREADABLE
 
 
 @pytest.mark.parametrize("name", ["a", "a/inner"])

@@ -156,7 +156,7 @@ def import_bag(
         sha256, size = item.digest()
         info = ItemInfo(prefix + item.name, size, (), item.described.mimetype, item.described.properties)
         state = target.state(info, sha256)
-        if state == TargetState.ABSENT or (state == TargetState.DIFFERENT and overwrite):
+        if state == TargetState.ABSENT or (state != TargetState.SAME and overwrite):
             with item.open() as source:
                 target.write(info, source, sha256, replace=overwrite)
             return TargetState.ABSENT, size
@@ -168,7 +168,7 @@ def import_bag(
                 report.bytes += size
                 report.imported += state == TargetState.ABSENT
                 report.present += state == TargetState.SAME
-                if state == TargetState.DIFFERENT:
+                if state in (TargetState.DIFFERENT, TargetState.UNREADABLE):
                     report.different.append(prefix + item.name)
     _print_import(report, f"{space} of {store_name}", as_json)
     return 1 if report.different else 0
@@ -321,6 +321,8 @@ def _print_import(report: ImportReport, where: str, as_json: bool) -> None:
         print_json(report)
         return
     for name in report.different:
-        click.echo(f"{name!r} differs from the existing item, which was kept; --overwrite replaces it", err=True)
+        click.echo(
+            f"{name!r}: the existing item differs or cannot be read, and was kept; --overwrite replaces it", err=True
+        )
     there = f", {report.present:,} were there already" if report.present else ""
     click.echo(f"imported {counted(report.imported, 'item')}, {size_text(report.bytes)}, into {where}{there}")

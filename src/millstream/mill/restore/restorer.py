@@ -22,6 +22,7 @@ from millstream.mill.merge_join import groups, one_behind
 from millstream.mill.restore.listing import RestorableItem
 from millstream.mill.restore.targets import RestoreTarget, TargetState
 from millstream.stores.protocol import (
+    AccessDeniedError,
     AlreadyExistsError,
     ChecksumMismatchError,
     DamagedRecordError,
@@ -158,7 +159,7 @@ class Restorer:
         return msgspec.structs.replace(info, content_id=item.content_id)
 
     def _take(self, item: RestorableItem, place: ItemRef, info: ItemInfo, bad: Sequence[BadCopy]) -> RestoredItem:
-        outcome = RestoreOutcome.VERIFIED
+        outcome, state = RestoreOutcome.VERIFIED, TargetState.ABSENT
         if self._target is not None:
             with _errors_of_target():
                 state = self._target.state(info, item.sha256)
@@ -166,12 +167,15 @@ class Restorer:
                 return _result(item, RestoreOutcome.PRESENT, bad, info=info)
             if state == TargetState.DIFFERENT and not self._overwrite:
                 raise AlreadyExistsError
+            if state == TargetState.UNREADABLE and not self._overwrite:
+                raise _RefusedByTargetError(_UNREADABLE_THERE)
             outcome = RestoreOutcome.RESTORED
-        self._providers.call(lambda: self._copy(item, place, info))
+        self._providers.call(lambda: self._copy(item, place, info, is_unreadable=state == TargetState.UNREADABLE))
         return _result(item, outcome, bad, info=info, store=place.store)
 
-    def _copy(self, item: RestorableItem, place: ItemRef, info: ItemInfo) -> None:
-        """Read the bytes at *place* to their end, verify them, and write them to the target."""
+    def _copy(self, item: RestorableItem, place: ItemRef, info: ItemInfo, *, is_unreadable: bool) -> None:
+        """Read the bytes at *place* to their end, verify them, and write them to the target, in place of what
+        *is_unreadable*."""
         with self._providers[place.store].open(place.space, place.content_id) as file:
             reader = VerifyingReader(file, item.sha256, place)
             source = cast(BinaryIO, reader)
@@ -181,11 +185,12 @@ class Restorer:
                 while source.read(SMALL):
                     pass
                 return
-            with _errors_of_target(reader):
+            with _errors_of_target(reader, is_unreadable=is_unreadable):
                 self._target.write(info, source, item.sha256, replace=self._overwrite)
 
 
 _FILE_THERE = "a different file exists there (--overwrite replaces it)"
+_UNREADABLE_THERE = "what exists there under its id cannot be read, and may be the same (--overwrite replaces it)"
 _FOLDER_THERE = "a folder stands there, which is never replaced: move it away, or restore into another folder"
 
 
@@ -194,10 +199,11 @@ class _RefusedByTargetError(StoreError):
 
 
 @contextlib.contextmanager
-def _errors_of_target(reader: VerifyingReader | None = None) -> Iterator[None]:
+def _errors_of_target(reader: VerifyingReader | None = None, *, is_unreadable: bool = False) -> Iterator[None]:
     """Tell errors of the target from those of the copy that *reader* reads.
 
-    Raises :class:`TargetError` for one that the other items would meet as well.
+    Raises :class:`TargetError` for one that the other items would meet as well: not for missing rights to an item that
+    *is_unreadable* there.
     """
     try:
         yield
@@ -206,7 +212,7 @@ def _errors_of_target(reader: VerifyingReader | None = None) -> Iterator[None]:
     except StoreError as error:
         if reader is not None and (reader.has_failed or isinstance(error, ChecksumMismatchError)):
             raise
-        if error.permanent:
+        if error.permanent or (is_unreadable and isinstance(error, AccessDeniedError)):
             raise _RefusedByTargetError(str(error)) from error
         raise TargetError(
             f"cannot write to the target: {error}. The restore stopped; the same command resumes the restore"

@@ -25,22 +25,24 @@ _UNREADABLE = (*READ_REFUSALS, ChecksumMismatchError, DamagedRecordError)
 """Errors of one item at a target: the others can be restored."""
 
 
+def _is_unreadable(error: StoreError) -> bool:
+    return isinstance(error, _UNREADABLE) or getattr(error.__cause__, "errno", None) == errno.EIO
+
+
 class TargetState(enum.StrEnum):
     """The entry at the target under an item's id."""
 
     ABSENT = "absent"
     SAME = "same"
     DIFFERENT = "different"
+    UNREADABLE = "unreadable"  # no right to it, archived or damaged: it may be the same
 
 
 class RestoreTarget(Protocol):
     """A target to which items are written completely or not at all, durable when a call returns. Thread-safe."""
 
     def state(self, info: ItemInfo, sha256: str) -> TargetState:
-        """Whether the item *info*, of which the bytes have *sha256* (hex), stands there already.
-
-        What stands there and cannot be read is different.
-        """
+        """Whether the item *info*, of which the bytes have *sha256* (hex), stands there already."""
         ...
 
     def write(self, info: ItemInfo, source: BinaryIO, sha256: str, *, replace: bool) -> None:
@@ -59,7 +61,12 @@ class FolderTarget:
         self._root = root
 
     def state(self, info: ItemInfo, sha256: str) -> TargetState:
-        found = find_restored(self._root, info)
+        try:
+            found = find_restored(self._root, info)
+        except StoreError as error:
+            if _is_unreadable(error):
+                return TargetState.UNREADABLE
+            raise
         if found is None:
             return TargetState.ABSENT
         return TargetState.SAME if found == sha256 else TargetState.DIFFERENT
@@ -76,23 +83,21 @@ class StoreTarget:
 
     def state(self, info: ItemInfo, sha256: str) -> TargetState:
         try:
-            found = self._store.info(self._space, info.content_id)
+            with translated(f"reading {info.content_id!r} in space {self._space!r} of the target"):
+                found = self._store.info(self._space, info.content_id)
             is_same = self._is_same(found, info, sha256)
         except ItemNotFoundError:
             return TargetState.ABSENT
-        except DamagedRecordError:
-            return TargetState.DIFFERENT
+        except StoreError as error:
+            if _is_unreadable(error):
+                return TargetState.UNREADABLE
+            raise
         return TargetState.SAME if is_same else TargetState.DIFFERENT
 
     def _is_same(self, found: ItemInfo, info: ItemInfo, sha256: str) -> bool:
         if (found.mimetype, clean_properties(found.properties)) != (info.mimetype, clean_properties(info.properties)):
             return False
-        try:
-            return found.checksum() in (None, sha256) and self._read(info) == sha256  # its bytes may have rotted since
-        except StoreError as error:
-            if isinstance(error, _UNREADABLE) or getattr(error.__cause__, "errno", None) == errno.EIO:
-                return False
-            raise
+        return found.checksum() in (None, sha256) and self._read(info) == sha256  # its bytes may have rotted since
 
     def _read(self, info: ItemInfo) -> str:
         where = f"space {self._space!r} of the target"

@@ -61,10 +61,9 @@ def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: boo
 def find_restored(target: Path, info: ItemInfo) -> str | None:
     """The existing entry below *target* at the path of the item *info*: the SHA-256 (hex) of its bytes.
 
-    None where nothing stands there, an empty text where it is something else than the item was, or a file that cannot
-    be read (damaged, or no right to it). A draft of an item that is in place is removed: a process that was killed left
-    it. Raises :class:`StoreInputError` where no path has the item's id, and
-    :class:`~millstream.stores.protocol.StoreError`.
+    None where nothing stands there, an empty text where it is something else than the item was. A draft of an item that
+    is in place is removed: a process that was killed left it. Raises :class:`StoreInputError` where no path has the
+    item's id, and :class:`~millstream.stores.protocol.StoreError`.
     """
     above, name, kind = _path_of(info)
     with translated(f"reading {info.content_id!r} below {target}"):
@@ -100,15 +99,10 @@ def _hash_in(folder: int, name: str, kind: EntryKind) -> str | None:
 
 
 def _hash_file(folder: int, name: str) -> str:
-    """The SHA-256 (hex) of the file *name*, an empty text where it cannot be read."""
-    try:
-        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        with os.fdopen(handle, "rb") as file:
-            return hash_stream(file).sha256
-    except OSError as error:
-        if error.errno in (errno.EIO, errno.EACCES, errno.EPERM):
-            return ""
-        raise
+    """The SHA-256 (hex) of the file *name*."""
+    handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(handle, "rb") as file:
+        return hash_stream(file).sha256
 
 
 _IS_KIND = {EntryKind.FILE: stat.S_ISREG, EntryKind.SYMLINK: stat.S_ISLNK, EntryKind.FOLDER: stat.S_ISDIR}
