@@ -45,7 +45,7 @@ class Mill:
         self.inner = world.stores["1"]
         self.store = AuditedStore(self.inner, self.outbox, "1", account="acme", user="ann")
         world.stores["1"] = self.store
-        self.queue = AuditQueue(world.queue("audit"), self.outbox)
+        self.queue = AuditQueue(world.queue("audit"), self.outbox, world.clock)
         self.high = world.queue("duplication-high")
 
     def work(self, *, copies: bool = True) -> WorkerManager:
@@ -145,6 +145,32 @@ def test_a_worker_that_dies_before_the_acknowledgement_loses_nothing(mill: Mill)
     mill.work()
     assert [event.action.value for event in mill.log.events()] == ["CREATE_SPACE", "ADD_CONTENT"]
     assert mill.world.has(ItemRef("2", "s", "a")) and mill.world.has(ItemRef("3", "s", "a"))
+
+
+@pytest.mark.parametrize("way", ["restored", "discarded"])
+def test_an_event_whose_task_was_lost_gets_a_new_one(mill: Mill, way: str) -> None:
+    mill.put("a")
+    if way == "restored":  # the queue from another time than the outbox
+        mill.outbox.deliver(lambda _: None)
+    else:
+        for lease in mill.queue.lease(2, visibility=5):
+            mill.queue.dead_letter(lease, cause="refused")
+        mill.work()
+        dead = mill.queue.dead()
+        assert len(mill.outbox.events()) == len(dead) == 2
+        mill.queue.discard([task.task_id for task in dead])
+        mill.world.clock.sleep(61)
+    mill.work()
+    assert [event.action.value for event in mill.log.events()] == ["CREATE_SPACE", "ADD_CONTENT"]
+    assert mill.outbox.events() == [] and mill.world.has(ItemRef("2", "s", "a"))
+
+
+def test_events_with_tasks_in_progress_get_no_second_ones(mill: Mill) -> None:
+    mill.put("a")
+    assert len(mill.queue.lease(5, visibility=600)) == 2
+    for _ in range(3):
+        mill.world.clock.sleep(61)
+        assert mill.queue.lease(5, visibility=600) == []
 
 
 def test_events_out_of_order_leave_the_manifest_of_the_last(mill: Mill) -> None:

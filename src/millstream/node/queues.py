@@ -33,7 +33,9 @@ class QueuesPart:
         with self._opening:
             if name not in self._queues:
                 queue = self._on_broker(name) if self._context.settings.queue.broker else self._on_log(name)
-                self._queues[name] = AuditQueue(queue, self._stores.outbox) if name == QueueName.AUDIT else queue
+                if name == QueueName.AUDIT:
+                    queue = AuditQueue(queue, self._stores.outbox, self._context.clock)
+                self._queues[name] = queue
             return self._queues[name]
 
     def is_open(self, name: str) -> bool:

@@ -123,5 +123,5 @@ def process_audits(node: Node) -> None:
     if lacks_database_file(node.settings):
         return
     _ = node.stores.providers
-    if node.stores.outbox.undelivered() or node.queues.open(QueueName.AUDIT).depth().open:
+    if node.stores.outbox.events(limit=1) or node.queues.open(QueueName.AUDIT).depth().open:
         node.mill.workers(QueueName.AUDIT).run_until_drained()

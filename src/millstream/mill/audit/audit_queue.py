@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 
 import msgspec
 
+from millstream.core.clock import Clock, SystemClock
 from millstream.mill.tasks import Audit, encode_task
 from millstream.queue.protocol import DeadTask, Depth, Lease, WorkQueue
 from millstream.stores.audit import AuditOutbox
@@ -14,11 +17,22 @@ MOST = 1000
 """Events that are put on the queue together."""
 
 
-class AuditQueue:
-    """The work queue *queue*, with an :class:`Audit` task for each event of *outbox*. See :class:`WorkQueue`."""
+_LOOK_SECONDS = 60.0
+"""How often it is checked whether events were delivered whose tasks the queue lost."""
 
-    def __init__(self, queue: WorkQueue, outbox: AuditOutbox) -> None:
-        self._queue, self._outbox = queue, outbox
+_log = logging.getLogger(__name__)
+
+
+class AuditQueue:
+    """The work queue *queue*, with an :class:`Audit` task for each event of *outbox*. See :class:`WorkQueue`.
+
+    An event whose task is lost, because the queue was restored from a backup or is another one now, or because a dead
+    task was discarded, gets a new task.
+    """
+
+    def __init__(self, queue: WorkQueue, outbox: AuditOutbox, clock: Clock | None = None) -> None:
+        self._queue, self._outbox, self._clock = queue, outbox, clock or SystemClock()
+        self._next_look = -math.inf
 
     @property
     def name(self) -> str:
@@ -29,7 +43,25 @@ class AuditQueue:
 
         Not all of them: a dispatcher extends no leases while it waits for them.
         """
+        return self._deliver() or (self._take_back_lost() and self._deliver())
+
+    def _deliver(self) -> int:
         return self._outbox.deliver(lambda numbers: self.put([encode_task(Audit(n)) for n in numbers]), limit=MOST)
+
+    def _take_back_lost(self) -> bool:
+        """Whether there were events that were delivered, and have no task: they wait in the outbox again.
+
+        Dead tasks keep their events, and nobody knows which, so they are dealt with before.
+        """
+        if self._clock.monotonic() < self._next_look:
+            return False
+        self._next_look = self._clock.monotonic() + _LOOK_SECONDS
+        last = self._outbox.last_delivered()  # before the queue: what is delivered meanwhile is beyond it
+        if last is None or (depth := self._queue.depth()).open or depth.dead:
+            return False
+        _log.warning("audit events up to number %d have no task on the queue %s: they get new ones", last, self.name)
+        self._outbox.redeliver(last)
+        return True
 
     def put(self, tasks: Sequence[bytes], *, delay: float = 0.0) -> Sequence[int]:
         return self._queue.put(tasks, delay=delay)

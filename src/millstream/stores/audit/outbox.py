@@ -205,6 +205,12 @@ class AuditOutbox(OutboxReader):
                 connection.execute(delivered)
         return len(numbers)
 
+    def redeliver(self, last: int) -> None:
+        """Let :meth:`deliver` take the events up to the number *last* again that were delivered and not removed."""
+        lost = sa.update(outbox).where(outbox.c.state == IntentState.DELIVERED, outbox.c.number <= last)
+        with writing(self.engine) as connection:
+            connection.execute(lost.values(state=IntentState.DONE))
+
     def remove(self, numbers: Iterable[int]) -> None:
         """Forget events that were processed."""
         self._delete(list(numbers))

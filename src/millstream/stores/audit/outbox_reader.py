@@ -104,6 +104,13 @@ class OutboxReader:
         with self.engine.connect() as connection:
             return int(connection.execute(query).scalar_one())
 
+    def last_delivered(self) -> int | None:
+        """The greatest number of an event that was delivered and not removed yet."""
+        query = sa.select(sa.func.max(outbox.c.number)).where(outbox.c.state == IntentState.DELIVERED)
+        with self.engine.connect() as connection:
+            number: int | None = connection.execute(query).scalar_one()
+            return number
+
     def oldest(self) -> int | None:
         """When the first of the events that are done and were never delivered happened (microseconds)."""
         query = sa.select(sa.func.min(outbox.c.at)).where(outbox.c.state == IntentState.DONE)
