@@ -49,26 +49,26 @@ def remove_abandoned_drafts(
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, sync: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, sync: bool = True, mode: int = 0o666, folder: int | None = None) -> Iterator[BinaryIO]:
     """Open a new file that takes the place of *path* when the block ends well, and vanishes when it does not.
 
-    *mode* says who may read it, as far as the process's own mask allows.
-    With *sync* the bytes and the folder entry are on the disk when the block is left.
+    *mode* says who may read it, as far as the process's own mask allows. With the descriptor *folder*, *path* is a name
+    in that folder. With *sync* the bytes and the folder entry are on the disk when the block is left.
     """
     draft = path.with_name(draft_name(path.name))
     try:
-        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode, dir_fd=folder)) as file:
             yield file
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        draft.replace(path)
+        os.replace(draft, path, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
+            os.unlink(draft, dir_fd=folder)
         raise
     if sync:
-        sync_folder(path.parent)
+        sync_folder(path.parent) if folder is None else os.fsync(folder)
 
 
 @contextlib.contextmanager
@@ -83,9 +83,9 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
             yield file
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Put *data* at *path*, whole and synced, or not at all."""
-    with replacing(path) as file:
+def write_durably(path: Path, data: bytes, *, folder: int | None = None) -> None:
+    """Put *data* at *path*, or at this name in the open *folder*, whole and synced, or not at all."""
+    with replacing(path, folder=folder) as file:
         file.write(data)
 
 

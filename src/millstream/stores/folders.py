@@ -137,23 +137,34 @@ def remove_empty_folders(root: str, names: Sequence[str], keep: int) -> None:
             os.close(parent)
 
 
-def open_plain(path: Path, *, to_lock: bool = False) -> io.FileIO:
+class NotPlainFileError(FileNotFoundError):
+    """Something else than a plain file stands there, such as a symbolic link."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.ENOENT, "not a regular file", str(path))
+
+
+def open_plain(path: Path, *, folder: int | None = None, to_lock: bool = False) -> io.FileIO:
     """The plain file *path* for reading. What else may stand there is neither followed nor waited for.
 
-    With *to_lock* it is opened so that it can be locked exclusively (:func:`open_to_lock`). Raises
-    ``FileNotFoundError`` where there is none, or something else.
+    With the descriptor *folder*, *path* is a name in that folder. With *to_lock* it is opened so that it can be locked
+    exclusively (:func:`open_to_lock`). Raises ``FileNotFoundError`` where there is none, :class:`NotPlainFileError`
+    where there is something else.
     """
     flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        handle = open_to_lock(path, flags=flags) if to_lock else os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        if to_lock:
+            handle = open_to_lock(path, flags=flags, dir_fd=folder)
+        else:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=folder)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
             raise
-        raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path)) from error
+        raise NotPlainFileError(path) from error
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return io.FileIO(handle, "rb")
     os.close(handle)
-    raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+    raise NotPlainFileError(path)
 
 
 def file_status(folder: int, name: str) -> os.stat_result | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from millstream.anchoring.errors import LedgerUnavailableError
+from millstream.anchoring.transparency import FolderFiles
+from millstream.anchoring.transparency.tiles import TILE_MEDIA
 from millstream.console.app import Console
 from millstream.node import Node
 from millstream.rest.app_context import AppContext
@@ -104,3 +108,32 @@ def test_a_folder_that_cannot_be_read_is_not_named_to_whoever_asks(tmp_path: Pat
         assert str(tmp_path).encode() not in body
         for path in ("tile/0/x000/001", f"tile/0/{'x001/' * 7}001"):
             assert get(node, f"/ledger/anchors/{path}")[0] == 404
+
+
+def test_nothing_but_plain_files_below_the_folder_of_the_tiles_is_read_or_served(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "000").write_bytes(b"another file")
+    with node_with(tmp_path / "node", tiles=True) as node:
+        node.anchoring.ledger.append(some_anchor(0))
+        node.ledgers.tree("anchors").checkpoint()
+        tiles = tmp_path / "node" / "ledger-tiles" / "anchors" / "tile"
+        (tiles / "0" / "000").symlink_to(secret / "000")
+        os.mkfifo(tiles / "0" / "001")
+        (tiles / "1").symlink_to(secret)
+        for path in ("tile/0/000", "tile/0/001", "tile/1/000"):
+            status, _, body = get(node, f"/ledger/anchors/{path}")
+            assert (status, str(tmp_path).encode() in body) == (503, False)
+
+
+def test_no_tile_is_put_or_removed_through_a_symbolic_link(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "000.p").mkdir(parents=True)
+    files = FolderFiles(tmp_path / "tiles", "anchors", create=True)
+    files.put("tile/entries/000", b"entries", TILE_MEDIA)
+    (tmp_path / "tiles" / "anchors" / "tile" / "0").symlink_to(other)
+    with pytest.raises(LedgerUnavailableError, match="symbolic link or a file; replace it by a folder"):
+        files.put("tile/0/000", b"tile", TILE_MEDIA)
+    with pytest.raises(LedgerUnavailableError, match="symbolic link"):
+        files.delete_below("tile/0/000.p")
+    assert [path.name for path in other.iterdir()] == ["000.p"]

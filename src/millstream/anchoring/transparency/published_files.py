@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from millstream.anchoring.errors import LedgerUnavailableError
-from millstream.core.durable import sync_folder, write_durably
+from millstream.core.durable import write_durably
 from millstream.stores import ItemNotFoundError, Store, StoreError, all_entries, open_provider
+from millstream.stores.folders import NotPlainFileError, make_folder, open_folder, open_plain
 
 MAX_FILE_BYTES = 32 << 20
 """The most bytes that are read of one file: a full bundle of the longest entries has half of that."""
@@ -34,7 +36,10 @@ class PublishedFiles(Protocol):
 
 
 class FolderFiles:
-    """Files in the folder *name* of *root*. With *create* that is made where it is absent, for its owner alone."""
+    """Files in the folder *name* of *root*. With *create* that is made where it is absent, for its owner alone.
+
+    Others may be allowed to write below *root*: no symbolic link there is followed, and only plain files are read.
+    """
 
     def __init__(self, root: Path, name: str, *, create: bool = False) -> None:
         self._root = root
@@ -48,24 +53,36 @@ class FolderFiles:
         with self._our_errors("read", path):
             self._require_root()
             try:
-                with (self._folder / path).open("rb") as file:
+                with self._opened(path, open_folder) as (folder, name), open_plain(name, folder=folder) as file:
                     return file.read(MAX_FILE_BYTES)
-            except (FileNotFoundError, NotADirectoryError):
+            except NotPlainFileError:
+                raise
+            except FileNotFoundError:
                 return None
 
     def put(self, path: str, data: bytes, media: str) -> None:  # noqa: ARG002 - a folder keeps no media types
         with self._our_errors("write", path):
-            target = self._folder / path
-            try:
-                write_durably(target, data)
-            except FileNotFoundError:
-                self._require_root()
-                self._make_folder(target.parent)
-                write_durably(target, data)
+            self._require_root()
+            with self._opened(path, make_folder) as (folder, name):
+                write_durably(name, data, folder=folder)
 
     def delete_below(self, path: str) -> None:
-        with self._our_errors("remove", path), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._folder / path)
+        with (
+            self._our_errors("remove", path),
+            contextlib.suppress(FileNotFoundError),
+            self._opened(path, open_folder) as (folder, name),
+        ):
+            shutil.rmtree(name, dir_fd=folder)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str, open_step_by_step: Callable[[str, Sequence[str]], int]) -> Iterator[tuple[int, Path]]:
+        """The folder of the file *path*, as a descriptor, and the name of the file in it."""
+        *above, name = (self._folder / path).relative_to(self._root).parts
+        folder = open_step_by_step(str(self._root), above)
+        try:
+            yield folder, Path(name)
+        finally:
+            os.close(folder)
 
     def _require_root(self) -> None:
         if self._create:
@@ -73,19 +90,18 @@ class FolderFiles:
         elif not self._root.is_dir():
             raise LedgerUnavailableError(f"there is no folder {self._root}: mount or create this folder")
 
-    def _make_folder(self, folder: Path) -> None:
-        if folder == self._root or folder.is_dir():
-            return
-        self._make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
-
     @contextlib.contextmanager
     def _our_errors(self, act: str, path: str) -> Iterator[None]:
+        where = self._folder / path
         try:
             yield
+        except NotADirectoryError as error:
+            raise LedgerUnavailableError(
+                f"cannot {act} {where}: a part of this path below {self._root} is a symbolic link or a file; replace "
+                "it by a folder"
+            ) from error
         except OSError as error:
-            raise LedgerUnavailableError(f"cannot {act} {self._folder / path}: {error.strerror or error}") from error
+            raise LedgerUnavailableError(f"cannot {act} {where}: {error.strerror or error}") from error
 
 
 class StoreFiles:
