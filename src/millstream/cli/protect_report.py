@@ -170,6 +170,11 @@ def _finding_lines(report: ProtectionReport) -> Iterator[str]:
 def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
     if report.is_emptied:
         yield "  WAITING  the source is empty, but had items: no copy is deleted while the source is empty"
+    if report.unlisted:
+        yield (
+            f"  WAITING  deletions are not followed while {report.unlisted!r} cannot be listed, because files may have "
+            "been moved into it: grant the right to list it, or exclude it with --exclude"
+        )
     if report.vanished:
         yield (
             f"  WAITING  {counted(report.vanished, 'item')} vanished from the source, and their "

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from adopted_folder import SPACE, SourceFolder
 
+from millstream.cli.protect_report import protection_lines
 from millstream.mill.adoption.deletions import Deletions, forget_followed
+from millstream.mill.adoption.protection import ProtectionReport
 from millstream.mill.adoption.sources import item_of
 from millstream.stores import SpaceNotFoundError
 from millstream.stores.folder.listing import FolderColumns
@@ -78,12 +80,20 @@ def test_p8_nothing_is_followed_while_a_file_may_have_been_renamed_into_a_folder
         patch.setattr(followed.store, "columns", lambda *_, **__: iter([closed]))
         for _ in range(2):
             followed.adopt()
-            forget_followed(followed.target, SPACE)
+            assert forget_followed(followed.target, SPACE) == "b/"
             assert vanished(followed) == ["z/a"]
     followed.adopt()
-    forget_followed(followed.target, SPACE)
+    assert forget_followed(followed.target, SPACE) == ""
     row = followed.manifest.get("here", SPACE, "z/a")
     assert row is not None and not row.deleted  # it is known by its new name now
+
+
+def test_p8_the_folder_because_of_which_no_deletion_is_followed_is_named() -> None:
+    report = ProtectionReport(store="s", space="s", url="file:///s", items=1, vanished=1, unlisted="lost+found/")
+    assert [line for line in protection_lines(report, 0) if "lost+found" in line] == [
+        "  WAITING  deletions are not followed while 'lost+found/' cannot be listed, because files may have been moved "
+        "into it: grant the right to list it, or exclude it with --exclude"
+    ]
 
 
 def test_p8_a_deletion_waits_for_one_run_although_every_run_meets_new_files_of_its_size(

@@ -15,6 +15,7 @@ from millstream.mill.merge_join import groups
 from millstream.stores.protocol import EntryKind
 
 _GROUP = 1000
+_NOT_LISTED = (EntryKind.UNREADABLE.value, EntryKind.NAME_TOO_LONG.value)
 
 
 class Deletions(enum.StrEnum):
@@ -48,19 +49,20 @@ def forget_vanished(
     )
 
 
-def forget_followed(target: AdoptionTarget, space: str) -> None:
+def forget_followed(target: AdoptionTarget, space: str) -> str:
     """Follow the deletions of empty folders, and if *space* is set so, all deletions except renames.
 
     Copies of renamed items are needed until those under the new names are verified. A file may have been renamed while
     the source was listed, so that neither name was: what was first missed by the last run is left to the next one if
     the source has an item of its size that was not adopted. If it lists nothing at all, or has a folder that cannot be
-    listed, no deletion of a file is followed. Raises :class:`StoreError` where the source does not answer.
+    listed, no deletion of a file is followed; returns that folder, or an empty text. Raises :class:`StoreError` where
+    the source does not answer.
     """
     known = target.catalog.space(target.store, space)
     follow, begun_at = known.deletions == Deletions.FOLLOW, known.begun_at or 0
-    sizes = (
-        _unadopted_sizes(target, space) if follow and target.catalog.vanished(target.store, space, limit=1) else None
-    )
+    sizes, unlisted = None, ""
+    if follow and target.catalog.vanished(target.store, space, limit=1):
+        sizes, unlisted = _unadopted_sizes(target, space)
 
     def is_followed(item: AdoptedItem) -> bool:
         if item.kind == EntryKind.FOLDER:
@@ -69,24 +71,27 @@ def forget_followed(target: AdoptionTarget, space: str) -> None:
         return sizes is not None and (was_missed_before or item.size not in sizes)
 
     forget_vanished(target, space, only=is_followed)
+    return unlisted
 
 
-def _unadopted_sizes(target: AdoptionTarget, space: str) -> set[int] | None:
-    """The sizes (bytes) of what the source lists and was not adopted as it is listed.
+def _unadopted_sizes(target: AdoptionTarget, space: str) -> tuple[set[int] | None, str]:
+    """The sizes (bytes) of what the source lists and was not adopted as it is listed; None if it lists nothing.
 
-    None if it lists nothing, or an entry of which nothing is known: a folder into which items may have been renamed.
+    None, too, with its id, if it has a folder that cannot be listed: items may have been renamed into it.
     """
     sizes, is_empty = set[int](), True
     listed, known = listed_columns(target.source, space), target.catalog.scan_columns(target.store, space)
     for run in join_columns(listed, known, LISTED_COLUMNS, SCANNED_COLUMNS):
-        for size, version, kind, was_size, was_version, was_kind, _, settled in zip(*run.columns, strict=True):
+        for name, (size, version, kind, was_size, was_version, was_kind, _, settled) in zip(
+            run.keys, zip(*run.columns, strict=True), strict=True
+        ):
             if kind is not None:
                 is_empty = False
-                if not version:
-                    return None
+                if kind in _NOT_LISTED and (name.endswith("/") or not version):
+                    return None, name
                 if not settled or (size, version, kind) != (was_size, was_version, was_kind):
                     sizes.add(size)
-    return None if is_empty else sizes
+    return None if is_empty else sizes, ""
 
 
 def count_kept(target: AdoptionTarget, space: str, destination: str) -> int:

@@ -84,7 +84,8 @@ class CopyReport(msgspec.Struct, kw_only=True):
 class ProtectionReport(msgspec.Struct, kw_only=True):
     """A space and its copies after a run. ``adopted_only`` items have only the checksum of their adoption.
 
-    ``vanished_items`` are the ids of those that vanished. ``exclude`` are the globs of what is left out, ``excluded``
+    ``vanished_items`` are the ids of those that vanished. Their deletion is not followed while the folder ``unlisted``
+    cannot be listed. ``exclude`` are the globs of what is left out, ``excluded``
     the items among that which were adopted before: their copies are kept.
     """
 
@@ -96,6 +97,7 @@ class ProtectionReport(msgspec.Struct, kw_only=True):
     adopted_only: int = 0
     vanished: int = 0
     vanished_items: Sequence[str] = ()
+    unlisted: str = ""
     excluded: int = 0
     exclude: Sequence[str] = ()
     oldest_read: int | None = None
@@ -177,7 +179,7 @@ class Protection:
                 self._space, reading=reading, checksums=checksums, on_progress=progress.adopting
             )
             if report.adoption.listed:
-                forget_followed(self._target, self._space)
+                report.unlisted = forget_followed(self._target, self._space)
             touched = adopter.touched
         except StoreError as error:
             report.error = str(error)
