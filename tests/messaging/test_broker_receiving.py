@@ -12,7 +12,7 @@ from pyarrow import RecordBatch
 
 from millstream.batching.message_events import make_tick
 from millstream.core.clock import VirtualClock
-from millstream.log import LogSpec, open_store
+from millstream.log import LogSpec, StorageFullError, open_store
 from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.handlers import pull
 from millstream.messaging.broker.limits import Limits
@@ -731,6 +731,33 @@ def test_p6_messages_of_two_topics_with_the_same_id_are_two_dead_letters() -> No
             desk.clock.advance(31)
             assert await desk.receive("g", topic) == []
         assert sorted(bodies(await desk.receive("undertaker", "%DLQ%g"))) == [b"one", b"plain"]
+
+    with_harness(step, limits=Limits(longest_poll=0, max_attempts=1))
+
+
+@pytest.mark.parametrize("topic", ["plain", "ordered"])
+def test_a_dead_letter_that_cannot_be_stored_yet_holds_up_no_other_message(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered = topic == "ordered"
+
+    async def refuse(*_: Any) -> None:
+        raise StorageFullError
+
+    async def step(desk: BrokerHarness) -> None:
+        for body, group in ((b"poison", "a"), (b"behind it", "a"), (b"next", "b")):
+            await desk.send(topic, body, **({"message_group": group} if ordered else {}))
+        assert bodies(await desk.receive("g", topic, 1)) == [b"poison"]
+        desk.clock.advance(31)
+        with monkeypatch.context() as patch:
+            patch.setattr(desk.core, "publish", refuse)
+            received = await desk.receive("g", topic, auto_renew=ordered)
+        assert bodies(received) == ([b"next"] if ordered else [b"behind it", b"next"])
+        await desk.ack("g", topic, *received)
+        desk.clock.advance(6)
+        assert await desk.receive("g", topic) == []
+        assert bodies(await desk.receive("undertaker", "%DLQ%g")) == [b"poison"]
+        assert bodies(await desk.receive("g", topic)) == ([b"behind it"] if ordered else [])
 
     with_harness(step, limits=Limits(longest_poll=0, max_attempts=1))
 

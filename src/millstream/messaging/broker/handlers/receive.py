@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,7 +12,7 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.message import from_arrow
-from millstream.log import Message
+from millstream.log import LogError, Message
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.delivery.group_delivery import GroupDelivery
 from millstream.messaging.broker.delivery.id_ranges import IdRanges, to_ranges
@@ -21,6 +22,7 @@ from millstream.messaging.broker.names import write_handle
 from millstream.messaging.broker.storage.journal_events import Hidden, MessagesLeased
 from millstream.messaging.broker.storage.topic import Topic
 from millstream.messaging.broker.storage.wire_codec import have_ticks, is_tick
+from millstream.messaging.errors import StatusError
 
 LOOK_AHEAD: Final = 10_000
 """How many messages of a topic with order are examined beyond those that wait for their turn."""
@@ -33,6 +35,9 @@ _AT_ONCE: Final = 16
 _PAGE: Final = 1024
 _RUN: Final = 64  # shorter runs are put together, message by message
 _SKIP_AT_MOST: Final = 65_536
+_DEAD_AGAIN: Final = 5 * MICROSECONDS  # when dead letters that could not be stored are tried again
+
+_log = logging.getLogger(__name__)
 
 
 class ReceiveRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -187,6 +192,7 @@ class _MessageSearch:
         self.chunk: ColumnChunk | None = None
         self.skipped: list[int] = []
         self._bytes = 0
+        self._postpones_dead = False
 
     @property
     def ids(self) -> IdRanges:
@@ -298,6 +304,9 @@ class _MessageSearch:
         while len(ids) < ask.count and await self._line_up_page():
             ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
         living = await self._without_exhausted(sorted(ids))
+        if self._postpones_dead:  # those behind a message that is not done wait, too
+            free = set(self._delivery.next_in_order(ask.count, consecutive=ask.consecutive))
+            living = [number for number in living if number in free]
         for start in range(0, len(living), _AT_ONCE):
             if not self._is_full:
                 await self._read(living[start : start + _AT_ONCE])
@@ -329,9 +338,29 @@ class _MessageSearch:
         most = self._core.group(self._ask.group).max_attempts
         dead = [number for number in ids if self._is_exhausted(number, most)]
         if dead:
-            reason = f"delivered {most} times and never acknowledged"
-            await self._core.move_to_dead_letters(self._ask.group, self._ask.topic, dead, reason)
+            await self._move_or_postpone(dead, f"delivered {most} times and never acknowledged")
         return [number for number in ids if number not in dead]
+
+    async def _move_or_postpone(self, dead: Sequence[int], reason: str) -> None:
+        """Move *dead* to the dead letters; later if their topic cannot take any, so that they hold up no other message.
+
+        Raises what failed where the journal cannot be used any more, or the topic was deleted meanwhile.
+        """
+        group, topic = self._ask.group, self._ask.topic
+        if not self._postpones_dead:
+            try:
+                await self._core.move_to_dead_letters(group, topic, dead, reason)
+            except (StatusError, LogError) as error:
+                if not self._core.journal.is_usable or not self._core.is_present(group, topic, self._delivery):
+                    raise
+                _log.warning("cannot store dead letters of group %s in topic %s yet: %s", group, topic, error)
+                self._postpones_dead = True
+            else:
+                return
+        until = self._core.clock.now() + _DEAD_AGAIN
+        for number in dead:
+            if self._delivery.attempts(number):
+                self._core.journal.record(Hidden(group, topic, number, until))
 
     def _is_exhausted(self, number: int, most: int) -> bool:
         run = self._delivery.in_flight.find(number)
