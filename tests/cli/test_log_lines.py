@@ -58,6 +58,22 @@ def test_an_error_that_nobody_expected_has_its_traceback_in_json_and_for_people_
     assert "Traceback" in fail()
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_a_record_quotes_looks_like_no_other_record_and_does_not_act_on_the_terminal(
+    capsys: pytest.CaptureFixture[str], debug: bool
+) -> None:
+    quoted = "denied\n2026-11-01T00:00:00Z info    mill: all copies are good\x9b2J\u202e"
+    start_logging("console", "info", debug=debug)
+    try:
+        raise RuntimeError(quoted)
+    except RuntimeError:
+        OURS.exception("the bucket answered: %s", quoted)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.endswith("error   test: the bucket answered: denied")
+    assert others and all(line.startswith("    ") and line.isprintable() for line in others)
+    assert r"all copies are good\x9b2J\u202e" in others[0]
+
+
 def test_a_thread_that_dies_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     start_logging("json", "info")
     thread = threading.Thread(target=lambda: 1 / 0, name="worker-7")

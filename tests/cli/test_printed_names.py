@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from protect_desk import Desk
 
 from millstream.cli.logging_setup import print_error
 from millstream.cli.main import run
+from millstream.cli.mill.produce import _print_run
 from millstream.core.printable import printable
+from millstream.mill.producers.producer_loop import LoopFailure, LoopRun
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
 
@@ -49,6 +53,19 @@ def test_commands_print_such_names_in_one_line(desk: Desk, capsysbinary: pytest.
         printed = (told.out + told.err).decode()
         assert PRINTED in printed, command
         assert not {"\x1b", "\u202e"} & set(printed), command
+
+
+def test_names_of_an_access_list_and_failures_of_a_loop_are_printed_as_escapes(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    url = f"file://{tmp_path}/store"
+    (tmp_path / "a").write_bytes(b"a")
+    assert run(["store", "put", url, "photos", str(tmp_path / "a"), "--create"]) == 0
+    assert run(["store", "acl", url, "photos", "--set", f"{NAME}=read"]) == 0
+    _print_run(LoopRun(failures=[LoopFailure("photos", NAME)]), False)
+    told = capsysbinary.readouterr()
+    assert f"{PRINTED}: read\n" in told.out.decode()
+    assert told.err.decode() == f"photos: {PRINTED}\n"
 
 
 def test_the_last_word_of_a_command_prints_such_names_as_escapes(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -91,7 +91,11 @@ def json_line(record: logging.LogRecord, *, secrets: Collection[str] = ()) -> st
 
 
 def console_line(record: logging.LogRecord, *, debug: bool = False, secrets: Collection[str] = ()) -> str:
-    """*record* as a line for people; its traceback is shown with *debug* alone."""
+    """*record* as a line for people; its traceback is shown with *debug* alone.
+
+    Further lines are indented, so that none of them looks like a record: a server whose answer an error quotes may have
+    written it.
+    """
     time = datetime.fromtimestamp(record.created, UTC)
     name = record.name.removeprefix(_OURS).lstrip(".")
     text = f"{time:%Y-%m-%dT%H:%M:%SZ} {record.levelname.lower():<7} {f'{name}: ' if name else ''}{record.getMessage()}"
@@ -100,7 +104,7 @@ def console_line(record: logging.LogRecord, *, debug: bool = False, secrets: Col
     if error := _error_of(record):
         text += f": {_named(error)}"
         text += "\n" + "".join(traceback.format_exception(error)).rstrip() if debug else " (`--debug` shows where)"
-    return without_secrets(text, secrets)
+    return "\n    ".join(map(printable, without_secrets(text, secrets).split("\n")))
 
 
 class _Lines(logging.StreamHandler[Any]):

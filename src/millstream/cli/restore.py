@@ -194,10 +194,10 @@ def _print(report: RestoreReport, to: str | None, as_json: bool) -> None:
         return
     for item in report.named:
         for copy in item.bad:
-            click.echo(f"{item.content_id!r}: the copy in store {copy.store} was not used: {copy.reason}")
+            echo_line(f"{item.content_id!r}: the copy in store {copy.store} was not used: {copy.reason}")
         if item.reason:
             outcome = _WORDS[item.outcome] if item.is_good else "not restored"
-            click.echo(f"{item.content_id!r} was {outcome}: {item.reason}")
+            echo_line(f"{item.content_id!r} was {outcome}: {item.reason}")
     unnamed = sum(report.outcomes[one] for one in (RestoreOutcome.DIFFERENT, RestoreOutcome.FAILED)) - len(
         [item for item in report.named if not item.is_good]
     )
@@ -205,7 +205,7 @@ def _print(report: RestoreReport, to: str | None, as_json: bool) -> None:
         click.echo(f"and {unnamed:,} more that were not restored")
     counts = ", ".join(f"{count:,} {_WORDS[RestoreOutcome(name)]}" for name, count in sorted(report.outcomes.items()))
     where = f"to {to}" if report.seed is None else f"tested (--seed {report.seed})"
-    click.echo(f"{report.space} {where}: {counts or 'no items'}; {size_text(report.bytes)} read and verified")
+    echo_line(f"{report.space} {where}: {counts or 'no items'}; {size_text(report.bytes)} read and verified")
 
 
 _WORDS = {

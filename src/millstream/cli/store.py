@@ -212,7 +212,7 @@ def props(
         if name not in ("checksums", "properties"):
             echo_line(f"{name}: {value}")
     for checksum in info.checksums:
-        click.echo(f"{checksum.algorithm} ({checksum.origin}): {checksum.value}")
+        echo_line(f"{checksum.algorithm} ({checksum.origin}): {checksum.value}")
     for name, value in sorted(info.properties.items()):
         echo_line(f"property {name}: {value}")
 
@@ -274,7 +274,7 @@ def acl(
         print_json(acls)
         return
     for name, access in sorted(acls.items()):
-        click.echo(f"{name}: {access}")
+        echo_line(f"{name}: {access}")
 
 
 store.add_command(export)

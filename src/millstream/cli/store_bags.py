@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.store_opening import open_named_store
 from millstream.core.amounts import counted, size_text
@@ -106,7 +106,7 @@ def export(
     described = _described(providers, ItemRef(store_name, space, prefix), is_read=is_read)
     report = _write_bag(providers, space, described, bag) if bag else _write_sums(described, sums or Path("-"))
     for name, reason in report.failed.items():
-        click.echo(f"{name!r} was not exported: {reason}", err=True)
+        echo_line(f"{name!r} was not exported: {reason}", err=True)
     if as_json:
         print_json(report)
     elif str(sums) != "-":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.common import echo_line, json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.core.amounts import counted, size_text
 from millstream.core.clock import SystemClock
@@ -46,4 +46,4 @@ def _print(done: UpkeepResult) -> None:
         f"{size_text(freed)} freed"
     )
     for problem in done.problems:
-        click.echo(f"{done.log}: {problem}", err=True)
+        echo_line(f"{done.log}: {problem}", err=True)

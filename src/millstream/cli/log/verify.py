@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.common import echo_line, json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.log.existing_log import existing_log
 from millstream.core.amounts import counted
@@ -25,7 +25,7 @@ def verify(settings: Settings, name: str, deep: bool, as_json: bool) -> int:
         print_json(found)
     else:
         for problem in found.problems:
-            click.echo(problem, err=True)
+            echo_line(problem, err=True)
         verdict = "ok" if found.ok else counted(len(found.problems), "problem")
         objects = f", {counted(found.objects, 'object')} {'read' if deep else 'seen'}" if found.objects else ""
         click.echo(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from millstream.cli.change_log import os_user, record_change
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import HELD
 from millstream.mill.duplication.change_guard import PendingApproval
@@ -78,7 +78,7 @@ def _print(hold: PendingApproval, as_json: bool) -> None:
         return
     waiting = "held" if hold.rejected_at is None else "rejected"
     state = waiting if hold.approved_at is None else "approved"
-    click.echo(f"{hold.number}  {state}  {hold.space} {hold.pair}: {hold.reason}")
+    echo_line(f"{hold.number}  {state}  {hold.space} {hold.pair}: {hold.reason}")
     click.echo(
         f"   {hold.deletes:,} to delete, {hold.changes:,} to replace, "
         f"{hold.vanished:,} without an original or a record of its deletion"

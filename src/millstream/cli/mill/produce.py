@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from millstream.cli.command_group import SummaryGroup
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.logging_setup import INTERRUPTED
 from millstream.cli.mill.plan_printing import print_held
@@ -213,7 +213,7 @@ def _print_run(run: LoopRun, as_json: bool) -> None:
         print_json({name: value for name, value in msgspec.to_builtins(run).items() if value not in ([], None)})
         return
     for failure in run.failures:
-        click.echo(f"{failure.what}: {failure.error}", err=True)
+        echo_line(f"{failure.what}: {failure.error}", err=True)
     due = ""
     if run.next_at is not None:
         due = f"; the next loop is due {datetime.fromtimestamp(run.next_at / MICROSECONDS, UTC):%Y-%m-%d %H:%M} UTC"

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.common import echo_line, json_option, print_json, store_options
 from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
@@ -108,7 +108,7 @@ def ingest_command(
         )
     unusable = [file.unusable for file in done.files if file.unusable]
     for why in unusable[:_NAMED]:
-        click.echo(f"not ingested: {why}", err=True)
+        echo_line(f"not ingested: {why}", err=True)
     if len(unusable) > _NAMED:
         click.echo(
             f"{len(unusable) - _NAMED:,} more files were not ingested: millstream log read {log}.rejects", err=True

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.cli.spark_progress import shown
@@ -52,9 +52,9 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
         since = ""
         if figures.added is not None:
             since = f"; {figures.added:,} new, {figures.removed:,} gone, {figures.changed:,} changed since"
-        click.echo(
+        echo_line(
             f"{figures.store}/{figures.space}: {counted(figures.items, 'item')}, {size_text(figures.bytes)}{since}"
         )
     for each in broken:
-        click.echo(f"{each.store}/{each.space or '*'}: the listing stopped before its end: {each.error}", err=True)
+        echo_line(f"{each.store}/{each.space or '*'}: the listing stopped before its end: {each.error}", err=True)
     return 1 if broken else 0
