@@ -16,6 +16,7 @@ from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.journal import HELD
+from millstream.messaging.broker.storage.journal_events import OffsetMoved
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -139,6 +140,55 @@ def test_a_damaged_or_missing_delayed_message_holds_up_no_other(is_missing: bool
 
     with LogStore(backend, clock) as store:
         asyncio.run(run(store))
+
+
+@pytest.mark.parametrize("snapshot_after", [20_000, 8])
+def test_a_damaged_delayed_message_does_not_keep_a_broker_from_starting(
+    snapshot_after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, limits = VirtualClock(), Limits(longest_poll=0, snapshot_after=snapshot_after)
+    backend = MemoryBackend(clock)
+
+    async def hold(store: LogStore) -> None:
+        async with open_harness(store, clock, limits) as desk:
+            await desk.send("later", b"1", deliver_at=clock.now())
+            await settle(lambda: not desk.core.journal.state.delayed)
+            for body in (b"2", b"3", b"4"):
+                await desk.send("later", body, deliver_at=clock.now() + 60 * MICROSECONDS)
+            await take_snapshot(desk)
+
+    async def take_snapshot(desk: BrokerHarness) -> None:
+        for number in range(8):
+            await desk.core.journal.write(OffsetMoved("g", "plain", 0, number))
+        await settle(desk.core.journal.is_at_rest)
+
+    async def read_on(store: LogStore) -> None:
+        async with open_harness(store, clock, limits) as desk:
+            assert "1 delayed messages or open transactions of the broker cannot be read" in caplog.text
+            caplog.clear()
+            assert [hold.id for hold in desk.core.journal.state.delayed] == [2, 4]
+            await take_snapshot(desk)
+
+    async def end(store: LogStore) -> None:
+        async with open_harness(store, clock, limits) as desk:
+            assert [hold.id for hold in desk.core.journal.state.delayed] == [2, 3, 4], "it was not forgotten"
+            clock.advance(61)
+            desk.delayed_messages.check_due_now()
+            await settle(lambda: not desk.core.journal.state.delayed)
+            assert bodies(await desk.receive("g", "later")) == [b"1", b"2", b"3", b"4"]
+
+    with LogStore(backend, clock) as store:
+        asyncio.run(hold(store))
+        log = backend._logs[HELD.name]
+        whole = log.blocks
+        log.blocks = [
+            msgspec.structs.replace(block, data=bytes(len(block.data))) if block.header.first_id in (1, 3) else block
+            for block in whole
+        ]
+        asyncio.run(read_on(store))
+        asyncio.run(read_on(store))
+        log.blocks = whole
+        asyncio.run(end(store))
 
 
 def test_a_recalled_message_never_comes_and_can_be_recalled_once() -> None:

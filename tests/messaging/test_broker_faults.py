@@ -28,7 +28,7 @@ from millstream.messaging.broker.server.broker_server import BrokerServer, runni
 from millstream.messaging.broker.storage.topic import REPLACE_SECONDS, Topic, TopicSpec
 from millstream.messaging.broker.storage.wire_codec import ID
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
-from millstream.messaging.errors import BrokerError, StatusError
+from millstream.messaging.errors import BrokerError, DamagedJournalError, StatusError
 from millstream.testing.brokers import IMPATIENT
 from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.services import LocalServerMissingError
@@ -98,21 +98,38 @@ def test_a_receive_that_waits_beyond_the_end_of_its_core_leaves_the_topic_to_the
         asyncio.run(run(store))
 
 
-def test_a_broker_whose_supervision_failed_leaves_its_journal_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_whose_supervision_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.messaging.broker.server.supervisor._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("millstream.messaging.broker.server.supervisor._SWEEP_SECONDS", 0.01)
+    failures: list[Exception] = []
+
+    class FailingCore(BrokerCore):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            if failures:
+                raise failures.pop()
+            super().__init__(*args, **more)
+
+    monkeypatch.setattr("millstream.messaging.broker.server.supervisor.BrokerCore", FailingCore)
+
     async def run(store: LogStore) -> None:
-        failed = asyncio.Event()
-
-        def fail(_now: int) -> None:
-            failed.set()
-            raise ZeroDivisionError
-
         clock, routes = SystemClock(), RouteEndpoints(address=Address("127.0.0.1", 1))
-        with pytest.raises(ZeroDivisionError):
-            async with running_broker(store, clock, None, routes) as supervisor:
-                monkeypatch.setattr(supervisor.core.sessions, "sweep", fail)
-                supervisor.report_failure(WriterFailedError())
-                await failed.wait()
+        async with running_broker(store, clock, None, routes) as supervisor:
+            with monkeypatch.context() as failing:
+                failing.setattr(supervisor.core.sessions, "sweep", lambda _now: 1 / 0)
+                await supervisor.core.create_topic(TopicSpec("t"))
+                await supervisor.core.publish("t", [LogMessage(b"one")])
+                await supervisor.core.finish("g", "t", [(1, 1)])
+            await until_async(lambda: store.log(LogSpec("t")).pointer("group.g") == 1, seconds=30)
+            core = supervisor.core
+            failures.extend([ZeroDivisionError(), DamagedJournalError("unknown event")])
+            monkeypatch.setattr(core.journal._writer, "append_nowait", refuse)
+            await until_async(lambda: not failures and supervisor.writer_of("t") is None, seconds=30)
+            await until_allowed_async(lambda: supervisor.core.publish("t", [LogMessage(b"two")]), StatusError)
+            assert supervisor.core is not core
         BrokerCore(store, clock).close()
+
+    def refuse(_messages: object) -> None:
+        raise WriterFailedError
 
     with open_store("memory://") as store:
         asyncio.run(run(store))

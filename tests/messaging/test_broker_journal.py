@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
-from millstream.log import Log, LogError, LogSpec, open_store
+from millstream.log import Log, LogError, LogSpec, Message, open_store
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.security.access_keys import Keyring
 from millstream.messaging.broker.security.required_permissions import RequiredPermission
 from millstream.messaging.broker.server.rpc import check_caller
-from millstream.messaging.broker.storage.journal import HELD, JOURNAL
+from millstream.messaging.broker.storage.journal import HELD, JOURNAL, SNAPSHOT
 from millstream.messaging.broker.storage.journal_events import Finished, MessagesLeased, OffsetMoved
+from millstream.messaging.broker.storage.topic_specs import TopicSpecs
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
@@ -256,13 +257,66 @@ def test_the_journal_and_the_held_messages_are_trimmed_behind_what_still_counts(
         assert logs[1].first_id == 151, "nothing before the one that is held"
         assert [hold.message_id for hold in journal.state.delayed] == ["held-150"]
         assert await desk.receive("g", "plain") == []
-        assert desk.store.log(LogSpec("plain")).pointer("group.g") > 150
         desk.clock.advance(3600)
         desk.delayed_messages.check_due_now()
         await settle(lambda: not journal.state.delayed)
         assert desk.core.topic("later").last_id == 200
 
     with_harness(first, second, limits=Limits(longest_poll=0, snapshot_after=20))
+
+
+def test_a_journal_whose_snapshot_pointer_lags_behind_is_read_from_where_it_begins() -> None:
+    async def first(desk: BrokerHarness) -> None:
+        for number in range(60):
+            await desk.send("plain", b"%d" % number)
+            await desk.ack("g", "plain", *await desk.receive("g", "plain"))
+        await settle(desk.core.journal.is_at_rest)
+        journal = desk.store.log(JOURNAL)
+        assert journal.first_id > 2
+        journal.set_pointer(SNAPSHOT, 1)  # by a process that was suspended while another one took over
+
+    async def second(desk: BrokerHarness) -> None:
+        assert desk.core.delivery("g", "plain").done.pointer == 60
+        assert TopicSpecs(desk.store).read().keys() == desk.core.journal.state.topics.keys()
+
+    with_harness(first, second, limits=Limits(longest_poll=0, snapshot_after=20))
+
+
+def test_positions_of_groups_are_stored_with_the_logs_of_their_topics_without_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        for topic in ("one", "plain", "ordered"):
+            await desk.core.publish(topic, [Message(b"a"), Message(b"b")])
+            await desk.ack("g", topic, *await desk.receive("g", topic, 1))
+        await desk.receive("new", "one")
+        set_pointer = Log.set_pointer
+        monkeypatch.setattr(Log, "set_pointer", refuse_one)
+        await desk.core.journal.save_positions()
+        assert positions(desk, "g") == {"one": 0, "plain": 1, "ordered": 1}, "one that fails holds up no other"
+        assert "cannot store 2 positions of consumer groups" in caplog.text
+        monkeypatch.setattr(Log, "set_pointer", set_pointer)
+        await desk.core.journal.save_positions()
+        assert positions(desk, "g") == {"one": 1, "plain": 1, "ordered": 1}
+        assert "group.new" in desk.store.log(LogSpec("one")).info().consumers
+        await desk.core.reset_offset("g", "plain", 1)
+        await desk.core.journal.save_positions()
+        assert positions(desk, "g") == {"one": 1, "plain": 0, "ordered": 1}
+        monkeypatch.setattr(Log, "set_pointer", refuse)
+        await desk.core.journal.save_positions()  # nothing has moved
+
+    def positions(desk: BrokerHarness, group: str) -> dict[str, int]:
+        return {name: desk.store.log(LogSpec(name)).pointer(f"group.{group}") for name in ("one", "plain", "ordered")}
+
+    def refuse_one(log: Log, consumer: str, last_id: int, original: Callable[..., None] = Log.set_pointer) -> None:
+        if log.name == "one":
+            raise LogError("the disk is full")
+        original(log, consumer, last_id)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    with_harness(step)
 
 
 def test_a_journal_whose_snapshot_fails_goes_on(

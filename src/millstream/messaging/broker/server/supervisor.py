@@ -19,7 +19,7 @@ from millstream.messaging.broker.handlers.broker_service import BrokerService
 from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.limits import Limits
-from millstream.messaging.errors import StatusError
+from millstream.messaging.errors import BrokerError, StatusError
 from millstream.messaging.protocol import v2
 
 _RETRY_SECONDS = 1.0
@@ -41,6 +41,7 @@ class BrokerSupervisor:
         self._routes = routes
         self._failure_reported = asyncio.Event()
         self._is_open = True
+        self._saving: asyncio.Future[None] | None = None
         self._install(BrokerCore(store, clock, limits))
 
     def _install(self, core: BrokerCore) -> None:
@@ -83,34 +84,49 @@ class BrokerSupervisor:
             self._failure_reported.set()
 
     async def run(self) -> None:
-        """Replace a core whose journal has failed, renew what clients have, forget those that are gone; for ever."""
+        """Replace a core whose journal has failed, renew what clients have, forget those that are gone, and store the
+        positions of groups; for ever, whatever fails."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SWEEP_SECONDS):
                     await self._failure_reported.wait()
             self._failure_reported.clear()
-            self._core.sessions.sweep(self._clock.now())
-            self._core.renew()
-            if not self._core.journal.is_usable:
-                await self._replace()
+            try:
+                await self._look_after_core()
+            except Exception:
+                _log.exception("the supervision of the broker failed; trying again")
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _look_after_core(self) -> None:
+        if not self._core.journal.is_usable:
+            await self._replace()
+        self._core.sessions.sweep(self._clock.now())
+        self._core.renew()
+        if self._saving is None or self._saving.done():  # a slow store does not hold up the rest
+            self._saving = asyncio.ensure_future(self._core.journal.save_positions())
 
     async def close(self) -> None:
         """Let the next broker in."""
-        self._delayed_task.cancel()
-        await asyncio.gather(self._delayed_task, return_exceptions=True)
+        tasks = [self._delayed_task] if self._saving is None else [self._delayed_task, self._saving]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._core.close()
 
     async def _replace(self) -> None:
         _log.error("cannot write the broker's journal; the broker restarts as soon as the journal can be read")
         self._is_open = False
-        with contextlib.suppress(LogError):
+        with contextlib.suppress(Exception):  # it failed before
             await self.close()
         while True:
             try:
                 self._install(BrokerCore(self._store, self._clock, self._limits, before=self._core))
-            except LogError as error:
+            except (LogError, BrokerError) as error:
                 _log.warning("the broker cannot continue yet: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:  # clients are told that the broker restarts: it has to, in the end
+                _log.exception("the broker cannot continue yet")
+                await asyncio.sleep(_SWEEP_SECONDS)
             else:
                 self._is_open = True
                 return

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from millstream.log import Log, Message
+from millstream.log import Gap, Log, Message
 from millstream.messaging.broker.delivery.id_ranges import to_ranges
 from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex
 from millstream.messaging.broker.storage.wire_codec import DELIVER_AT, ID, PREFIX
@@ -46,6 +46,7 @@ class DelayedMessageIndex:
 
     def __init__(self) -> None:
         self._delayed: dict[int, DelayedMessage] = {}
+        self._unreadable: set[int] = set()
         self._timers: list[tuple[int, int]] = []
         self._known: dict[str, DeduplicationIndex] = {}
         self._ended: dict[int, tuple[str, str, bool]] = {}
@@ -55,6 +56,15 @@ class DelayedMessageIndex:
 
     def __iter__(self) -> Iterator[DelayedMessage]:
         return iter(self._delayed.values())
+
+    @property
+    def held_ids(self) -> Iterable[int]:
+        """The ids of all that is held back, also of what cannot be read."""
+        return self._delayed.keys() | self._unreadable
+
+    def add_unreadable(self, numbers: Iterable[int]) -> None:
+        """Nothing but the ids is known of what was held back under *numbers*: the log is damaged there."""
+        self._unreadable.update(numbers)
 
     def get(self, number: int) -> DelayedMessage | None:
         """The hold *number*; None where it has ended or never was."""
@@ -163,17 +173,21 @@ def read_delayed_message(headers: Iterable[tuple[str, bytes]], number: int) -> D
     return DelayedMessage(number, known[HELD_TOPIC], known.get(ID, ""), due, half)
 
 
-def read_delayed_messages(log: Log, kept: Iterable[int], upto: int) -> Iterator[DelayedMessage]:
-    """The holds *kept*, which a snapshot names, and all that came into *log* after message *upto*."""
+def read_delayed_messages(log: Log, kept: Iterable[int], upto: int) -> Iterator[DelayedMessage | Gap]:
+    """The holds *kept*, which a snapshot names, and all that came into *log* after message *upto*; a gap for those
+    that are missing or damaged."""
     last = log.last_id
     for begin, end in to_ranges(kept):
         yield from _read(log, begin, min(end, last))  # what was held by the snapshot may not have been durable yet
     yield from _read(log, upto + 1, last)
 
 
-def _read(log: Log, first_id: int, last_id: int) -> Iterator[DelayedMessage]:
+def _read(log: Log, first_id: int, last_id: int) -> Iterator[DelayedMessage | Gap]:
     if first_id > last_id:
         return
-    for batch in log.read(first_id, last_id, columns=["headers"]):
+    for batch in log.read(first_id, last_id, columns=["headers"], gaps="all"):
+        if isinstance(batch, Gap):
+            yield batch
+            continue
         for number, pairs in enumerate(batch.arrow.column("headers").to_pylist(), batch.first_id):
             yield read_delayed_message([(pair["name"], pair["value"]) for pair in pairs], number)

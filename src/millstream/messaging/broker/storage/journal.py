@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError, system_log
+from millstream.log import (
+    FencedError,
+    Gap,
+    Log,
+    LogError,
+    LogNotFoundError,
+    LogSpec,
+    LogStore,
+    Message,
+    WriterFailedError,
+    system_log,
+)
 from millstream.messaging.broker.delivery.id_ranges import to_ranges
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot_message
@@ -33,7 +44,8 @@ GROUP_PREFIX = "group."
 """The consumer group ``g`` is the consumer ``group.g`` of its topics' logs, so that retention can look at it."""
 
 SNAPSHOT = "snapshot"
-"""The pointer of the journal to what precedes its last snapshot."""
+"""The pointer of the journal to what precedes its last snapshot. Where the journal begins behind that, its beginning
+counts: it is only trimmed to the beginning of a durable snapshot."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +62,7 @@ class BrokerJournal:
         self._store = store
         self._snapshot_after = limits.snapshot_after
         self._snapshot: asyncio.Future[None] | None = None
-        self._saved_positions: Mapping[tuple[str, str], int] = {}
+        self._saved_positions: dict[tuple[str, str], int] = {}
         self._log = store.log(JOURNAL)
         self._writer = self._log.writer("broker")
         self._recorded = 0
@@ -190,29 +202,50 @@ class BrokerJournal:
         try:
             ids = self._writer.append_nowait(list(snapshot(self.state, self._held)))
             assert ids is not None
-            first_held = min((hold.id for hold in self.state.delayed), default=self._held + 1)
-            places = self._group_positions()
+            first_held = min(self.state.delayed.held_ids, default=self._held + 1)
             await self._writer.durable_async(ids.last)
-            await asyncio.to_thread(self._trim_before_snapshot, ids.first, first_held, places)
+            await asyncio.to_thread(self._trim_before_snapshot, ids.first, first_held)
         except LogError:  # what was asked for is durable; the next snapshot tries again
             _log.exception("a snapshot of the broker's journal failed")
 
-    def _trim_before_snapshot(self, first_id: int, first_held: int, places: Mapping[tuple[str, str], int]) -> None:
-        """Begin the journal at its snapshot, and the held messages at the first that is held; note where groups are."""
+    def _trim_before_snapshot(self, first_id: int, first_held: int) -> None:
+        """Begin the journal at its snapshot, and the held messages at the first that is held."""
         self._log.set_pointer(SNAPSHOT, first_id - 1)
         self._log.trim(first_id)
         self._held_log.trim(min(first_held, self._held_log.last_id + 1))
-        for (group, topic), pointer in places.items():
-            log = self._store.log(LogSpec(topic), create=False)
-            log.set_pointer(GROUP_PREFIX + group, min(pointer, log.last_id))
 
-    def _group_positions(self) -> Mapping[tuple[str, str], int]:
-        """Up to where groups are done with their topics, where that has moved since the last snapshot."""
+    async def save_positions(self) -> None:
+        """Store with the logs of topics up to where groups are done with them, where that has moved: for retention and
+        status. What fails is logged, and tried again by the next call; one call at a time."""
         deliveries = self.state.deliveries.items()
-        found = {key: each.done.pointer for key, each in deliveries if key[1] in self.state.topics}
-        moved = {key: pointer for key, pointer in found.items() if self._saved_positions.get(key) != pointer}
-        self._saved_positions = found
-        return moved
+        positions = {key: each.done.pointer for key, each in deliveries if key[1] in self.state.topics}
+        self._saved_positions = {key: saved for key, saved in self._saved_positions.items() if key in positions}
+        moved = {key: pointer for key, pointer in positions.items() if self._saved_positions.get(key) != pointer}
+        failed: list[LogError] = []
+        try:
+            if moved:
+                await self._writer.durable_async(self._recorded)
+        except LogError:  # the positions are not durable, and the broker reads its journal again
+            return
+        for (group, topic), pointer in moved.items():
+            try:
+                await asyncio.to_thread(self._save_position, group, topic, pointer)
+                self._saved_positions[group, topic] = pointer
+            except LogError as error:  # of one topic, say
+                failed.append(error)
+        if failed:
+            _log.warning(
+                "cannot store %d positions of consumer groups with the logs of their topics yet: %s",
+                len(failed),
+                failed[0],
+            )
+
+    def _save_position(self, group: str, topic: str, pointer: int) -> None:
+        try:
+            log = self._store.log(LogSpec(topic), create=False)
+        except LogNotFoundError:  # it was deleted
+            return
+        log.set_pointer(GROUP_PREFIX + group, min(pointer, log.last_id))
 
 
 def snapshot(state: BrokerState, held_upto: int) -> Iterator[Message]:
@@ -229,21 +262,24 @@ def snapshot(state: BrokerState, held_upto: int) -> Iterator[Message]:
 
 
 def _held_snapshot(state: BrokerState, upto: int) -> DelayedMessagesSnapshot:
-    delayed = sorted(hold.id for hold in state.delayed if hold.id <= upto)
+    delayed = sorted(number for number in state.delayed.held_ids if number <= upto)
     asked = {hold.id: hold.asked for hold in state.delayed if hold.asked}
     return DelayedMessagesSnapshot(upto, to_ranges(delayed), asked)
 
 
 def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[int, int]:
     """Read the journal *log* into *state*; how many events it has, and the last id in *held* that it knows."""
-    read, pointer = 0, log.pointer(SNAPSHOT)
-    for batch in log.read(pointer + 1, gaps="none"):
+    read, first_id = 0, max(log.pointer(SNAPSHOT) + 1, log.first_id)
+    for batch in log.read(first_id, gaps="none"):
         for message in batch:
             state.apply(read_event(message), message.id)
             read += 1
     last_held = state.last_held
     kept, upto = state.end_recovery(now)
     for hold in read_delayed_messages(held, kept, upto):
+        if isinstance(hold, Gap):
+            _keep_unreadable(state, hold)
+            continue
         if state.was_dropped(hold):
             continue
         state.delayed.remember(hold)
@@ -254,3 +290,19 @@ def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[int, in
             state.delayed.remember_end(hold, committed=state.was_committed(hold.id))
     state.forget_recovery()
     return read, last_held
+
+
+def _keep_unreadable(state: BrokerState, gap: Gap) -> None:
+    """Hold on to what is damaged in the log of held messages and was not released: a repair may come before a restart,
+    and one damaged block must not keep the broker from its other messages."""
+    held = [] if gap.reason == "trimmed" else [number for number in gap.ids if not state.is_free(number)]
+    state.delayed.add_unreadable(held)
+    if held:
+        _log.error(
+            "%d delayed messages or open transactions of the broker cannot be read and are not delivered (ids %d to "
+            "%d): %s",
+            len(held),
+            held[0],
+            held[-1],
+            gap.error,
+        )

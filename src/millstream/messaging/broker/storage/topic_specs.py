@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.log import Log, LogNotFoundError, LogStore
+from millstream.log import Log, LogNotFoundError, LogStore, TrimmedError
 from millstream.messaging.broker.storage.journal import JOURNAL, SNAPSHOT
 from millstream.messaging.broker.storage.journal_events import Event, TopicDropped, TopicMade, read_event_body
 from millstream.messaging.broker.storage.topic import TopicSpec
@@ -29,13 +30,11 @@ class TopicSpecs:
             log = self._store.log(JOURNAL, create=False)
         except LogNotFoundError:  # no broker has run yet
             return {}
-        begin = log.pointer(SNAPSHOT) + 1
         while True:
-            self._read_on(log, begin)
-            again = log.pointer(SNAPSHOT) + 1
-            if again == begin:
+            begin = max(log.pointer(SNAPSHOT) + 1, log.first_id)
+            with contextlib.suppress(TrimmedError):  # by a snapshot that was taken meanwhile
+                self._read_on(log, begin)
                 return self._specs
-            begin = again  # what was to be read may have been trimmed meanwhile
 
     def _read_on(self, log: Log, begin: int) -> None:
         """Read what is new; all from *begin* on, where the last snapshot of the journal is, if that is newer."""
