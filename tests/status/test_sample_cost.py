@@ -43,4 +43,5 @@ def test_queues_on_a_broker_are_not_said_to_have_no_worker(tmp_path: Path) -> No
         TaskRows(node.databases.own, f"millstream.{name}", node.clock).put([b"2"], 0)
         snapshot = take_snapshot(NodeView(node))
     assert [row.kind for row in snapshot.logs if row.log == queue_log(name).name] == ["queue"]
+    assert snapshot.former_tasks == {name: 1}
     assert not snapshot.without_worker and not snapshot.orphans and "workers" not in snapshot.troubles

@@ -60,6 +60,13 @@ class NodeQueues:
                 unreadable[name] = str(error)
         return depths, unreadable
 
+    def former(self) -> Mapping[str, Depth]:
+        """The depths of the mill's queues that are left on logs since before the node's queues were on a broker."""
+        if not self._node.settings.queue.broker:
+            return {}
+        left = set(queues_on_logs(self._node.logs.store)).intersection(QueueName)
+        return {name: self._view_of_log(name).depth() for name in sorted(left)}
+
     def dead(self, name: str, *, limit: int, after: int = 0, cause: str | None = None) -> Sequence[DeadTask]:
         """Up to *limit* dead tasks with ids above *after*, by id; with *cause* only those of that group."""
         view = self._view(name)
@@ -91,10 +98,13 @@ class NodeQueues:
         self._require(name)
         if self._node.settings.queue.broker:
             return _SharedQueueView(self._node.queues.open(name))
+        if name not in self._views and name not in queues_on_logs(self._node.logs.store):
+            return None
+        return self._view_of_log(name)
+
+    def _view_of_log(self, name: str) -> QueueView:
         with self._lock:
             if name not in self._views:
-                if name not in queues_on_logs(self._node.logs.store):
-                    return None
                 log = self._node.logs.store.log(queue_log(name), create=False)
                 self._views[name] = QueueView(log, self._node.clock)
             return self._views[name]

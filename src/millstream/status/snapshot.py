@@ -98,6 +98,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     has no original, ``batch_lags`` are logs that are to be batched, ``without_worker`` the queues with open tasks
     that no worker holds (none of those on a broker), ``orphans`` their leased tasks by queue, and ``only_cause`` the
     cause of the dead tasks of a queue where all have the same, ``dead_since`` when the first of them died.
+    ``former_tasks`` counts the open and dead tasks of queues that the settings name no more.
     ``behind_since`` is when the first anchor was made that is not verified, ``waiting_since`` when the first batch was
     accepted that waits for an anchor. ``unsigned`` are ledgers whose last entries have no checkpoint that is given out,
     ``cosigning`` those that witnesses cosign, and ``stamping`` those that authorities stamp. ``members`` is None for a
@@ -128,6 +129,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     orphans: Mapping[str, int] = {}
     only_cause: Mapping[str, str] = {}
     dead_since: Mapping[str, int] = {}
+    former_tasks: Mapping[str, int] = {}
     behind_since: int | None = None
     waiting_since: int | None = None
     unsigned: Sequence[UnsignedLedger] = ()
@@ -288,6 +290,7 @@ def take_snapshot(
         orphans=read("leases", partial(orphaned_tasks, view, idle), {}),
         only_cause={name: groups[0].cause for name, groups in dead.items() if len(groups) == 1},
         dead_since={name: min(one.first_died_at for one in groups) for name, groups in dead.items() if groups},
+        former_tasks=read("former queues", partial(former_tasks, view), {}),
         behind_since=read(LEDGER, partial(_time_of_entry, view, observed + 1), None)
         if head is not None and head.number > observed
         else None,
@@ -403,6 +406,11 @@ def orphaned_tasks(view: NodeView, without_worker: frozenset[str]) -> Mapping[st
     """The leased tasks by queue of the queues *without_worker*."""
     leased = {name: view.queues.depth(name).leased for name in without_worker}
     return {name: tasks for name, tasks in leased.items() if tasks}
+
+
+def former_tasks(view: NodeView) -> Mapping[str, int]:
+    """The open and dead tasks, by queue, that no worker finds since the node's queues are on a broker."""
+    return {name: count for name, depth in view.queues.former().items() if (count := depth.open + depth.dead)}
 
 
 def causes_by_queue(view: NodeView, names: Sequence[str]) -> Mapping[str, Sequence[DeadLetterGroup]]:

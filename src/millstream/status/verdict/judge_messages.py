@@ -132,6 +132,9 @@ def queue_issues(facts: Facts) -> Iterator[Issue]:
     if (findings := facts.depths.get(QueueName.BIT_ERROR)) and findings.ready:
         text = f"{counted(findings.ready, 'finding needs', 'findings need')} a decision"
         yield make_issue("for-people", QueueName.BIT_ERROR.value, text, "/integrity/findings", count=findings.ready)
+    for name, count in facts.snapshot.former_tasks.items():
+        text = f"{counted(count, 'task')} left in the log of the queue {name}, which is on a broker now"
+        yield make_issue("former-queue", name, text, f"/queues/{name}", count=count)
     for name, why in facts.unreadable.items():
         yield make_issue("queue", name, f"the queue {name} cannot be read: {why}", "/queues")
 

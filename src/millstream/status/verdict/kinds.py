@@ -227,6 +227,13 @@ KINDS: Mapping[str, IssueKind] = {
         "The worker that leased these tasks has ended. No worker processes them.",
         "start a worker: `millstream mill work {argument}` takes them back",
     ),
+    "former-queue": IssueKind(
+        "queues",
+        BAD,
+        "No worker finds them, and no page lists them.",
+        "stop the node, then run `MILLSTREAM_QUEUE__BROKER= millstream mill work --drain`, and list and redrive dead "
+        "tasks in the same way: `MILLSTREAM_QUEUE__BROKER= millstream queue dead {argument}`",
+    ),
     "queue": IssueKind(
         "queues", BAD, "Its tasks can be neither listed nor processed.", "restore its log from a backup"
     ),
