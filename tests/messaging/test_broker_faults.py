@@ -10,11 +10,22 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from millstream.core.address import Address
 from millstream.core.clock import SystemClock, VirtualClock
-from millstream.log import FencedError, LogError, LogSpec, StorageFullError, WriterFailedError, open_store
+from millstream.log import (
+    FencedError,
+    Log,
+    LogError,
+    LogSpec,
+    StorageFullError,
+    StorageUnavailableError,
+    Writer,
+    WriterFailedError,
+    open_store,
+)
 from millstream.log import Message as LogMessage
 from millstream.log.backend import Head
 from millstream.log.backends.memory import MemoryBackend
@@ -217,6 +228,55 @@ def test_a_topic_whose_log_another_process_took_over_is_usable_again_after_that_
 
     with LogStore(backend, clock) as store:
         asyncio.run(run(store))
+
+
+def test_a_topic_whose_store_does_not_answer_tries_again_to_write_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, tries = VirtualClock(), list[str]()
+    backend = FaultyBackend(MemoryBackend(clock))
+
+    def fail(_log: Log, name: str) -> Writer:
+        tries.append(name)
+        raise StorageUnavailableError
+
+    async def run(store: LogStore) -> None:
+        topic = Topic(TopicSpec("t"), store, clock)
+        backend.faults.append("before")
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "writer", fail)
+            for expected in (1, 1, 1, 2, 2):
+                if expected > len(tries) > 0:
+                    clock.advance(REPLACE_SECONDS)
+                with pytest.raises(LogError):
+                    await topic.publish([LogMessage(b"refused")])
+                assert len(tries) == expected
+        clock.advance(REPLACE_SECONDS)
+        with pytest.raises(WriterFailedError):
+            await topic.publish([LogMessage(b"refused, too")])
+        assert list(await topic.publish([LogMessage(b"stored")])) == [1]
+        topic.close()
+
+    with LogStore(backend, clock) as store:
+        asyncio.run(run(store))
+
+
+def test_a_damaged_block_of_a_topic_keeps_no_message_from_being_sent() -> None:
+    clock = SystemClock()
+    backend = MemoryBackend(clock)
+    messages = [LogMessage(name, headers=((ID, name),)) for name in (b"one", b"two", b"three")]
+
+    async def send_each(store: LogStore) -> list[int]:
+        topic = Topic(TopicSpec("t"), store)
+        ids = [number for message in messages for number in await topic.publish([message])]
+        topic.close()
+        return ids
+
+    with LogStore(backend, clock) as store:
+        assert asyncio.run(send_each(store)) == [1, 2, 3]
+        blocks = backend._logs["t"].blocks
+        blocks[1] = msgspec.structs.replace(blocks[1], data=bytes(len(blocks[1].data)))
+        assert asyncio.run(send_each(store)) == [1, 4, 3], "the damaged message is not recognised"
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "segments"])

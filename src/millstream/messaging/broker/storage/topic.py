@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -16,7 +17,17 @@ import pyarrow.compute as pc
 from pyarrow import RecordBatch
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.log import FencedError, LogError, LogSpec, LogStore, Message, Writer, WriterBusyError, WriterFailedError
+from millstream.log import (
+    FencedError,
+    Gap,
+    LogError,
+    LogSpec,
+    LogStore,
+    Message,
+    Writer,
+    WriterBusyError,
+    WriterFailedError,
+)
 from millstream.messaging.async_batcher import AsyncBatcher, Patience
 from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.broker.storage.deduplication_index import DEDUPLICATION_WINDOW, DeduplicationIndex, NameRun
@@ -33,9 +44,10 @@ MIN_COLUMNS: Final = 64
 PATIENCE: Final = Patience(items=16, times=3.0, seconds=0.005)
 """For calls with few messages: a commit costs the processor as much as several of them."""
 REPLACE_SECONDS: Final = 1.0
-"""How long a topic whose log another process writes to refuses messages before it tries again to write."""
+"""How long a topic whose log cannot be written to refuses messages before it tries again to write."""
 
 _KINDS: Final[dict[str, int]] = {name: v2.MessageType.Value(name) for name in TYPES}
+_log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[%a-zA-Z0-9_][%a-zA-Z0-9_-]{0,126}")
 
 
@@ -198,7 +210,15 @@ class Topic:
     def _read_known(self) -> DeduplicationIndex:
         known = DeduplicationIndex(DEDUPLICATION_WINDOW)
         first = max(self.last_id - DEDUPLICATION_WINDOW + 1, self.first_id)
-        for batch in self._log.read(first, columns=["headers"]):
+        for batch in self._log.read(first, columns=["headers"], gaps="all"):
+            if isinstance(batch, Gap) and batch.reason != "trimmed":
+                _log.warning(
+                    "messages %d to %d of topic %s cannot be read (%s): one that is sent again is stored again",
+                    batch.first_id,
+                    batch.last_id,
+                    self.spec.name,
+                    batch.reason,
+                )
             found = list(_ids_of_clients(batch.arrow.column("headers")))
             known.add([name for _, name in found], [batch.first_id + row for row, _ in found])
         return known
@@ -253,8 +273,8 @@ class Topic:
     def _replace(self, failed: Writer) -> None:
         """Take a new writer in the place of the one that *failed*, and forget what that one did not store.
 
-        While another process writes to the log, the failed one stays, and only one call in :data:`REPLACE_SECONDS`
-        looks whether that is still so: each look blocks the event loop.
+        While another process writes to the log, or the store does not answer, the failed one stays, and only one call
+        in :data:`REPLACE_SECONDS` looks whether that is still so: each look blocks the event loop.
         """
         if self._writer is not failed or self._is_closed or self._clock.monotonic() < self._replace_from:
             return
@@ -262,9 +282,11 @@ class Topic:
             failed.close()
         try:
             self._writer = self._log.writer("broker")
-        except WriterBusyError:
+        except LogError as error:
             self._replace_from = self._clock.monotonic() + REPLACE_SECONDS
-            return
+            if isinstance(error, WriterBusyError):
+                return
+            raise
         if self._writer.last_id > failed.last_id:
             self._known = None  # the commit was stored although it failed, or another process has written: read it
         elif self._known is not None:
