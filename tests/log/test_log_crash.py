@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import os
 import resource
 import signal
 import sqlite3
@@ -37,6 +37,7 @@ from suite.sizes import sized
 pytestmark = pytest.mark.crash
 
 WRITER, READER = "millstream.testing.torture.writer", "millstream.testing.torture.reader"
+PROGRAM = "support.log_program"
 SPEC = LogSpec(LOG)
 STORES = ["sqlite", "segments", "mysql", "postgresql", "nerve"]
 
@@ -171,13 +172,8 @@ def test_disk_full_fails_cleanly_and_the_log_goes_on_when_there_is_room(url: str
 
 
 def test_many_processes_read_while_one_writes(url: str) -> None:
-    with open_store(url) as store, store.log(SPEC).writer() as writer:
+    with open_store(url) as store, store.log(SPEC).writer() as writer, contextlib.ExitStack() as processes:
         writer.append([b"x"] * 100)
-        code = (
-            "import sys; from millstream.log import *; s = open_store(sys.argv[1], read_only=True);"
-            "print(sum(len(b) for b in s.log(LogSpec('torture'), create=False).read(1, 100)))"
-        )
-        readers = [subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE) for _ in range(3)]
         stop = threading.Event()
 
         def keep_writing() -> None:
@@ -186,27 +182,25 @@ def test_many_processes_read_while_one_writes(url: str) -> None:
 
         thread = threading.Thread(target=keep_writing)
         thread.start()
-        answers = [reader.communicate(timeout=60)[0] for reader in readers]
-        stop.set()
-        thread.join()
-    assert answers == [b"100\n"] * 3
+        try:
+            readers = [processes.enter_context(WatchedProcess(PROGRAM, "count", url)) for _ in range(3)]
+            codes = [reader.wait() for reader in readers]
+        finally:
+            stop.set()
+            thread.join()
+        for reader in readers:
+            reader.kill()
+    assert [(code, reader.lines) for code, reader in zip(codes, readers, strict=True)] == [(0, ["100"])] * 3
 
 
 def test_processes_that_make_the_same_store_at_once_all_get_it(url: str) -> None:
-    code = (
-        "import sys; from millstream.log import *; sys.stdin.readline(); s = open_store(sys.argv[1]);"
-        "s.log(LogSpec(sys.argv[2])).writer().append([b'x']); print(s.log(LogSpec('shared')).name)"
-    )
-    command = [sys.executable, "-c", code, url]
-    makers = [
-        subprocess.Popen([*command, f"log-{n}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for n in range(5)
-    ]
-    for maker in makers:
-        assert maker.stdin is not None
-        maker.stdin.write("go\n")
-        maker.stdin.flush()
-    assert [maker.communicate(timeout=60)[0] for maker in makers] == ["shared\n"] * 5
+    with contextlib.ExitStack() as processes:
+        makers = [processes.enter_context(WatchedProcess(PROGRAM, "make", url, f"log-{n}")) for n in range(5)]
+        assert all(maker.wait_for(1) for maker in makers)
+        for maker in makers:
+            maker.send(signal.SIGUSR1)
+        assert [maker.wait() for maker in makers] == [0] * 5, makers[0].errors
+    assert [maker.lines for maker in makers] == [["ready", "shared"]] * 5
     with open_store(url) as store:
         assert len(store.logs()) == 6
 
@@ -264,8 +258,7 @@ def stop(process: WatchedProcess, store: LogStore) -> None:
     while clock.monotonic() < deadline:
         if not is_free(store.url):  # it has to run to leave its transaction: stopped again at once it never would
             continue
-        process.send(signal.SIGSTOP)
-        os.waitpid(process.pid, os.WUNTRACED)
+        process.stop()
         if is_free(store.url):
             return
         process.send(signal.SIGCONT)

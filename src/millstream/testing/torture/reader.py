@@ -29,5 +29,11 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
+def run() -> int:
+    """The program; its exit code."""
     main(sys.argv[1], int(sys.argv[2]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

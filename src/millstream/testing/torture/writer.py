@@ -49,19 +49,19 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
+def run() -> int:
+    """The program; its exit code."""
+    words = sys.argv[1:]
     try:
-        main(
-            sys.argv[1],
-            int(sys.argv[2]),
-            int(sys.argv[3]),
-            float(sys.argv[4]),
-            int(sys.argv[5]),
-            ahead=sum(map(int, sys.argv[6:])),
-        )
+        main(words[0], int(words[1]), int(words[2]), float(words[3]), int(words[4]), ahead=sum(map(int, words[5:])))
     except FencedError as error:
         print(error, file=sys.stderr)
-        sys.exit(FENCED)
+        return FENCED
     except WriterFailedError as error:
         print(error, file=sys.stderr)
-        sys.exit(FAILED)
+        return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())
