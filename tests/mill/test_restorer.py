@@ -14,9 +14,9 @@ import pytest
 
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.restore.listing import RestorableItem
-from millstream.mill.restore.restorer import RestoredItem, RestoreOutcome, Restorer, TargetError
+from millstream.mill.restore.restorer import SMALL, RestoredItem, RestoreOutcome, Restorer, TargetError
 from millstream.mill.restore.targets import FolderTarget, StoreTarget, TargetState
-from millstream.stores import LocalStore
+from millstream.stores import LocalStore, MemoryStore
 from millstream.stores.protocol import AccessDeniedError, ItemInfo, ItemNotFoundError, UnreadableError
 from millstream.testing.damage import flip_bit
 from millstream.testing.faulty_store import UnavailableStore
@@ -200,3 +200,76 @@ def test_what_cannot_be_replaced_is_said_and_does_not_end_the_restore(world: Any
     refused, done = Restorer(world.providers, FolderTarget(target), overwrite=True).run(items)
     assert not refused.is_good and "or restore into another folder" in refused.reason
     assert done.outcome == RestoreOutcome.RESTORED and (target / "b").read_bytes() == BODY
+
+
+class _Lying(MemoryStore):
+    """Says of an item what it likes, and gives *body* for its bytes; the ordinary item was ``BODY``."""
+
+    def __init__(self, size: int, body: bytes, **properties: str) -> None:
+        super().__init__("hostile")
+        self._said, self._body = (size, properties), body
+
+    def info(self, space: str, content_id: str) -> ItemInfo:
+        return ItemInfo(content_id, self._said[0], (), "text/plain", self._said[1])
+
+    def open(self, *_: object, **__: object) -> io.BufferedReader:
+        return io.BufferedReader(io.BytesIO(self._body))  # type: ignore[arg-type]
+
+
+def restore_from(new_world: Callable[..., Any], store: MemoryStore, target: Path, mimetype: str | None) -> RestoredItem:
+    world = new_world({"1": store})
+    item = RestorableItem(
+        content_id="conf",
+        sha256=hashlib.sha256(BODY).hexdigest(),
+        mimetype=mimetype,
+        copies=(ItemRef("1", "s", "conf"),),
+    )
+    (done,) = Restorer(world.providers, FolderTarget(target)).run([item])
+    return done
+
+
+@pytest.mark.parametrize("mimetype", ["text/plain", "inode/symlink", None])
+@pytest.mark.parametrize("body", [b"/etc/shadow", b"/" * 5000])
+def test_a_provider_cannot_plant_a_symbolic_link(
+    new_world: Callable[..., Any], tmp_path: Path, mimetype: str | None, body: bytes
+) -> None:
+    done = restore_from(new_world, _Lying(SMALL + 1, body, kind="symlink"), tmp_path / "back", mimetype)
+    assert (done.outcome, [copy.store for copy in done.bad]) == (RestoreOutcome.FAILED, ["1"])
+    assert not os.path.lexists(tmp_path / "back" / "conf")
+
+
+@pytest.mark.parametrize(
+    ("stored", "mimetype", "is_link"),
+    [("symlink", "text/plain", False), ("symlink", None, True), ("file", "inode/symlink", True)],
+)
+def test_our_own_record_decides_what_is_a_symbolic_link(
+    new_world: Callable[..., Any], tmp_path: Path, stored: str, mimetype: str | None, is_link: bool
+) -> None:
+    done = restore_from(new_world, _Lying(len(BODY), BODY, kind=stored), tmp_path / "back", mimetype)
+    assert (done.outcome, (tmp_path / "back" / "conf").is_symlink()) == (RestoreOutcome.RESTORED, is_link)
+
+
+def test_a_copy_that_is_larger_than_its_provider_says_is_not_kept_in_memory(
+    new_world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    class Endless(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            asked.append(-1 if size is None else size)
+            return b"x" * abs(asked[-1]) if len(asked) < 9 else b""
+
+    store = _Lying(len(BODY), b"")
+    monkeypatch.setattr(store, "open", lambda *_, **__: Endless())
+    done = restore_from(new_world, store, tmp_path / "back", "text/plain")
+    assert done.outcome == RestoreOutcome.FAILED and "is corrupt" in done.bad[0].reason
+    assert all(0 < size <= SMALL for size in asked)
+
+
+def test_a_small_copy_that_cannot_be_read_does_not_stop_the_restore(
+    new_world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _Lying(len(BODY), b"")
+    monkeypatch.setattr(store, "open", lambda *_, **__: _Unreadable())
+    done = restore_from(new_world, store, tmp_path / "back", "text/plain")
+    assert (done.outcome, [copy.store for copy in done.bad]) == (RestoreOutcome.FAILED, ["1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import sys
@@ -23,7 +24,7 @@ from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.merge_join import groups
 from millstream.mill.restore.listing import RestorableItem
-from millstream.mill.restore.restorer import Restorer
+from millstream.mill.restore.restorer import SMALL, Restorer
 from millstream.mill.restore.targets import FolderTarget, StoreTarget, TargetState
 from millstream.settings import Settings
 from millstream.stores import ChecksumMismatchError, EntryKind, ItemInfo
@@ -40,7 +41,7 @@ from millstream.stores.bags import (
 )
 from millstream.stores.folder import KIND, decode_path, encode_path, read_kind
 from millstream.stores.folders import open_plain
-from millstream.stores.hashing import hash_stream
+from millstream.stores.hashing import hash_stream, read_up_to
 
 THREADS = 8
 """Files that are read and written at the same time."""
@@ -284,7 +285,9 @@ def _write_bag(providers: ConfiguredStores, space: str, items: Iterable[_Export]
 def _read_text(providers: ConfiguredStores, item: _Export) -> tuple[str | None, str | None]:
     """The content of an *item* that is no file, such as a link's target, or else why a bag cannot contain it."""
     with providers[item.place.store].open(item.place.space, item.place.content_id) as file:
-        data = file.read()
+        data = read_up_to(file, SMALL)
+    if hashlib.sha256(data).hexdigest() != item.sha256:
+        return None, f"{item.place} is corrupt: its content does not have the recorded SHA-256 {item.sha256}"
     try:
         return data.decode("utf-8"), None
     except UnicodeDecodeError:

@@ -29,6 +29,15 @@ def chunks(source: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
+def read_up_to(source: BinaryIO, size: int) -> bytes:
+    """*size* bytes of *source*, fewer only at its end."""
+    pieces, left = [], size
+    while left and (piece := source.read(min(left, CHUNK))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
 def hash_stream(source: BinaryIO, algorithms: Iterable[str] = ("sha256",)) -> Digests:
     """The checksums of all bytes that *source* still gives (any algorithm of :mod:`hashlib`)."""
     return copy_stream(source, None, algorithms)

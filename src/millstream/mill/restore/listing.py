@@ -16,7 +16,6 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.merge_join import groups
 from millstream.mill.repair.own_records import OwnRecords
-from millstream.stores.protocol import DEFAULT_MIMETYPE
 from millstream.stores.sources import is_source_url, local_folder
 
 GROUP = 500
@@ -26,13 +25,14 @@ GROUP = 500
 class RestorableItem(msgspec.Struct, frozen=True, kw_only=True):
     """An item of a space and the bytes that it is to be restored to (``sha256`` in hex, ``size`` in bytes).
 
-    ``copies`` should have those bytes, the best one first. Where there is none, ``reason`` says why.
+    ``copies`` should have those bytes, the best one first. Where there is none, ``reason`` says why. ``mimetype`` is
+    that of our own records, None where they do not say.
     """
 
     content_id: str
     sha256: str = ""
     size: int = 0
-    mimetype: str = DEFAULT_MIMETYPE
+    mimetype: str | None = None
     copies: tuple[ItemRef, ...] = ()
     reason: str = ""
 

@@ -19,7 +19,6 @@ from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.merge_join import groups
 from millstream.mill.restore.listing import GROUP, ItemListing, RestorableItem
 from millstream.stores.audit import AuditAction, AuditEvent
-from millstream.stores.protocol import DEFAULT_MIMETYPE
 
 
 class PastUnknownError(MillError, InputError):
@@ -109,7 +108,7 @@ def _item(event: AuditEvent, copies: tuple[ItemRef, ...]) -> RestorableItem:
         content_id=event.content_id,
         sha256=event.sha256 or "",
         size=event.size or 0,
-        mimetype=event.mimetype or DEFAULT_MIMETYPE,
+        mimetype=event.mimetype,
         copies=copies,
         reason=reason,
     )

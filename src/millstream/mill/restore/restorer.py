@@ -21,7 +21,11 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.merge_join import groups, one_behind
 from millstream.mill.restore.listing import RestorableItem
 from millstream.mill.restore.targets import RestoreTarget, TargetState
+from millstream.stores.folder import with_recorded_kind
+from millstream.stores.hashing import chunks, read_up_to
+from millstream.stores.os_errors import translated
 from millstream.stores.protocol import (
+    DEFAULT_MIMETYPE,
     AccessDeniedError,
     AlreadyExistsError,
     ChecksumMismatchError,
@@ -86,11 +90,20 @@ class VerifyingReader(HashingReader):
     def __init__(self, source: BinaryIO, sha256: str, place: ItemRef) -> None:
         super().__init__(source)
         self._expected, self._place = sha256, place
+        self._ahead = io.BytesIO()
         self.has_failed = False
 
+    def read_ahead(self, size: int) -> None:
+        """Read *size* bytes, which the next reads return; if there are no more, they are verified here."""
+        self._ahead = io.BytesIO(read_up_to(cast(BinaryIO, self), size + 1))
+
     def read(self, size: int = -1) -> bytes:
+        ahead = self._ahead.read(size)
+        if ahead and size >= 0:
+            return ahead
         try:
-            data = super().read(size)
+            with translated(f"reading {self._place}"):
+                data = super().read(size)
         except Exception:
             self.has_failed = True
             raise
@@ -99,7 +112,7 @@ class VerifyingReader(HashingReader):
             raise ChecksumMismatchError(
                 f"{self._place} is corrupt: its content has SHA-256 {self.sha256}, not {self._expected}"
             )
-        return data
+        return ahead + data
 
 
 class Restorer:
@@ -139,8 +152,8 @@ class Restorer:
             except DamagedRecordError as error:
                 bad.append(BadCopy(place.store, str(error)))
                 if described is None:  # its bytes may be good: it is the last choice
-                    info = ItemInfo(item.content_id, item.size, (), item.mimetype, {})
-                    copies.append((place, info))
+                    info = ItemInfo(item.content_id, item.size, (), item.mimetype or DEFAULT_MIMETYPE, {})
+                    copies.append((place, _as_recorded(item, info)))
             except AlreadyExistsError:
                 reason = _FOLDER_THERE if self._overwrite else _FILE_THERE
                 return _result(item, RestoreOutcome.DIFFERENT, bad, reason=reason)
@@ -156,7 +169,7 @@ class Restorer:
         if info is None:
             raise StoreError(f"{place} no longer exists")
         # the copy of another item with the same bytes may be what is left of this one
-        return msgspec.structs.replace(info, content_id=item.content_id)
+        return _as_recorded(item, msgspec.structs.replace(info, content_id=item.content_id))
 
     def _take(self, item: RestorableItem, place: ItemRef, info: ItemInfo, bad: Sequence[BadCopy]) -> RestoredItem:
         outcome, state = RestoreOutcome.VERIFIED, TargetState.ABSENT
@@ -179,10 +192,9 @@ class Restorer:
         with self._providers[place.store].open(place.space, place.content_id) as file:
             reader = VerifyingReader(file, item.sha256, place)
             source = cast(BinaryIO, reader)
-            if info.size <= SMALL:
-                source = io.BytesIO(reader.read())
+            reader.read_ahead(SMALL)  # whatever size the provider says that it has
             if self._target is None:
-                while source.read(SMALL):
+                for _ in chunks(source):
                     pass
                 return
             with _errors_of_target(reader, is_unreadable=is_unreadable):
@@ -226,6 +238,10 @@ def sample(items: Iterable[RestorableItem], count: int, seed: str) -> list[Resto
         return hashlib.sha256(f"{seed}\0{item.content_id}".encode()).digest()
 
     return sorted(heapq.nsmallest(count, items, key=draw), key=lambda item: item.content_id)
+
+
+def _as_recorded(item: RestorableItem, info: ItemInfo) -> ItemInfo:
+    return info if item.mimetype is None else with_recorded_kind(info, item.mimetype)
 
 
 def _without_record(done: RestoredItem, place: ItemRef) -> RestoredItem:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from millstream.stores.protocol import DEFAULT_MIMETYPE, Entry, EntryKind, ItemInfo, StoreInputError
 
 KIND = "kind"
@@ -30,6 +32,21 @@ def describe_entry(entry: Entry) -> ItemInfo:
         properties=properties,
         modified=entry.modified,
     )
+
+
+def with_recorded_kind(info: ItemInfo, mimetype: str) -> ItemInfo:
+    """*info* with the kind of entry that belongs to *mimetype*, the one in our own records.
+
+    A provider that is not trusted cannot turn a file into a symbolic link.
+    """
+    recorded = next((kind.value for kind, known in _MIMETYPES.items() if known == mimetype), None)
+    stored = info.properties.get(KIND)
+    if stored == recorded or (recorded is None and stored not in (EntryKind.SYMLINK, EntryKind.FOLDER)):
+        return info
+    properties = {name: value for name, value in info.properties.items() if name != KIND}
+    if recorded is not None:
+        properties[KIND] = recorded
+    return msgspec.structs.replace(info, properties=properties)
 
 
 def read_kind(info: ItemInfo) -> EntryKind:

@@ -17,7 +17,7 @@ from millstream.core.renaming import rename_new
 from millstream.stores.folder.path_names import decode_path
 from millstream.stores.folder.properties import MTIME, parse_time, read_kind
 from millstream.stores.folders import make_folder, make_root, open_folder
-from millstream.stores.hashing import copy_stream, hash_stream
+from millstream.stores.hashing import copy_stream, hash_stream, read_up_to
 from millstream.stores.os_errors import translated
 from millstream.stores.protocol import AlreadyExistsError, EntryKind, ItemInfo, StoreInputError
 
@@ -170,7 +170,13 @@ def _place(folder: int, new: _New, source: BinaryIO, replace: bool) -> None:
 
 
 def _read_target(source: BinaryIO, name: str) -> str:
-    target = source.read(_LONGEST_TARGET + 1)
+    target = read_up_to(source, _LONGEST_TARGET + 1)  # to the end, where *source* verifies its bytes
+    if len(target) > _LONGEST_TARGET:
+        hash_stream(source)
+        raise StoreInputError(
+            f"cannot restore the symbolic link {name!r}: its target is longer than {_LONGEST_TARGET:,} bytes, which no "
+            "path is: restore the item to a store instead"
+        )
     if b"\0" in target:
         raise StoreInputError(
             f"cannot restore the symbolic link {name!r}: its target has a NUL character, which no path has: restore "

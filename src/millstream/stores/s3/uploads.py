@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from millstream.stores.checks import check_promise
-from millstream.stores.hashing import CHUNK, copy_stream, hash_stream
+from millstream.stores.hashing import copy_stream, hash_stream, read_up_to
 from millstream.stores.os_errors import translated
 from millstream.stores.protocol import ContentTooLargeError, ItemNotFoundError
 from millstream.stores.s3.client import S3Calls
@@ -53,7 +53,7 @@ class Uploader:
         Raises ``ChecksumMismatchError`` where they do not hash to *promised*: then nothing was stored.
         """
         start = source.tell() if _rewinds(source) else None
-        head = _read_up_to(source, self._limits.single + 1)
+        head = read_up_to(source, self._limits.single + 1)
         if len(head) <= self._limits.single:
             return self.put_at_once(upload, head, promised)[0], len(head)
         if upload.condition:
@@ -173,21 +173,12 @@ class _Feed(io.RawIOBase):
     def parts(self, limits: S3Limits) -> Iterator[tuple[int, bytes]]:
         """The number and the bytes of each part, none of them empty."""
         for number in itertools.count(1):
-            data = _read_up_to(self.stream, limits.part_size(number))
+            data = read_up_to(self.stream, limits.part_size(number))
             if not data:
                 return
             if number > MAX_PARTS:
                 raise ContentTooLargeError(f"the content has more than {self.size - len(data):,} bytes: divide it")
             yield number, data
-
-
-def _read_up_to(source: BinaryIO, size: int) -> bytes:
-    """*size* bytes of *source*, fewer only at its end."""
-    pieces, left = [], size
-    while left and (piece := source.read(min(left, CHUNK))):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
 
 
 def _rewinds(source: BinaryIO) -> bool:
