@@ -40,8 +40,8 @@ def test_the_files_of_segments_can_be_locked(tmp_path: Path) -> None:
 
 
 def test_drafts_of_dead_writers_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "dead").mkdir()
-    (tmp_path / "dead.lock").touch()
+    (tmp_path / ("dead" * 4)).mkdir()
+    (tmp_path / f"{'dead' * 4}.lock").touch()
     clear_dead(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -220,8 +220,8 @@ class TestPlantedLinks:
             (hidden / folder).mkdir(parents=True)
         (hidden / "format").unlink()
         os.mkfifo(hidden / "format")
-        os.mkfifo(hidden / "drafts" / "dead.lock")
-        (hidden / "drafts" / "gone.lock").symlink_to(secret)
+        os.mkfifo(hidden / "drafts" / f"{'dead' * 4}.lock")
+        (hidden / "drafts" / f"{'90ae' * 4}.lock").symlink_to(secret)
         put(store, "item")
         assert (hidden / "format").read_bytes().startswith(b"millstream local store")
         os.mkfifo(hidden / "spaces" / "space.json")
@@ -233,6 +233,17 @@ class TestPlantedLinks:
             store.space_acls("space")
         store.set_space_acls("space", {})
         assert (store.space_acls("space"), secret.read_bytes()) == ({}, b"secret")
+
+    @pytest.mark.parametrize("name", ["..lock", "...lock", "other.lock"])
+    def test_with_names_of_lock_files_have_nothing_removed(self, store: LocalStore, tmp_path: Path, name: str) -> None:
+        put(store, "item", owner="ann")
+        drafts = tmp_path / "store" / ".millstream" / "drafts"
+        (drafts / "other").mkdir()
+        (drafts / name).touch()
+        again = LocalStore(tmp_path / "store")
+        again.clear_drafts()
+        assert again.info("space", "item").properties == {"owner": "ann"}
+        assert (drafts / "other").is_dir() and (drafts / name).is_file()
 
 
 class TestFoldersNestedWithoutAnEnd:

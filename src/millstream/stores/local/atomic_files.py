@@ -11,6 +11,7 @@ import fcntl
 import io
 import itertools
 import os
+import re
 import resource
 import secrets
 import shutil
@@ -30,6 +31,9 @@ _PARTS = 8
 
 UNNAMED = hasattr(os, "O_TMPFILE")
 """Whether new files of a group may be without names until they are in place."""
+
+_LOCK = re.compile(r"[0-9a-f]{16}\.lock")
+"""The name of the lock file of a writer."""
 
 _OPEN_FILE = "/proc/self/fd/{}"
 """The path of the open files of a process on Linux."""
@@ -278,6 +282,8 @@ def _hold(path: Path) -> int:
 def clear_dead(base: Path) -> None:
     """Remove the drafts in the folder *base* whose writers have ended."""
     for lock in base.glob("*.lock"):
+        if not _LOCK.fullmatch(lock.name):  # "..lock" would name the folder of all drafts, "...lock" the one above it
+            continue
         with contextlib.suppress(FileNotFoundError), open_plain(lock, to_lock=True) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
