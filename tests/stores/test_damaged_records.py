@@ -21,9 +21,20 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "garbage": lambda path: path.write_bytes(b"\x00garbage"),
     "empty": lambda path: path.write_bytes(b""),
     "of another item": lambda path: path.write_bytes(_other(path)),
+    "not UTF-8": lambda path: _change(path, b'"a":"1"', b'"a":"\xff"'),
+    "no checksum": lambda path: _change(path, sha256(b"grain").encode(), b"forged"),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
     "a symbolic link": lambda path: (path.unlink(), path.symlink_to("nowhere")),
 }
+
+
+def _change(path: Path, old: bytes, new: bytes) -> None:
+    """What somebody wrote who knows the format: the checksum of the file is right."""
+    path.write_bytes(sealed(path.read_bytes().partition(b"\n")[0].replace(old, new)))
+
+
+def sealed(line: bytes) -> bytes:
+    return b"%b\n%b\n" % (line, sha256(line).encode())
 
 
 def _other(path: Path) -> bytes:
@@ -106,3 +117,15 @@ def test_a_change_left_open_over_a_damaged_sidecar_is_settled_by_the_bytes(
     assert audited.recover() == 1
     assert [one.sha256 for one in outbox.events()] == ([sha256(b"flour")] if recorded else [])
     assert outbox.open_intents(others=True) == []
+
+
+@pytest.mark.parametrize(
+    "line", [b"[]", b'{"acl":{}}', b'{"acls":{"ann":"own"}}', b'{"acls":{"\xff":"read"}}', b"[" * 9**6]
+)
+def test_an_access_list_of_another_form_is_damaged(store: LocalStore, tmp_path: Path, line: bytes) -> None:
+    store.set_space_acls(S, {})
+    path = tmp_path / "store" / ".millstream" / "spaces" / f"{S}.json"
+    path.write_bytes(sealed(line))
+    with pytest.raises(DamagedRecordError, match="contains no access list") as caught:
+        store.space_acls(S)
+    assert caught.value.record == str(path)

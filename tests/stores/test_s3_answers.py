@@ -287,3 +287,30 @@ def test_a_time_that_is_none_is_a_value_error() -> None:
     for value in ("", "yesterday", "2026-13-01T00:00:00Z"):
         with pytest.raises(ValueError, match="timestamp"):
             parsed_time(value)
+
+
+class Endless(io.BytesIO):
+    """A body that is longer than the server said."""
+
+    def __init__(self) -> None:
+        super().__init__(b"x" * 4 * 1024 * 1024)
+        self.given = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.given += len(data)
+        return data
+
+
+def test_no_more_of_an_object_is_read_than_was_asked_for() -> None:
+    bodies = [Endless(), Endless()]
+    stored = store(Answers(get_object=iter([head() | whole(body) for body in bodies])))
+    with pytest.raises(StoreError, match="exceeds 1,048,576 bytes"):
+        stored.reading("space", "item")
+    with pytest.raises(StoreError, match="exceeds 20 bytes"):
+        stored.fetch("space", "item", 20)
+    logged = Endless()
+    assert log_bucket(Answers(get_object=lambda _: whole(logged))).get("object", 0, 3) == b"xxx"
+    assert max(body.given for body in (*bodies, logged)) <= 2 * 1024 * 1024
+    with pytest.raises(StorageUnavailableError):
+        log_bucket(Answers(get_object=lambda _: whole(Breaking(DATA[:2])))).get("object", 0, 3)

@@ -81,3 +81,21 @@ def test_a_listing_that_the_server_cuts_off_is_no_whole_one() -> None:
 def test_keys_in_another_order_than_that_of_their_bytes_are_refused(keys: list[str]) -> None:
     with pytest.raises(StoreError, match="in the order of their UTF-8 bytes"):
         ids(store(Listed(keys)))
+
+
+def test_a_server_that_lists_empty_pages_for_ever_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.stores.s3.listing.MOST_EMPTY", 5)
+    for look in (ids, S3Store.spaces):
+        client = Listed([])
+        pages = ({"IsTruncated": True, "NextContinuationToken": str(number)} for number in range(100))
+        monkeypatch.setattr(client, "list_objects_v2", lambda **_: next(pages))  # noqa: B023
+        with pytest.raises(StoreUnavailableError, match="listed none"):
+            look(store(client))
+        assert next(pages)["NextContinuationToken"] <= "50"
+
+
+def test_keys_that_were_not_asked_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Listed([])
+    monkeypatch.setattr(client, "list_objects_v2", lambda **_: {"Contents": [{"Key": "xpace/secret", "Size": 1}]})
+    with pytest.raises(StoreError, match="begin with 'space/' and lists 'xpace/secret'"):
+        ids(store(client))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.stores import ChecksumOrigin, StoreError, StoreInputError
+from millstream.stores import ChecksumOrigin, DamagedRecordError, StoreError, StoreInputError
 from millstream.stores.s3 import BucketStore, parse_address
 from millstream.stores.s3.metadata import MAX_METADATA_BYTES, SHA256, Metadata, pack, unpack
 from millstream.stores.s3.objects import read_head
@@ -107,3 +107,9 @@ def test_the_checksum_of_an_object_is_our_own_where_the_server_has_none(
         None,
         None,
     )
+
+
+@pytest.mark.parametrize("sha256", ["x", "AB" * 32, "ab" * 32 + "\n", "ab" * 31 + "\x1b]"])
+def test_what_is_no_sha256_is_a_damaged_record(sha256: str) -> None:
+    with pytest.raises(DamagedRecordError, match="recorded SHA-256"):
+        unpack({SHA256: sha256})

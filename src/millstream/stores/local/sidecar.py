@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 
@@ -31,7 +32,7 @@ class FileDescription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False)
     mtime_ns: int
     mimetype: str
     size: int | None = None
-    sha256: str | None = None
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
     properties: dict[str, str] = {}
 
     def is_of(self, status: os.stat_result) -> bool:
@@ -103,7 +104,7 @@ def decode_sidecar(data: bytes, content_id: str, shown: Callable[[], str]) -> Si
         raise damaged_sidecar(content_id, shown(), "the checksum in the sidecar does not match")
     try:
         sidecar = _decoder.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged_sidecar(content_id, shown(), str(error)) from error
     if sidecar.content_id != content_id:
         raise damaged_sidecar(content_id, shown(), f"the sidecar belongs to {sidecar.content_id!r}")

@@ -13,7 +13,15 @@ import msgspec
 from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
 from millstream.stores.folders import make_folder, open_plain
+from millstream.stores.hashing import read_up_to
 from millstream.stores.protocol import DamagedRecordError, SpaceAccess, damaged_acls
+
+_MAX_BYTES = 16 * 1024 * 1024
+"""A larger file was not written by a store."""
+
+
+class _AccessList(msgspec.Struct):
+    acls: dict[str, SpaceAccess]
 
 
 class SpaceFiles:
@@ -30,14 +38,17 @@ class SpaceFiles:
         path = self._path(spelled)
         try:
             with open_plain(path) as file:
-                line, _, rest = file.readall().partition(b"\n")
+                line, _, rest = read_up_to(file, _MAX_BYTES).partition(b"\n")
         except FileNotFoundError as error:
             if os.path.lexists(path):
                 raise DamagedRecordError(f"{path} is not a regular file: move this entry away", str(path)) from error
             return {}
         if rest.strip() != hashlib.sha256(line).hexdigest().encode("ascii"):
             raise damaged_acls(f"{path} is damaged (its checksum does not match)", str(path))
-        return msgspec.json.decode(line, type=prepared(dict[str, dict[str, SpaceAccess]]))["acls"]
+        try:
+            return msgspec.json.decode(line, type=prepared(_AccessList)).acls
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise damaged_acls(f"{path} contains no access list ({error})", str(path)) from error
 
     def write(self, spelled: str, acls: Mapping[str, SpaceAccess]) -> None:
         """Replace the access list of a space, durably."""

@@ -57,7 +57,7 @@ def read_marker(data: bytes, where: str) -> dict[str, SpaceAccess]:
     """The access list in *data*. Raises :class:`DamagedRecordError` that names *where* for others."""
     try:
         return msgspec.json.decode(data, type=prepared(_Marker)).acls if data else {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged_acls(f"the marker object of {where} contains no access list ({error})", where) from error
 
 

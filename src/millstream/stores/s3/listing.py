@@ -15,6 +15,9 @@ from millstream.stores.s3.objects import microseconds
 PAGE = 1000
 """S3 lists no more in one answer."""
 
+MOST_EMPTY = 10_000
+"""Pages without keys in a row after which a server is not asked for another one."""
+
 
 def list_entries(calls: S3Calls, marker: str, prefix: str, after: str, limit: int) -> list[Entry]:
     """Up to *limit* entries of the space with the *marker* (which is none), as ``Store.entries`` tells them."""
@@ -32,11 +35,14 @@ def list_objects(calls: S3Calls, marker: str, prefix: str, after: bytes, page: i
     low = marker.encode("utf-8") + after
     arguments: dict[str, Any] = {"Prefix": marker + prefix, "MaxKeys": page}
     start, before = _after(low), b""
+    empty = 0
     while True:
         answer = calls("list_objects_v2", **arguments, **start)
         is_new = False
         for line in answer.get("Contents", ()):
             key = line["Key"].encode("utf-8")
+            if not line["Key"].startswith(marker + prefix):
+                raise _not_asked_for(calls, line["Key"], marker + prefix)
             if key <= before:
                 raise _out_of_order(calls, key, before)
             before = key
@@ -46,9 +52,10 @@ def list_objects(calls: S3Calls, marker: str, prefix: str, after: bytes, page: i
         if not answer.get("IsTruncated"):
             return
         if is_new:
-            start, before = _after(low), b""
+            start, before, empty = _after(low), b"", 0
         else:  # a page without keys, or with keys that were not asked for
-            start = {"ContinuationToken": _next_page(calls, answer, start)}
+            empty += 1
+            start = {"ContinuationToken": _next_page(calls, answer, start, empty)}
 
 
 def _after(key: bytes) -> dict[str, str]:
@@ -70,16 +77,24 @@ def first_keys(calls: S3Calls, prefix: str, count: int) -> list[str]:
 def _pages(calls: S3Calls, **arguments: Any) -> Iterator[Mapping[str, Any]]:
     """The pages of one listing; some may have no keys although others follow."""
     token: dict[str, str] = {}
+    empty = 0
     while True:
         page = calls("list_objects_v2", **arguments, **token)
         yield page
         if not page.get("IsTruncated"):
             return
-        token = {"ContinuationToken": _next_page(calls, page, token)}
+        empty = 0 if page.get("Contents") or page.get("CommonPrefixes") else empty + 1
+        token = {"ContinuationToken": _next_page(calls, page, token, empty)}
 
 
-def _next_page(calls: S3Calls, page: Mapping[str, Any], asked: Mapping[str, str]) -> str:
-    """The token of the page after *page*, which was asked for with *asked*."""
+def _next_page(calls: S3Calls, page: Mapping[str, Any], asked: Mapping[str, str], empty: int) -> str:
+    """The token of the page after *page*, which was asked for with *asked*; it was the *empty*-th in a row without
+    keys."""
+    if empty >= MOST_EMPTY:
+        raise StoreUnavailableError(
+            f"{calls.address} answered {empty:,} times in a row that more keys follow, but listed none: remove old "
+            "versions and delete markers from the bucket, or report it to the provider of the server"
+        )
     token: str | None = page.get("NextContinuationToken")
     if not token or token == asked.get("ContinuationToken"):
         raise StoreUnavailableError(
@@ -87,6 +102,13 @@ def _next_page(calls: S3Calls, page: Mapping[str, Any], asked: Mapping[str, str]
             "them (no new NextContinuationToken); list again, or report it to the provider of the server"
         )
     return token
+
+
+def _not_asked_for(calls: S3Calls, key: str, prefix: str) -> StoreError:
+    return StoreError(
+        f"{calls.address} was asked for the keys that begin with {prefix!r} and lists {key!r}: report it to the "
+        "provider of the server"
+    )
 
 
 def _out_of_order(calls: S3Calls, key: bytes, before: bytes) -> StoreError:

@@ -14,6 +14,7 @@ from millstream.core.retry import RetryPolicy
 from millstream.log.backends.objects.bucket import UnknownOutcomeError
 from millstream.log.backends.objects.server_clock import ServerClock
 from millstream.log.errors import LogInputError, StorageError, StorageUnavailableError
+from millstream.stores.hashing import read_up_to
 from millstream.stores.protocol import ItemNotFoundError, StoreError, StoreInputError, StoreUnavailableError
 from millstream.stores.s3.address import S3Address, parse_address
 from millstream.stores.s3.client import RETRIES, S3Calls
@@ -99,8 +100,8 @@ class S3LogBucket:
         if is_part:
             require_range(self._calls, self._key(name), start, answer)
         with translated(f"reading {name!r} of {self._address}"), contextlib.closing(answer["Body"]) as body:
-            data: bytes = body.read()
-        return data if length is None else data[:length]
+            data: bytes = body.read() if length is None else read_up_to(body, length + 1)[:length]
+        return data
 
     def size(self, name: str) -> int | None:
         return self._repeat(lambda: self._size(name))

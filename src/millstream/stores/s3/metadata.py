@@ -24,6 +24,7 @@ SHA256 = "millstream-sha256"
 PUT_ID = "millstream-put"
 _PACKED = "millstream-properties-"
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,98}[a-z0-9])?")
 _PLAIN_VALUE = re.compile(r"[!-~](?:[ -~]{0,254}[!-~])?")
 _CHUNK = 240  # Swift keeps values of up to 256 bytes
@@ -65,7 +66,12 @@ def unpack(found: Mapping[str, str]) -> Metadata:
     chunks = {name: value for name, value in headers.items() if name.startswith(_PACKED)}
     if chunks:
         properties |= _unpack(chunks)
-    return Metadata(properties, headers.get(SHA256), headers.get(PUT_ID))
+    sha256 = headers.get(SHA256)
+    if sha256 and _SHA256.fullmatch(sha256) is None:
+        raise DamagedRecordError(
+            f"the recorded SHA-256 of the object is damaged ({sha256[:100]!r}): put the item again from a good copy"
+        )
+    return Metadata(properties, sha256, headers.get(PUT_ID))
 
 
 def lower_names(found: Mapping[str, str]) -> dict[str, str]:
