@@ -20,6 +20,7 @@ from millstream.messaging.broker.handlers.request_decoder import (
     MAX_ACKS,
     MAX_METADATA,
     MAX_PLAIN,
+    MAX_SENDS,
     MAX_TELEMETRY,
     read_request,
 )
@@ -133,7 +134,12 @@ def test_a_call_with_too_many_messages_and_properties_of_the_protocol_is_refused
     empty_message, empty_property = b"\x0a\x00", b"\x12\x00"
     padding = v2.SendMessageRequest(messages=[v2.Message(body=bytes(MAX_PLAIN))]).SerializeToString()
     one_message = b"\x0a\x80\x80\x80\x01" + empty_property * MAX_BATCH  # of 2 MiB
-    for data in (padding + empty_message * MAX_BATCH, padding + one_message):
+    assert len(read_request(SENDS, empty_message * MAX_SENDS).messages) == MAX_SENDS
+    for data in (empty_message * (MAX_SENDS + 1), padding + empty_message * MAX_SENDS):
+        with pytest.raises(StatusError, match="the call has too many messages; the limit is 65,536") as error:
+            read_request(SENDS, data)
+        assert error.value.code == v2.PAYLOAD_TOO_LARGE
+    for data in (padding + one_message, padding + one_message[:5] + empty_property * MAX_BATCH):
         with pytest.raises(StatusError, match="too many messages, properties and other fields; the limit is") as error:
             read_request(SENDS, data)
         assert error.value.code == v2.PAYLOAD_TOO_LARGE

@@ -34,8 +34,11 @@ MAX_METADATA: Final = 16 << 20
 MAX_ACKS: Final = 65_536
 """The entries of an ``AckMessageRequest``: two bytes can be one, which takes 500 bytes as an object."""
 
-_FEW: Final = MAX_ACKS * 2
-"""The bytes of a request that cannot have so many entries."""
+MAX_SENDS: Final = 65_536
+"""The messages of a ``SendMessageRequest``: two bytes can be one, too."""
+
+_FEW: Final = 65_536 * 2
+"""The bytes of a request that cannot have so many entries or messages."""
 
 _LENGTH_DELIMITED: Final = 2  # the wire type of bytes, texts and messages
 _MESSAGES: Final = v2.SendMessageRequest.DESCRIPTOR.fields_by_name["messages"].number << 3 | _LENGTH_DELIMITED
@@ -112,6 +115,8 @@ def _check_ack_batch(data: bytes) -> None:
 
 
 def _check_messages(data: bytes) -> None:
+    if len(data) > _FEW and next(itertools.islice(_fields(data, 0, len(data)), MAX_SENDS, None), None):
+        raise _too_large("too many messages", f"{MAX_SENDS:,}")
     if len(data) <= MAX_PLAIN:
         return
     sizes = list(itertools.islice(_body_bytes(data), MAX_BATCH + 1))
