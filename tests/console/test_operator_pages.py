@@ -12,11 +12,14 @@ import pytest
 import sqlalchemy as sa
 from in_process import AskedInProcess, asked_in_process
 
+from millstream.cli.change_log import os_user
 from millstream.cli.main import run
+from millstream.core.sql import SqlBusyError
 from millstream.mill.remedies import OUTCOMES
 from millstream.mill.tasks import Duplicate, encode_task
+from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.rest.views import integrity
-from millstream.stores import LocalStore
+from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.testing.damage import flip_bit
 
 PAIR = [{"srcStoreId": "one", "destStoreId": "two"}]
@@ -282,6 +285,40 @@ def test_a_held_plan_lists_its_items_says_what_approve_does_and_can_be_rejected(
     asked.form("/integrity/holds/1/approve", confirmed="yes", reason="meant so")
     assert run(["mill", "duplicate", "--data", folder]) == 0
     assert asked.ask("GET", "/api/v1/integrity/holds/9")[0] == 404
+
+
+def test_decisions_about_a_held_plan_are_recorded_with_them_or_not_made(
+    asked: AskedInProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **_facts: object) -> None:
+        raise SqlBusyError("the database does not answer")
+
+    lose(asked, tmp_path, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(OperatorAuditLog, "add_in", fail)
+        for decision in ("approve", "reject"):
+            status, text = asked.ask("POST", f"/api/v1/integrity/holds/1/{decision}", {"reason": "meant so"})
+            assert (status, "database" in text) == (503, True)
+        assert run(["mill", "approve", "1", "--data", str(tmp_path / "node")]) != 0
+    (plan,) = asked.api("/integrity/holds")["items"]
+    assert (plan["approved_at"], plan["rejected_at"]) == (None, None)
+    assert run(["mill", "approve", "1", "--data", str(tmp_path / "node")]) == 0
+    event = asked.app.operator_log.last(1)[0]
+    assert (event.action, event.user, event.facts["plan"]) == ("approve", os_user(), 1)
+
+
+def test_a_repair_that_fails_after_some_copies_is_recorded(
+    asked: AskedInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreUnavailableError("store two does not answer")
+
+    monkeypatch.setattr(asked.node.mill.repairs.repairer, "repair", fail)
+    item = {"space": "s", "content_id": "a", "reason": "drill"}
+    assert asked.ask("POST", "/api/v1/integrity/repair", item)[0] == 503
+    event = asked.app.operator_log.last(1)[0]
+    assert (event.action, event.target, event.reason) == ("repair", "s/a", "drill")
+    assert event.facts == {"error": "store two does not answer"}
 
 
 def test_an_approved_plan_is_done_when_its_deletions_are_made(asked: AskedInProcess, tmp_path: Path) -> None:

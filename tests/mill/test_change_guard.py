@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.cli.mill.plan_printing import held_lines
+from millstream.core.sql import SqlBusyError
 from millstream.mill.duplication.change_guard import MIN_COPIES, ChangeBudgets, ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan
 from millstream.mill.duplication.duplicator import DuplicationProcessor
@@ -115,6 +117,22 @@ def test_an_approval_of_a_number_that_nothing_waits_under_approves_nothing(world
     with pytest.raises(UnknownApprovalError, match="number 99"):
         change_guard(world).approve([number, 99])
     assert len(change_guard(world).pending()) == 1
+
+
+def test_no_decision_is_made_without_its_record(world: Any) -> None:
+    def fail(_: object, _plan: object) -> None:
+        raise SqlBusyError("the audit log is locked")
+
+    held = change_guard(world)
+    number = held.check(plan(deletes=50)) or 0
+    for decide in (partial(held.approve, [number]), partial(held.reject, number, "ann", "the wrong disk")):
+        with pytest.raises(SqlBusyError):
+            decide(record=fail)
+    (waiting,) = held.pending()
+    assert (waiting.approved_at, waiting.rejected_at) == (None, None)
+    recorded: list[int | None] = []
+    held.approve([number], lambda _, approved: recorded.append(approved.approved_at))
+    assert recorded == [world.clock.now()]
 
 
 def test_an_emptied_source_needs_an_approval_that_counts_all_of_it(world: Any) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from millstream.core.clock import Clock
     from millstream.messaging.broker.admin import AdminChange
+    from millstream.mill.duplication.change_guard import DecisionRecorder, PendingApproval
 
 _LONGEST_NAME = 64
 
@@ -39,11 +40,27 @@ def record_change(node: Node, action: str, target: str, **facts: Any) -> None:
     record_change_in(node.databases.own, node.clock, action, target, **facts)
 
 
+def decision_recorder(node: Node, action: str, **facts: Any) -> DecisionRecorder:
+    """:func:`record_change` of a decision about a held plan, in the transaction that makes it."""
+    from millstream.rest.operator_audit_log import OperatorAuditLog
+
+    audit_log, user = OperatorAuditLog(node.databases.own, node.clock), os_user()
+
+    def record(connection: sa.Connection, plan: PendingApproval) -> None:
+        target, of_plan = f"{plan.space} {plan.pair}", {"plan": plan.number, **plan.counts}
+        audit_log.add_in(connection, user, action, target, **_with_caller({**facts, **of_plan}))
+
+    return record
+
+
 def record_change_in(engine: sa.Engine, clock: Clock, action: str, target: str, **facts: Any) -> None:
     """:func:`record_change` in the tables of a node in the database of *engine*."""
-    if caller := os.environ.get("SUDO_USER"):
-        facts["sudo_user"] = caller[:_LONGEST_NAME]
-    _add(engine, clock, os_user(), action, target, facts)
+    _add(engine, clock, os_user(), action, target, _with_caller(facts))
+
+
+def _with_caller(facts: dict[str, Any]) -> dict[str, Any]:
+    caller = os.environ.get("SUDO_USER")
+    return {**facts, "sudo_user": caller[:_LONGEST_NAME]} if caller else facts
 
 
 def record_broker_change(node: Node, user: str, change: AdminChange) -> None:

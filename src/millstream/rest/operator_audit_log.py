@@ -51,9 +51,15 @@ class OperatorAuditLog:
 
     def add(self, user: str, action: str, target: str, *, reason: str = "", **facts: Any) -> None:
         """Write down that *user* did *action* to *target*; durable when this returns."""
-        values = {"at": self._clock.now(), "user": user, "action": action, "target": target, "reason": reason}
         with self._engine.begin() as connection:
-            connection.execute(sa.insert(_events), {**values, "facts": facts})
+            self.add_in(connection, user, action, target, reason=reason, **facts)
+
+    def add_in(
+        self, connection: sa.Connection, user: str, action: str, target: str, *, reason: str = "", **facts: Any
+    ) -> None:
+        """:meth:`add` in the transaction of *connection*, which makes the change itself in the same database."""
+        values = {"at": self._clock.now(), "user": user, "action": action, "target": target, "reason": reason}
+        connection.execute(sa.insert(_events), {**values, "facts": facts})
 
     def check(self) -> None:
         """Before a change that is recorded: raise what the database does where it does not answer. A repeated change

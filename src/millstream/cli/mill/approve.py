@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from millstream.cli.change_log import os_user, record_change
+from millstream.cli.change_log import decision_recorder, os_user
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.examples import example
 from millstream.cli.mill.plan_printing import HELD
@@ -40,9 +40,9 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
             for hold in holds:
                 _print(hold, as_json)
             return HELD if holds else 0
-        approved = node.stores.change_guard.approve(None if everything else numbers)
+        record = decision_recorder(node, "approve")
+        approved = node.stores.change_guard.approve(None if everything else numbers, record)
         for hold in approved:
-            record_change(node, "approve", f"{hold.space} {hold.pair}", plan=hold.number, **hold.counts)
             _print(hold, as_json)
     if not as_json:
         for space in dict.fromkeys(hold.space for hold in approved):
@@ -67,8 +67,8 @@ def reject(settings: Settings, number: int, reason: str, as_json: bool) -> None:
     if len(reason.strip()) < _SHORTEST_REASON:
         raise click.UsageError(f"the reason {reason!r} is too short: write at least {_SHORTEST_REASON} characters")
     with Node.open(settings) as node:
-        hold = node.stores.change_guard.reject(number, os_user(), reason)
-        record_change(node, "reject", f"{hold.space} {hold.pair}", reason=reason, plan=number, **hold.counts)
+        record = decision_recorder(node, "reject", reason=reason)
+        hold = node.stores.change_guard.reject(number, os_user(), reason, record)
         _print(hold, as_json)
 
 

@@ -133,6 +133,14 @@ class PendingApproval(msgspec.Struct, frozen=True):
         return self.deletes - self.used_deletes
 
 
+DecisionRecorder = Callable[[sa.Connection, PendingApproval], object]
+"""Records a decision about a plan in the transaction that makes it, so that none is made without its record."""
+
+
+def _no_record(_connection: sa.Connection, _plan: PendingApproval) -> None:
+    pass
+
+
 class _Account(NamedTuple):
     """The key of a budget."""
 
@@ -244,11 +252,14 @@ class ChangeGuard:
         """The number of plans that wait for a decision."""
         return sum(hold.rejected_at is None for hold in self.pending())
 
-    def approve(self, numbers: Sequence[int] | None = None) -> Sequence[PendingApproval]:
+    def approve(
+        self, numbers: Sequence[int] | None = None, record: DecisionRecorder = _no_record
+    ) -> Sequence[PendingApproval]:
         """Approve what is held under *numbers*, or everything that was not rejected; what was approved.
 
         What was approved before of the same space, and not used yet, is a part of what is shown now, and does not come
-        on top. Raises :class:`UnknownApprovalError` for a number that nothing waits under, and approves none then.
+        on top. *record* gets each plan, in the same transaction. Raises :class:`UnknownApprovalError` for a number that
+        nothing waits under, and approves none then.
         """
 
         def transaction(connection: sa.Connection, now: int) -> Sequence[PendingApproval]:
@@ -263,14 +274,18 @@ class ChangeGuard:
                 _supersede(connection, waiting[number], now)
             given = {"approved_at": now, "expires_at": now + self._budgets.approval}
             connection.execute(sa.update(_holds).where(_holds.c.number.in_(chosen)).values(given))
-            return [msgspec.structs.replace(waiting[number], **given) for number in chosen]
+            approved = [msgspec.structs.replace(waiting[number], **given) for number in chosen]
+            for hold in approved:
+                record(connection, hold)
+            return approved
 
         return self._database.write(transaction)
 
-    def reject(self, number: int, by: str, reason: str) -> PendingApproval:
+    def reject(self, number: int, by: str, reason: str, record: DecisionRecorder = _no_record) -> PendingApproval:
         """Reject what is held under *number*: it stays held, and needs a new decision only if it grows.
 
-        Raises :class:`UnknownApprovalError` for a number that nothing waits under.
+        *record* gets the plan, in the same transaction. Raises :class:`UnknownApprovalError` for a number that nothing
+        waits under.
         """
 
         def transaction(connection: sa.Connection, now: int) -> PendingApproval:
@@ -278,7 +293,9 @@ class ChangeGuard:
             values = {"rejected_at": now, "rejected_by": by, "rejection": reason}
             if not connection.execute(sa.update(_holds).where(waiting).values(values)).rowcount:
                 raise _unknown(number)
-            return PendingApproval(*connection.execute(sa.select(_holds).where(waiting)).one())
+            rejected = PendingApproval(*connection.execute(sa.select(_holds).where(waiting)).one())
+            record(connection, rejected)
+            return rejected
 
         return self._database.write(transaction)
 

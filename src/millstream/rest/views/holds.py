@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
+import sqlalchemy as sa
 
 from millstream.core.errors import NotFoundError
-from millstream.mill.duplication.change_guard import PendingApproval
+from millstream.mill.duplication.change_guard import DecisionRecorder, PendingApproval
 from millstream.mill.duplication.held_items import HeldItem
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
@@ -103,15 +104,18 @@ def plans_of_item(app: AppContext, request: ApiRequest[HeldItemQuery, Any]) -> L
 @endpoints.post("/integrity/holds/{number}/approve", HoldQuery, Approval)
 def approve(app: AppContext, request: ApiRequest[HoldQuery, Approval]) -> PendingApproval:
     """Approve a held plan: the next `millstream mill duplicate` or loop of the producer executes it."""
-    (approved,) = app.node.stores.change_guard.approve([request.query.number])
-    return _recorded(app, request, "approve", approved)
+    (approved,) = app.node.stores.change_guard.approve([request.query.number], _recorder(app, request, "approve"))
+    app.poller.hurry()
+    return approved
 
 
 @endpoints.post("/integrity/holds/{number}/reject", HoldQuery, Approval)
 def reject(app: AppContext, request: ApiRequest[HoldQuery, Approval]) -> PendingApproval:
     """Reject a held plan: it is not executed, and needs a new decision only if it grows."""
-    rejected = app.node.stores.change_guard.reject(request.query.number, request.principal.name, request.body.reason)
-    return _recorded(app, request, "reject", rejected)
+    number, by, reason = request.query.number, request.principal.name, request.body.reason
+    rejected = app.node.stores.change_guard.reject(number, by, reason, _recorder(app, request, "reject"))
+    app.poller.hurry()
+    return rejected
 
 
 def plan_of(item: HeldItem, plans: Sequence[PendingApproval]) -> PendingApproval | None:
@@ -120,10 +124,9 @@ def plan_of(item: HeldItem, plans: Sequence[PendingApproval]) -> PendingApproval
     return next((one for one in plans if (one.source, one.destination, one.space) == place), None)
 
 
-def _recorded(
-    app: AppContext, request: ApiRequest[HoldQuery, Approval], action: str, plan: PendingApproval
-) -> PendingApproval:
-    target, facts = f"{plan.space} {plan.pair}", {"plan": plan.number, **plan.counts}
-    app.operator_log.add(request.principal.name, action, target, reason=request.body.reason, **facts)
-    app.poller.hurry()
-    return plan
+def _recorder(app: AppContext, request: ApiRequest[HoldQuery, Approval], action: str) -> DecisionRecorder:
+    def record(connection: sa.Connection, plan: PendingApproval) -> None:
+        target, facts = f"{plan.space} {plan.pair}", {"plan": plan.number, **plan.counts}
+        app.operator_log.add_in(connection, request.principal.name, action, target, reason=request.body.reason, **facts)
+
+    return record

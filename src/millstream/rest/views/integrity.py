@@ -312,8 +312,12 @@ def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
     """Repair the copies of one item from a copy that the manifest and the audit log confirm."""
     wanted = request.body
     app.operator_log.check()
-    result = app.node.mill.repairs.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
     target = f"{wanted.space}/{wanted.content_id}"
+    try:
+        result = app.node.mill.repairs.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
+    except Exception as error:  # a copy may have been repaired before another one failed
+        app.operator_log.add(request.principal.name, "repair", target, reason=wanted.reason, error=str(error))
+        raise
     facts = {"repaired": result.repaired, "refused": len(result.refused)}
     app.operator_log.add(request.principal.name, "repair", target, reason=wanted.reason, **facts)
     app.poller.hurry()

@@ -49,6 +49,7 @@ def cancel_drain(app: AppContext, request: ApiRequest[MemberQuery, Any]) -> Memb
 
 def _drained(app: AppContext, request: ApiRequest[MemberQuery, Any], *, draining: bool) -> MemberRow:
     app.node.databases.members.require_shared()
+    app.operator_log.check()
     table, member = app.node.databases.members.table, request.query.member
     table.drain(member, draining=draining)
     app.operator_log.add(request.principal.name, "drain" if draining else "cancel drain", f"member {member}")
