@@ -14,7 +14,7 @@ from millstream.batching.message_events import make_tick
 from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, StorageFullError, open_store
 from millstream.messaging.broker.admin import AdminService
-from millstream.messaging.broker.handlers import pull
+from millstream.messaging.broker.handlers import pull, receive
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
@@ -459,6 +459,72 @@ def test_filters_select_by_tag_and_condition_and_the_rest_is_done() -> None:
             await desk.receive("g", "plain", filter=(v2.TAG, "a || "))
         assert refused.value.code == v2.ILLEGAL_FILTER_EXPRESSION
 
+    with_harness(step)
+
+
+async def send_large(desk: BrokerHarness, topic: str, tags: str) -> None:
+    """Send a message to *topic* for each of *tags*; of each the log is read separately."""
+    for number, tag in enumerate(tags):
+        ordered = {"message_group": str(number)} if topic == "ordered" else {}
+        body = tag.encode() * (2 << 20)
+        await desk.send(topic, body, tag=tag, message_id=f"{number}", **ordered)
+
+
+@pytest.mark.parametrize("topic", ["plain", "ordered"])
+def test_a_receive_that_finds_nothing_ends_with_its_time_and_makes_progress(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        monkeypatch.setattr(receive, "_SEARCH_SECONDS", 0)
+        await send_large(desk, topic, "aaba")
+        got = [await desk.receive("g", topic, filter=(v2.TAG, "b")) for _ in range(4)]
+        assert [[message.body[:1] for message in messages] for messages in got] == [[], [], [b"b"], []]
+        assert [len(await desk.receive("all", topic, auto_renew=True)) for _ in range(4)] == [1, 1, 1, 1]
+
+    with_harness(step)
+
+
+@pytest.mark.parametrize("topic", ["plain", "ordered"])
+@pytest.mark.parametrize("limit", ["_SEARCH_SECONDS", "_SKIP_AT_MOST"])
+def test_a_receive_does_not_wait_while_there_is_more_to_look_at(
+    topic: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        monkeypatch.setattr(receive, limit, 0)
+        monkeypatch.setattr(desk.core, "wait_for_messages", refuse_to_wait)
+        await send_large(desk, topic, "aab")
+        (got,) = await desk.receive("g", topic, filter=(v2.TAG, "b"), poll=15)
+        assert got.body[:1] == b"b"
+        with pytest.raises(AssertionError):
+            await desk.receive("g", topic, filter=(v2.TAG, "b"), poll=15)
+
+    async def refuse_to_wait(*_: object) -> None:
+        raise AssertionError
+
+    with_harness(step, limits=Limits())
+
+
+def test_a_receive_that_is_cancelled_keeps_what_it_has_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await send_large(desk, "plain", "aaba")
+        cache = desk.core.topic("plain").message_cache
+        read_columns = cache.read_columns
+
+        async def read_three(first_id: int, last_id: int) -> RecordBatch | None:
+            if first_id == 4:
+                raise asyncio.CancelledError
+            return await read_columns(first_id, last_id)
+
+        monkeypatch.setattr(cache, "read_columns", read_three)
+        with pytest.raises(asyncio.CancelledError):
+            await desk.receive("g", "plain", filter=(v2.TAG, "b"))
+        delivery = desk.core.delivery("g", "plain")
+        assert (delivery.done.pointer, delivery.next) == (2, 3), "the message that was found is given to the next one"
+        monkeypatch.undo()
+        (got,) = await desk.receive("g", "plain", filter=(v2.TAG, "b"))
+        assert got.body[:1] == b"b"
+
+    monkeypatch.setattr(receive, "_SEARCH_SECONDS", 60)
     with_harness(step)
 
 

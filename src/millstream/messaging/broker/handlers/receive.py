@@ -35,6 +35,7 @@ _AT_ONCE: Final = 16
 _PAGE: Final = 1024
 _RUN: Final = 64  # shorter runs are put together, message by message
 _SKIP_AT_MOST: Final = 65_536
+_SEARCH_SECONDS: Final = 0.25  # then it ends if it looked at anything: clients give up, and others wait for the lock
 _DEAD_AGAIN: Final = 5 * MICROSECONDS  # when dead letters that could not be stored are tried again
 
 _log = logging.getLogger(__name__)
@@ -76,9 +77,13 @@ def chunk_messages(run: ColumnChunk) -> list[DeliveredMessage]:
 
 
 class _PendingReceive:
-    """A receive under way. When its client has given it up and asks again, that call takes its place."""
+    """A receive under way. When its client has given it up and asks again, that call takes its place.
+
+    ``has_more`` says that its last look found nothing, but ended before the end of the topic.
+    """
 
     is_repeated = False
+    has_more = False
 
 
 class ReceiveHandler:
@@ -115,6 +120,9 @@ class ReceiveHandler:
             left = deadline - loop.time()
             if given or left <= 0 or call.is_repeated:
                 return given
+            if call.has_more:
+                await asyncio.sleep(0)  # other calls go on meanwhile
+                continue
             await self._core.wait_for_messages(ask.topic, version, min(left, self._until_due(ask)))
 
     def _until_due(self, ask: ReceiveRequest) -> float:
@@ -133,7 +141,7 @@ class ReceiveHandler:
                 delivery.reclaim_attempt(ask.attempt_id)
             search = _MessageSearch(self._core, delivery, ask)
             await search.run()
-            ids = search.ids
+            ids, call.has_more = search.ids, search.has_more
             if not ids or not self._core.is_present(ask.group, ask.topic, delivery):
                 return []
             token = self._lease(ask, ids, search.skipped, now)
@@ -192,6 +200,8 @@ class _MessageSearch:
         self.chunk: ColumnChunk | None = None
         self.skipped: list[int] = []
         self._bytes = 0
+        self._looked = False
+        self._until = asyncio.get_running_loop().time() + _SEARCH_SECONDS
         self._postpones_dead = False
 
     @property
@@ -213,14 +223,16 @@ class _MessageSearch:
     async def _from_anywhere(self) -> None:
         begin, back = self._delivery.next, list[int]()
         try:
-            while not self._is_full and (ids := self._delivery.returning(min(self._missing, _AT_ONCE))):
+            while not self._is_over and (ids := self._delivery.returning(min(self._missing, _AT_ONCE))):
                 back += ids
                 await self._read(await self._without_exhausted(ids))
-            while not self._is_full and await self._next_page():
-                pass
-        except BaseException:
+                self._looked = True
+            while not self._is_over and await self._next_page():
+                self._looked = True
+        except BaseException:  # what was skipped need not be looked at again
             self._delivery.return_unused(to_ranges(back))
-            self._delivery.next = begin
+            self._delivery.finish(to_ranges(sorted(self.skipped)))
+            self._delivery.next = min([self._delivery.next, *(m.id for m in self.found if m.id >= begin)])
             raise
 
     async def _next_page(self) -> bool:
@@ -277,6 +289,21 @@ class _MessageSearch:
     def _is_full(self) -> bool:
         return self._missing <= 0 or self._bytes >= MOST_BYTES
 
+    @property
+    def _is_late(self) -> bool:
+        """Whether it has looked at something, for as long as it may."""
+        return self._looked and asyncio.get_running_loop().time() >= self._until
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_full or self._is_late
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it ended before the end of the topic, although further messages may be looked at."""
+        was_cut = self._is_late or len(self.skipped) > _SKIP_AT_MOST
+        return was_cut and self._delivery.next <= self._topic.last_id and self._delivery.queued < LOOK_AHEAD
+
     async def _read(self, ids: Sequence[int]) -> None:
         messages = await self._topic.message_cache.read_ids(ids)
         for number in ids:
@@ -301,19 +328,20 @@ class _MessageSearch:
     async def _from_lines(self) -> None:
         ask = self._ask
         ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
-        while len(ids) < ask.count and await self._line_up_page():
+        while len(ids) < ask.count and not self._is_late and await self._line_up_page():
+            self._looked = True
             ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
         living = await self._without_exhausted(sorted(ids))
         if self._postpones_dead:  # those behind a message that is not done wait, too
             free = set(self._delivery.next_in_order(ask.count, consecutive=ask.consecutive))
             living = [number for number in living if number in free]
         for start in range(0, len(living), _AT_ONCE):
-            if not self._is_full:
+            if not self._is_full and not (self.found and self._is_late):
                 await self._read(living[start : start + _AT_ONCE])
 
     async def _line_up_page(self) -> bool:
         first, last = self._delivery.next, self._topic.last_id
-        if first > last or self._delivery.queued >= LOOK_AHEAD:
+        if first > last or self._delivery.queued >= LOOK_AHEAD or len(self.skipped) > _SKIP_AT_MOST:
             return False
         messages = await self._topic.message_cache.read(first, min(last, first + _PAGE - 1))
         if not messages:
