@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from millstream.anchoring import LogLedger
+from millstream.anchoring import CutLimits, LogLedger
 from millstream.anchoring.errors import AnchoringError, CasUnavailableError
 from millstream.anchoring.feed import CONSUMER, AnchorFeed, AnchorSchedule, check_conflicts
 from millstream.anchoring.journal_tables import payloads
@@ -29,12 +29,12 @@ def store() -> Iterator[LogStore]:
         yield opened
 
 
-def add_batches(store: LogStore, first: int, last: int) -> tuple[Log, Log]:
+def add_batches(store: LogStore, first: int, last: int, body: bytes = b"x") -> tuple[Log, Log]:
     """One message with each of the numbers, and a batch of it; the two logs."""
     logs = store.log(LogSpec("in")), store.log(LogSpec("in.batches", kind="batches"))
     numbers = range(first, last + 1)
     with logs[0].writer() as messages, logs[1].writer() as batches:
-        messages.append([Message(b"x", "", "pump", number) for number in numbers])
+        messages.append([Message(body, "", "pump", number) for number in numbers])
         lines = [
             b'{"batch":"b%d","source":"pump","start":%d,"end":%d,"cut":"time","events":[%d]}' % ((number,) * 4)
             for number in numbers
@@ -109,6 +109,49 @@ def test_batches_whose_messages_were_trimmed_before_are_named_and_can_be_left_ou
         feed.step(force=True)
     batches.set_pointer(CONSUMER, 2)
     assert feed.step(force=True).batches == 3
+
+
+def test_anchored_batches_are_skipped_although_the_journal_lost_them_and_their_messages_were_trimmed(
+    parts: Any, store: LogStore
+) -> None:
+    source, batches = add_batches(store, 1, 5)
+    AnchorFeed(source, batches, parts.writer, RULES).step(force=True)
+    parts.journal.forget_anchored()
+    batches.set_pointer(CONSUMER, 0)
+    add_batches(store, 6, 7)
+    source.trim(3)
+    again = AnchorFeed(source, batches, parts.writer, RULES).step(force=True)
+    assert (again.batches, again.known, again.anchors) == (2, 5, 1)
+    totals = parts.journal.totals()
+    assert (totals.observed, totals.rejected) == (2, 0)
+    assert [len(parts.index.find_batch("in", f"b{number}")) for number in range(1, 8)] == [1] * 7
+
+
+def test_a_batch_with_the_id_of_an_anchored_one_and_another_message_is_not_skipped(parts: Any, store: LogStore) -> None:
+    source, batches = add_batches(store, 1, 2)
+    AnchorFeed(source, batches, parts.writer, RULES).step(force=True)
+    parts.journal.forget_anchored()
+    with open_store("memory://") as other:
+        source, batches = add_batches(other, 1, 2, b"other")
+        AnchorFeed(source, batches, parts.writer, RULES).step(force=True)
+    assert parts.journal.totals().rejected == 2
+
+
+def test_a_backlog_is_anchored_while_it_is_read(
+    make_parts: Any, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.anchoring.feed.GROUP_MESSAGES", 2)
+    parts = make_parts(limits=CutLimits(cut_bytes=300))
+    source, batches = add_batches(store, 1, 8)
+    most, add = [0], parts.journal.add
+
+    def counted(*given: Any, **more: Any) -> Any:
+        most.append(parts.journal.totals().accepted)
+        return add(*given, **more)
+
+    monkeypatch.setattr(parts.journal, "add", counted)
+    assert AnchorFeed(source, batches, parts.writer, RULES).step(force=True).batches == 8
+    assert len(most) == 5 and max(most) <= 3
 
 
 class _HeldLedger:

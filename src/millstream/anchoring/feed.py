@@ -7,6 +7,7 @@ are not added again, so the process may be killed at any point (promise P7).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from millstream.anchoring.batch_records import BatchHeader, EncodedBatch
 from millstream.anchoring.errors import RESTORE_DATABASE, AnchoringError, BatchFormatError
+from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.message_traces import MessageTraces
 from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.anchoring.states import FeedPosition
@@ -93,25 +95,33 @@ class AnchorFeed:
         Raises what :func:`submit_batches` and :func:`cut` raise, and :class:`BatchFormatError` for amendments: see
         :func:`refuse_amending_rules`.
         """
-        done = FeedProgress()
+        done, size = FeedProgress(), 0
         for group in self._new():
             batches = [item for _, item in group if isinstance(item, EventBatch)]
             rejects = [item for _, item in group if isinstance(item, Reject)]
-            encoded, messages = _encode(self._source, batches, self._known)
+            anchored = self._writer.anchored(self._source.name, {batch.batch: batch.events for batch in batches})
+            encoded, messages = _encode(self._source, batches, functools.partial(self._known, anchored))
+            encoded = [one for one in encoded if anchored.get(one.batch) != leaf_hash(one.header_line)]
             gone = FeedProgress(known=len(batches) - len(encoded))
             fed = FeedPosition(self._batches.name, group[-1][0])
             added = submit_batches(self._writer, self._source.name, encoded, rejects, self._config(), fed=fed)
             done, self.total = done.plus(added).plus(gone), self.total.plus(added).plus(gone)
             self._traces.batches_submitted(self._source.name, batches, messages)
             self._batches.set_pointer(CONSUMER, fed.last_id)
-        anchored = cut(self._writer, force=force)
-        self._traces.cut()
-        self.total = self.total.plus(anchored)
-        return done.plus(anchored)
+            size += sum(len(one.lines) for one in encoded)
+            if size >= self._writer.limits.cut_bytes:  # else the journal would hold all that is read again
+                done, size = done.plus(self._cut(force=False)), 0
+        return done.plus(self._cut(force=force))
 
-    def _known(self, names: Sequence[str]) -> Container[str]:
-        """Those of the batches *names* that the journal has."""
-        return self._writer.journal.known_roots(self._source.name, names)
+    def _cut(self, *, force: bool) -> FeedProgress:
+        done = cut(self._writer, force=force)
+        self._traces.cut()
+        self.total = self.total.plus(done)
+        return done
+
+    def _known(self, anchored: Iterable[str], names: Sequence[str]) -> Container[str]:
+        """Those of the batches *names* that the journal has, and those *anchored*."""
+        return {*self._writer.journal.known_roots(self._source.name, names), *anchored}
 
     def _config(self) -> Mapping[str, Any]:
         """The rules for the manifest. They are read after the batches, and were recorded before these were made."""

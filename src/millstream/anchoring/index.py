@@ -215,6 +215,22 @@ class AnchorIndex:
             found.setdefault((location.number, location.ordinal), location)
         return [found[place] for place in sorted(found)]
 
+    def anchored(self, log: str, batches: Mapping[str, Sequence[int]]) -> dict[str, bytes]:
+        """Those of *batches* (the message ids by batch id) that are valid in an anchor with exactly these messages: the
+        leaf hash there by batch id."""
+        numbers, found = self._anchored_batches(log, list(batches)), dict[str, bytes]()
+        for number in set(numbers.values()):
+            row = self._row(
+                sa.select(_anchors.c.ids, _anchors.c.ordinals, _anchors.c.leaves).where(_anchors.c.number == number)
+            )
+            ids, ordinals = np.frombuffer(row.ids, "<u8"), np.frombuffer(row.ordinals, "<u4")
+            counts = np.bincount(ordinals)
+            for name in [each for each, anchor in numbers.items() if anchor == number]:
+                hits = ordinals[np.isin(ids, np.array(batches[name], "<u8"))]
+                if 0 < len(hits) == len(batches[name]) and (hits == hits[0]).all() and counts[hits[0]] == len(hits):
+                    found[name] = row.leaves[32 * hits[0] : 32 * hits[0] + 32]
+        return found
+
     def names(self) -> Iterator[tuple[str, Sequence[str]]]:
         """The ids of all anchored batches by log, those of one anchor at a time, the last anchor first."""
         query = sa.select(_anchors.c.number, _anchors.c.log, _anchors.c.members).order_by(_anchors.c.number.desc())

@@ -156,6 +156,11 @@ class BatchWriter:
         """What was read back from the ledger."""
         return self._observer.index
 
+    def anchored(self, log: str, batches: Mapping[str, Sequence[int]]) -> Mapping[str, bytes]:
+        """:meth:`AnchorIndex.anchored`, where the journal may not know what is anchored: its database was lost or
+        restored from a backup, or :meth:`rebuild` made it forget."""
+        return self.index.anchored(log, batches) if self.journal.cut_count() < self.index.anchor_count() else {}
+
     def recover(self) -> Sequence[LedgerEntry]:
         """Finish what a dead writer left; returns the entries of the cuts that were finished. To be called at start."""
         with self._cutting:
