@@ -18,7 +18,7 @@ from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import ItemDifference, differences
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.source_recorder import record_space
-from millstream.mill.errors import DuplicationError, NoAnswerError, UnknownStoreError
+from millstream.mill.errors import ChangePendingError, DuplicationError, NoAnswerError, UnknownStoreError
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
@@ -468,7 +468,7 @@ def test_p8_what_the_audit_says_that_a_person_added_since_is_not_deleted(world: 
 def test_p8_a_copy_is_not_deleted_while_a_change_of_it_has_not_ended(world: Any) -> None:
     outbox, processor = deleted_at_the_source(world, "ann")
     outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "me", "1", "memory", "s", "a"))
-    with pytest.raises(NoAnswerError, match="has started and is not recorded as ended"):
+    with pytest.raises(ChangePendingError, match="has started and is not recorded as ended"):
         processor.process(BACK, 1)
     assert world.has(ItemRef("1", "s", "a"))
 

@@ -10,7 +10,7 @@ from mill_workers import Scripted, fails, manager, task
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.mill.duplication.duplicator import DuplicationProcessor
-from millstream.mill.errors import NoAnswerError, UnknownStoreError, UnresolvedError
+from millstream.mill.errors import ChangePendingError, NoAnswerError, UnknownStoreError, UnresolvedError
 from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
@@ -67,6 +67,30 @@ def test_a_task_that_fails_for_a_transient_reason_waits_longer_each_time(world: 
     first, second, third = started
     assert (10 <= second - first < 12, 60 <= third - second < 62) == (True, True)
     assert (tally.failed, tally.dead) == (2, 1)
+
+
+def test_a_task_waits_for_the_end_of_a_change_for_as_long_as_that_takes(world: Any) -> None:
+    def pending(_name: str, attempt: int) -> TaskResult | None:
+        started.append(attempt)
+        if len(started) <= 2 * MOST_LEASES:
+            raise ChangePendingError
+        workers.stop()
+        return None
+
+    started: list[int] = []
+    world.queue("low").put([task("c")])
+    workers = manager(world, Scripted(pending), transient_first=0.0)
+    tally = workers.run()
+    assert (tally.done, tally.failed, tally.dead, set(started)) == (1, 0, 0, {1})
+
+
+def test_without_other_work_a_change_that_does_not_end_is_told(world: Any) -> None:
+    def pending(_name: str, _attempt: int) -> TaskResult | None:
+        raise ChangePendingError("a change has started")
+
+    world.queue("low").put([task("c")])
+    manager(world, Scripted(pending)).run_until_drained()
+    assert world.queue("low").dead()[0].cause == "ChangePendingError: a change has started"
 
 
 def test_a_redriven_task_gets_its_attempts_anew(world: Any) -> None:

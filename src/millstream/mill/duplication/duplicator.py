@@ -85,7 +85,8 @@ class DuplicationProcessor:
         """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
 
         It is a :class:`NoAnswerError` where the task may succeed later without anyone changing anything; a
-        :class:`StoreInputError` that is permanent where a store never takes this item.
+        :class:`StoreInputError` that is permanent where a store never takes this item. Raises
+        :class:`ChangePendingError` while the item at the destination is being changed.
         """
         done, again = self._take_turn(task)
         if not again:
@@ -164,7 +165,7 @@ class DuplicationProcessor:
             return False
         try:
             return self._record(task, now, self._look(task.destination, task), done.sha256) == SourceRecord.DELETED
-        except NoAnswerError:  # somebody is changing the copy
+        except ChangePendingError:  # somebody is changing the copy
             return False
 
     def process_group(self, tasks: Sequence[Duplicate]) -> Sequence[TaskResult | None]:
@@ -277,7 +278,7 @@ class DuplicationProcessor:
             try:
                 event = self._audit_lookup.last_change(ItemRef(task.destination, task.space, task.content_id))
             except ChangePendingError as error:  # it may have been added since
-                raise NoAnswerError(f"{error} ({_where(task)})") from error
+                raise ChangePendingError(f"{error} ({_where(task)})") from error
         if event is None or event.action == AuditAction.DELETE_CONTENT or event.user == MILL_USER:
             return False
         return event.at > at
