@@ -18,7 +18,7 @@ from millstream.core.sql import SqlBusyError
 from millstream.mill.remedies import OUTCOMES
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.rest.operator_audit_log import OperatorAuditLog
-from millstream.rest.views import integrity
+from millstream.rest.views import integrity, policies
 from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.testing.damage import flip_bit
 
@@ -285,6 +285,25 @@ def test_a_held_plan_lists_its_items_says_what_approve_does_and_can_be_rejected(
     asked.form("/integrity/holds/1/approve", confirmed="yes", reason="meant so")
     assert run(["mill", "duplicate", "--data", folder]) == 0
     assert asked.ask("GET", "/api/v1/integrity/holds/9")[0] == 404
+
+
+def test_previews_of_policies_are_computed_one_at_a_time_and_for_a_limited_time(
+    asked: AskedInProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        LocalStore(tmp_path / name).create_space("s")
+    text = json.dumps({"defaultPolicies": PAIR})
+    checked = asked.api("/policies/local/check", {"text": text})
+    assert (len(checked["plans"]), checked["unseen"], checked["plans_unknown"]) == (1, 0, None)
+    monkeypatch.setattr(policies, "_LOCK_SECONDS", 0.01)
+    with policies._what_if_lock:
+        assert "Another preview" in asked.api("/policies/local/check", {"text": text})["plans_unknown"]
+        assert asked.ask("GET", "/api/v1/policies/local/versions/1/plans")[0] == 503
+    monkeypatch.setattr(policies, "PREVIEW_SECONDS", 0.0)
+    checked = asked.api("/policies/local/check", {"text": text})
+    assert (checked["plans"], checked["unseen"]) == ([], 1)
+    many = f"{text}{chr(10) * (policies.MOST_DIFF_LINES + 1)}"
+    assert "not compared line by line" in asked.api("/policies/local/check", {"text": many})["diff"][0]
 
 
 def test_decisions_about_a_held_plan_are_recorded_with_them_or_not_made(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
 
-from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.core.errors import BusyError, MillstreamError, NotFoundError
 from millstream.mill.duplication.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.changes import PolicyChange, changes_between
@@ -45,11 +46,24 @@ endpoints = EndpointRegistry()
 MOST_PLANS = 200
 """Pairs of stores with a space that a what-if looks at: every item of them is listed."""
 
+PREVIEW_SECONDS = 30.0
+"""How long a what-if looks at pairs before it leaves the others out."""
+
+MOST_DIFF_LINES = 20_000
+"""Lines of a text that is compared line by line: the time grows with their square."""
+
+_what_if_lock = threading.Lock()
+_LOCK_SECONDS = 1.0
+
 _SAVED, _RESTORED, _WITHDRAWN = "save policy", "restore policy", "withdraw policy"
 
 
 class UnknownPolicyError(NotFoundError):
     """There is no policy of this account, or no such version of it."""
+
+
+class PreviewBusyError(BusyError):
+    """Another preview of a policy is being computed. Try again in a minute."""
 
 
 class AccountQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -214,10 +228,8 @@ def check_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText])
         return Checked(str(error))
     texts = _texts(app)
     before = (texts.get(account) or b"").decode("utf-8", "replace")
-    lines = difflib.unified_diff(
-        before.splitlines(), request.body.text.splitlines(), "in force", "proposed", lineterm=""
-    )
-    current, diff, warned = in_force(app, account), list(lines), _warnings(app, account, data, texts)
+    current, warned = in_force(app, account), _warnings(app, account, data, texts)
+    diff = _diff(before.splitlines(), request.body.text.splitlines())
     changes = changes_between(current, proposed)
     try:
         plans, unseen = _what_if(app, current, proposed)
@@ -376,11 +388,29 @@ def _linted(texts: tuple[tuple[str, bytes], ...], stores: tuple[str, ...]) -> Ma
     return {account: [f"{one.code}: {one}" for one in each] for account, each in linted.items()}
 
 
+def _diff(before: Sequence[str], after: Sequence[str]) -> Sequence[str]:
+    if max(len(before), len(after)) > MOST_DIFF_LINES:
+        return [f"(not compared line by line: a text has more than {MOST_DIFF_LINES:,} lines)"]
+    return list(difflib.unified_diff(before, after, "in force", "proposed", lineterm=""))
+
+
 def _what_if(app: AppContext, current: Policy, proposed: Policy) -> tuple[Sequence[PlanRow], int]:
+    """What *proposed* would do, and the number of spaces that are left out. One at a time: every item is listed, while
+    the other threads of the console are for other requests. Raises :class:`PreviewBusyError`."""
+    if not _what_if_lock.acquire(timeout=_LOCK_SECONDS):
+        raise PreviewBusyError
+    try:
+        return _compare_plans(app, current, proposed)
+    finally:
+        _what_if_lock.release()
+
+
+def _compare_plans(app: AppContext, current: Policy, proposed: Policy) -> tuple[Sequence[PlanRow], int]:
     node, rows, unseen = app.node, list[PlanRow](), 0
     wanted, before = (list(_pairs(app, each)) for each in (proposed, current))
+    deadline = app.clock.monotonic() + PREVIEW_SECONDS
     for pair, space in wanted:
-        if len(rows) >= MOST_PLANS:
+        if len(rows) >= MOST_PLANS or app.clock.monotonic() >= deadline:
             unseen += 1
             continue
         plan = plan_space_duplication(
