@@ -18,7 +18,7 @@ from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.security.access_keys import Keyring
 from millstream.messaging.broker.security.required_permissions import RequiredPermission
 from millstream.messaging.broker.server.rpc import check_caller
-from millstream.messaging.broker.storage.journal import HELD, JOURNAL, SNAPSHOT
+from millstream.messaging.broker.storage.journal import HELD, JOURNAL, SNAPSHOT, BrokerJournal
 from millstream.messaging.broker.storage.journal_events import Finished, MessagesLeased, OffsetMoved
 from millstream.messaging.broker.storage.topic_specs import TopicSpecs
 from millstream.messaging.errors import StatusError
@@ -304,6 +304,9 @@ def test_positions_of_groups_are_stored_with_the_logs_of_their_topics_without_a_
         assert positions(desk, "g") == {"one": 1, "plain": 0, "ordered": 1}
         monkeypatch.setattr(Log, "set_pointer", refuse)
         await desk.core.journal.save_positions()  # nothing has moved
+        await desk.core.reset_offset("g", "plain", 3)
+        monkeypatch.setattr(BrokerJournal, "is_usable", False)
+        await desk.core.journal.save_positions()  # another broker has taken over
 
     def positions(desk: BrokerHarness, group: str) -> dict[str, int]:
         return {name: desk.store.log(LogSpec(name)).pointer(f"group.{group}") for name in ("one", "plain", "ordered")}

@@ -228,6 +228,8 @@ class BrokerJournal:
         except LogError:  # the positions are not durable, and the broker reads its journal again
             return
         for (group, topic), pointer in moved.items():
+            if not self.is_usable:  # a broker that has taken over may have stored later ones
+                return
             try:
                 await asyncio.to_thread(self._save_position, group, topic, pointer)
                 self._saved_positions[group, topic] = pointer
