@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,8 @@ from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.mill.tombstones import record_deletions
 from millstream.stores import CasStore, LocalStore, MountedStore, StoreUnavailableError
 from millstream.stores.protocol import Store
+from millstream.stores.s3.keys import Keys
+from millstream.stores.s3.metadata import Metadata, pack
 from millstream.stores.wrapper import Answer, StoreCall, StoreWrapper
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import ArchivingStore, FaultyStore, UnavailableStore
@@ -248,6 +251,26 @@ def test_a_very_long_id_has_room_in_quarantine(world: Any) -> None:
     event = repairer(world).repair("s", name).events[0]
     assert event.healed
     assert world.stores["2"].info(QUARANTINE, event.quarantined).properties["from-content-id"] == name
+
+
+@pytest.mark.parametrize("name", ["\u6f22" * 340, "x" * 1015, "\U0001f33e" * 255])
+def test_an_id_that_a_bucket_has_no_room_for_in_quarantine_is_shortened_there(world: Any, name: str) -> None:
+    class LikeS3(FaultyStore):
+        def put(self, space: str, content_id: str, source: Any, **more: Any) -> Any:
+            pack(Metadata(more.get("properties") or {}, "ab" * 32, "0123456789abcdef"))
+            Keys("a/").item(space, content_id)
+            return super().put(space, content_id, source, **more)
+
+    for store in "12":
+        world.put(ItemRef(store, "s", name), BODY)
+    world.stores["2"] = LikeS3(world.stores["2"])
+    flip_bit(world.stores["2"].store.path_of("s", name))
+    event = repairer(world).repair("s", name, "\U0001f33e" * 300).events[0]
+    assert event.healed, event.reason
+    note = world.stores["2"].info(QUARANTINE, event.quarantined).properties
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    assert (note["from-content-id-sha256"], name.startswith(note["from-content-id"])) == (digest, True)
+    assert world.read(ItemRef("2", "s", name)) == BODY
 
 
 def test_a_write_that_reads_back_wrong_is_not_a_repair(world: Any) -> None:

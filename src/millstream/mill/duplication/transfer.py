@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from millstream.mill.configured_stores import QUARANTINE, ConfiguredStores
 from millstream.mill.errors import DuplicationError
 from millstream.mill.item_ref import ItemRef
 from millstream.stores.audit import AuditedStore
-from millstream.stores.protocol import ChecksumMismatchError, ItemInfo
+from millstream.stores.protocol import ChecksumMismatchError, ItemInfo, StoreInputError
 
 READ_ATTEMPTS = 3
 """How often a source is read whose bytes do not match its checksum (reference mill, D15 and D16)."""
@@ -22,8 +23,8 @@ READ_ATTEMPTS = 3
 WRITE_ATTEMPTS = 4
 """How often a destination is written that confirms another checksum (reference mill, D17)."""
 
-MAX_ID_BYTES = 1024
-"""The longest content id that every store takes, in bytes of UTF-8."""
+_CUT = 40
+"""Characters of each text beside an item in quarantine that every store takes: S3 has room for 2,048 bytes."""
 
 
 class HashingReader(io.RawIOBase):
@@ -106,31 +107,28 @@ def set_aside(providers: ConfiguredStores, place: ItemRef, reason: str) -> ItemR
 def quarantine(providers: ConfiguredStores, place: ItemRef, reason: str) -> ItemRef | None:
     """Copy what lies at *place* into the quarantine of its store, whatever its bytes are; None where nothing is there.
 
-    Its name is ``<space>/<content id>/<microseconds>`` (with the id's SHA-256 where that is too long); its properties
-    say where it came from and why.
+    Its name is ``<space>/<content id>/<microseconds>``; its properties say where it came from and why. Where the store
+    refuses these as too long, the name has the id's SHA-256, and the properties have the beginnings of the texts.
     """
     store = providers[place.store]
     now = providers.clock.now()
-    kept = ItemRef(place.store, QUARANTINE, _quarantine_id(place, now))
-    note = {"from-space": place.space, "from-content-id": place.content_id, "reason": reason}
 
-    def keep() -> None:
+    def keep(content_id: str, note: Mapping[str, str]) -> ItemRef:
         with store.open(place.space, place.content_id) as file:
-            store.put(kept.space, kept.content_id, file, properties=note)
+            store.put(QUARANTINE, content_id, file, properties=note)
+        return ItemRef(place.store, QUARANTINE, content_id)
 
+    note = {"from-space": place.space, "from-content-id": place.content_id, "reason": reason}
+    digest = hashlib.sha256(place.content_id.encode()).hexdigest()
+    cut = {name: value[:_CUT] for name, value in note.items()} | {"from-content-id-sha256": digest}
     try:
         providers.make_space(place.store, QUARANTINE)
-        providers.call(keep)
+        for name, properties in ((place.content_id, note), (digest, note)):
+            with contextlib.suppress(StoreInputError):
+                return providers.call(partial(keep, f"{place.space}/{name}/{now}", properties))
+        return providers.call(partial(keep, f"{place.space}/{digest}/{now}", cut))
     except NotFoundError:
         return None
-    return kept
-
-
-def _quarantine_id(place: ItemRef, now: int) -> str:
-    name = f"{place.space}/{place.content_id}/{now}"
-    if len(name.encode()) <= MAX_ID_BYTES:
-        return name
-    return f"{place.space}/{hashlib.sha256(place.content_id.encode()).hexdigest()}/{now}"
 
 
 def _copy_once(
