@@ -22,6 +22,7 @@ from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
 from millstream.mill.reports.folder import encode_name
 from millstream.stores.audit import AuditEvent, AuditOutbox, settle_ended
+from millstream.stores.hashing import read_up_to
 from millstream.stores.protocol import ItemInfo
 
 MOST_BYTES = 10 * 1024 * 1024
@@ -40,10 +41,14 @@ class AuditExportError(MillError):
 
 
 class _ExportFolder(msgspec.Struct):
-    """The files of one (account, store, space): their sizes in bytes, as listed, and as written by this run."""
+    """The files of one (account, store, space): their sizes in bytes, as listed, and as written by this run.
+
+    ``events`` gives those of the log whose numbers are above the first number and at most the second.
+    """
 
     prefix: str
     sizes: dict[str, int]
+    events: Callable[[int, int], Iterator[AuditEvent]]
 
     def earlier(self, name: str) -> str:
         """The SHA-256 (hex) of the sizes and ids of the files before *name*: another one if any was deleted."""
@@ -71,8 +76,8 @@ class AuditExport:
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
         """Export what was not exported before; first what ended processes have left open is settled.
 
-        Raises :class:`AuditExportError` where the newest file of a space is damaged or ends with an event that the log
-        lacks, or a file there was written by another program; nothing is added to it then.
+        Raises :class:`AuditExportError` where the newest file of a space is not what was exported or ends with an event
+        that the log lacks, or a file there was written by another program; nothing is added to it then.
         """
         settle_ended(self._providers.values())
         done = Exported()
@@ -89,18 +94,16 @@ class AuditExport:
 
     def _export(self, account: str, store: str, space: str, done: Exported) -> None:
         prefix = "".join(f"{encode_name(name)}/" for name in (account, store, space))
-        folder = _ExportFolder(prefix, self._sizes(prefix))
-        settled, after = self._outbox.settled(store, space), 0
-        end: AuditEvent | None = None
 
-        def events(until: int) -> Iterator[AuditEvent]:
+        def events(after: int, until: int) -> Iterator[AuditEvent]:
             return self._log.events(store, space, account=account, after=after, until=until)
 
+        folder = _ExportFolder(prefix, self._sizes(prefix), events)
+        settled, after = self._outbox.settled(store, space), 0
         newest = self._info(next(reversed(folder.sizes)), prefix) if folder.sizes else None
         if newest is not None:
             last = int(newest.properties[_LAST])
-            end = next(self._log.events(store, space, account=account, after=last - 1, until=last), None)
-            if end is None:
+            if next(events(last - 1, last), None) is None:
                 raise self._restored_error(newest)
         if newest is not None and newest.properties.get(_EARLIER) == folder.earlier(newest.content_id):
             after = int(newest.properties[_LAST])
@@ -108,33 +111,25 @@ class AuditExport:
             others = [self._info(name, prefix) for name in folder.sizes if name != newest.content_id]
             for file in [*others, newest]:  # first what lies before and between them: files that were deleted
                 if (first := int(file.properties[_FIRST])) > after + 1:
-                    self._write_all(folder, events(first - 1), None, done)
+                    self._write_all(folder, events(after, first - 1), None, done)
                 after = max(after, int(file.properties[_LAST]))
-        self._write_all(folder, events(settled), newest, done, end)
+        self._write_all(folder, events(after, settled), newest, done)
 
     def _write_all(
-        self,
-        folder: _ExportFolder,
-        events: Iterator[AuditEvent],
-        grown: ItemInfo | None,
-        done: Exported,
-        end: AuditEvent | None = None,
+        self, folder: _ExportFolder, events: Iterator[AuditEvent], grown: ItemInfo | None, done: Exported
     ) -> None:
         """Write *events* to as many files as they fill; the first of them continues *grown* if that has room.
 
-        No event before them may be missing: the last of the files records those before it as complete. *end* is the
-        event in the log with the number of the last one in *grown*.
+        No event before them may be missing: the last of the files records those before it as complete.
         """
         first = next(events, None)
         if first is None:
             return
         name, start, data = f"{folder.prefix}{first.number:012d}.tsv", first.number, bytearray(_HEADING)
         if grown is not None:
-            written = self._read(grown)
-            if end is not None and _last_time(written) != str(end.at):
-                raise self._restored_error(grown)  # since then the number was assigned again
-            if grown.size < MOST_BYTES:
-                name, start, data = grown.content_id, int(grown.properties[_FIRST]), bytearray(written)
+            written = self._exported(folder, grown)
+            if len(written) < MOST_BYTES:
+                name, start, data = grown.content_id, int(grown.properties[_FIRST]), written
         last = 0
         for event, line in _lines(itertools.chain([first], events)):
             if len(data) > len(_HEADING) and len(data) + len(line) > MOST_BYTES:
@@ -163,18 +158,32 @@ class AuditExport:
             )
         return info
 
-    def _read(self, info: ItemInfo) -> bytes:
+    def _exported(self, folder: _ExportFolder, file: ItemInfo) -> bytearray:
+        """The content of *file*, from the log: what a provider can change is never written again with our checksum.
+
+        Raises :class:`AuditExportError` where the provider has another content.
+        """
+        data, times = bytearray(_HEADING), set[str]()
+        for event, line in _lines(folder.events(int(file.properties[_FIRST]) - 1, int(file.properties[_LAST]))):
+            if times and len(data) + len(line) > MOST_BYTES:
+                break  # a file that long was not written by the export
+            data += line
+            times.add(str(event.at))
         store = self._providers[self._store]
 
         def read() -> bytes:
-            with store.open(self._space, info.content_id) as file:
-                return file.read()
+            with store.open(self._space, file.content_id) as stream:
+                return read_up_to(stream, max(len(data), MOST_BYTES) + 1)
 
-        data = self._providers.call(read)
-        if info.checksum() not in (None, hashlib.sha256(data).hexdigest()):
+        found = self._providers.call(read)
+        last = _last_time(found)
+        if last.isdecimal() and last not in times:
+            raise self._restored_error(file)  # since then the number was assigned again
+        if found != data:
             raise AuditExportError(
-                f"{self._where(info.content_id)} is damaged: repair the file with `millstream mill repair "
-                f"{arguments(self._space, info.content_id)}`, or delete the file and export again"
+                f"{self._where(file.content_id)} is not what was exported: it is damaged, or was changed. Repair the "
+                f"file with `millstream mill repair {arguments(self._space, file.content_id)}`; or keep a copy of it, "
+                "delete the file, and export again, which writes it from the audit log"
             )
         return data
 
