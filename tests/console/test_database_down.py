@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 from in_process import asked_in_process
 
 from millstream.node import Node
+from millstream.rest import api
 from millstream.rest.views import system
 from millstream.settings import load_settings
 from millstream.testing.waiting import until
@@ -40,7 +42,38 @@ def test_a_registry_database_that_does_not_answer_holds_up_one_probe(
     engine.dispose()
 
 
-def test_changes_and_pages_that_need_a_failing_database_say_when_to_try_again(tmp_path: Path) -> None:
+def test_many_probes_look_at_the_node_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, answering = list[object](), threading.Event()
+
+    def look(app: object) -> system.Health:
+        looks.append(app)
+        answering.wait(60)
+        return system.Health(True)
+
+    monkeypatch.setattr(api, "look_at_health", look)
+    monkeypatch.setattr(api, "READY_SECONDS", 3600.0)
+    with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as node:
+        assert node.stores.manifest is not None
+    with asked_in_process(tmp_path) as asked:
+        (ready,) = [one.endpoint for one in api.api_routes(asked.app) if getattr(one, "path", "") == "/readyz"]
+
+        async def ask() -> list[int]:
+            probes = [asyncio.ensure_future(ready(None)) for _ in range(100)]
+            await asyncio.to_thread(until, lambda: looks, "the look")
+            probes[0].cancel()  # whoever asked first has closed the connection
+            answering.set()
+            return [answer.status_code for answer in await asyncio.gather(*probes[1:], ready(None))]
+
+        assert asyncio.run(ask()) == [200] * 100 and len(looks) == 1
+        monkeypatch.setattr(api, "READY_SECONDS", 0.0)
+        asyncio.run(ready(None))
+        assert len(looks) == 2
+
+
+def test_changes_and_pages_that_need_a_failing_database_say_when_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "READY_SECONDS", 0.0)
     with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as node:
         assert node.stores.manifest is not None
     with asked_in_process(tmp_path) as asked:

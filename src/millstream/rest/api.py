@@ -6,6 +6,7 @@ kind.
 
 from __future__ import annotations
 
+import asyncio
 from functools import cached_property
 from typing import Any
 
@@ -35,12 +36,15 @@ from millstream.rest.endpoint import PREFIX, ApiRequest, Endpoint, FileDownload,
 from millstream.rest.queries import QueryError, convert, unique_parameters
 from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
-from millstream.rest.views.system import look_at_health
+from millstream.rest.views.system import Health, look_at_health
 from millstream.settings.console import Role
 from millstream.status.metrics import status_metrics
 from millstream.status.snapshot import UnreadablePartError
 
 MOST_BODY = 20 << 20
+
+READY_SECONDS = 1.0
+"""How long ``/readyz`` repeats its last answer."""
 
 
 class MissingVersionError(InputError):
@@ -146,6 +150,8 @@ class _Handler:
 class _ServiceRoutes:
     def __init__(self, app: AppContext) -> None:
         self._app = app
+        self._look: asyncio.Future[Health] | None = None
+        self._looked_at = 0.0
 
     async def openapi(self, _request: Request) -> Response:
         return Response(await run_in_threadpool(lambda: self._description), media_type="application/json")
@@ -169,7 +175,12 @@ class _ServiceRoutes:
         return answer({"status": "ok"})
 
     async def ready(self, _request: Request) -> Response:
-        found = await run_in_threadpool(look_at_health, self._app)
+        """Everybody may ask: however many do, one look at a time is made, in one thread, and one in a second."""
+        now = self._app.clock.monotonic()
+        if self._look is None or (self._look.done() and now - self._looked_at >= READY_SECONDS):
+            self._looked_at = now
+            self._look = asyncio.ensure_future(run_in_threadpool(look_at_health, self._app))
+        found = await asyncio.shield(self._look)
         if found.ready:
             return answer({"status": "ready"})
         return answer({"status": "not ready"}, 503, Retry_After=str(RETRY_AFTER))
