@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from millstream.anchoring import LocalCas
+from millstream.anchoring import LocalCas, NotAnchoredError
 from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.transparency.policy import trusting
 from millstream.anchoring.transparency.signed_note import parse_verifier_key
@@ -86,6 +86,28 @@ def test_a_feed_goes_on_past_what_it_cannot_read_after_a_seek(data: Path) -> Non
     assert (code, out) == (0, "consumer anchor continues with id 3 of out\n")
     code, out, _ = run_command(*feed)
     assert (code, out[:25]) == (0, "1 batch of 1 message hand")
+
+
+def test_no_message_is_proven_by_the_anchor_of_a_lost_one_with_its_id(data: Path) -> None:
+    line = b'{"batch":"b1","source":"pump","start":1,"end":2,"cut":"time","events":[1,2]}'
+    with Node.open(Settings(data=str(data))) as node:
+        source, batches = node.logs.store.log(LogSpec("in")), node.logs.store.log(LogSpec("out", kind="batches"))
+        with source.writer() as writer, batches.writer() as other:
+            writer.append([Message(b"lost", "", "pump", 1, 1), Message(b"kept", "", "pump", 2, 2)])
+            other.append([Message(line)])
+        assert node.anchoring.feed("in", "out").step(force=True).batches == 1
+        proofs = [node.proofs.prove("in", number) for number in (1, 2)]
+        source.trim(2)
+        assert [node.proofs.prove("in", number) for number in (1, 2)] == proofs
+    with contextlib.closing(sqlite3.connect(data / "log.db")) as database, database:
+        database.execute("UPDATE logs SET name = 'lost' WHERE name = 'in'")
+    with Node.open(Settings(data=str(data))) as node:
+        assert node.proofs.prove("in", 1) == proofs[0], "no proof needs the log"
+        with node.logs.store.log(LogSpec("in")).writer() as writer:
+            writer.append([Message(b"new", "", "pump", 1, 1)])
+        with pytest.raises(NotAnchoredError, match=r"message 1 of log 'in' is not anchored: another .* another name"):
+            node.proofs.prove("in", 1)
+        assert node.proofs.prove("in", 2) == proofs[1]
 
 
 def test_cut_anchors_what_waits_and_observe_finds_nothing_new(data: Path) -> None:

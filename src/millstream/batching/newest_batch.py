@@ -60,6 +60,11 @@ def is_made_by(rules: Rulebook, output: Log, source: Log, *, has_state: bool = F
     return batch_id(config, batch.source, rows, batch.kind) == batch.batch
 
 
+_ANCHORED_IDS = (
+    "If the lost messages were anchored, write new messages to a log of another name: no id of a log is anchored twice"
+)
+
+
 def foreign_batches(output: str, source: str) -> str:
     """The error where the batches of *output* were not made from *source*: see :func:`is_made_from`."""
     return (
@@ -80,7 +85,7 @@ def shortened_source(output: str, source: Log, written: int) -> str:
     """The error where *output* has the batches of *source* up to message *written*, and *source* ends before it."""
     return (
         f"log {output!r} contains the batches of log {source.name!r} up to message {written}, but log {source.name!r} "
-        f"now ends at {source.last_id}: {WHY_SHORTER}. Choose a new output log"
+        f"now ends at {source.last_id}: {WHY_SHORTER}. Choose a new output log. {_ANCHORED_IDS}"
     )
 
 
@@ -89,7 +94,7 @@ def state_beyond_source(state: object, position: int, source: Log) -> str:
     return (
         f"the state {state} of the batch service is at message {position} of log {source.name!r}, but this log now "
         f"ends at {source.last_id}: {WHY_SHORTER}. Restore the state from the same backup, or delete it to replay the "
-        "log"
+        f"log. {_ANCHORED_IDS}"
     )
 
 

@@ -7,9 +7,11 @@ from functools import partial
 
 import msgspec
 
-from millstream.anchoring import NotBatchedError, Replica, prove
+from millstream.anchoring import NotAnchoredError, NotBatchedError, Replica, prove
 from millstream.anchoring.proof import Proof, decode_proof
 from millstream.anchoring.transparency.entry_proof import EntryProof
+from millstream.core.errors import MillstreamError
+from millstream.core.message import encode_line
 from millstream.log import LogSpec
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.errors import UnknownMessageError
@@ -35,11 +37,12 @@ class ProofsPart:
         Where the ledger has time stamps the former has them, too (version 3), unless *timestamps* is False.
 
         Raises :class:`~millstream.log.LogNotFoundError`, :class:`UnknownMessageError` where it is not anchored because
-        there is no such message.
+        there is no such message, :class:`~millstream.anchoring.NotAnchoredError` where the log lost the anchored
+        message and gave its id to another one.
         """
         anchoring = self._anchoring
         try:
-            return prove(
+            proof = prove(
                 log,
                 message_id,
                 index=anchoring.observer.index,
@@ -52,6 +55,8 @@ class ProofsPart:
         except NotBatchedError:
             self._require_message(log, message_id)
             raise
+        self._refuse_other_message(log, message_id, proof)
+        return proof
 
     def missing_cosignatures(self, proof: bytes) -> int:
         """How many more witnesses must sign the checkpoint of *proof* for the quorum; 0 without witnesses."""
@@ -70,6 +75,20 @@ class ProofsPart:
             for row in self._stores.manifest.replicas(CAS_SPACE, cid)
             if not row.deleted
         ]
+
+    def _refuse_other_message(self, log: str, message_id: int, proof: bytes) -> None:
+        """Raise an error where *proof* is of another message than the one that the log has under this id."""
+        proven = msgspec.json.decode(proof)["message"]
+        try:
+            parts = list(self._logs.store.log(LogSpec(log), create=False).read(message_id, message_id, gaps="all"))
+        except MillstreamError:  # the log is not here, is shorter, or cannot be read: the proof does not need it
+            return
+        if any(msgspec.json.decode(encode_line(found)) != proven for part in parts for found in part):
+            raise NotAnchoredError(
+                f"message {message_id} of log {log!r} is not anchored: another message with this id is. The log lost "
+                "messages after they were anchored, and gave their ids again, and no id is anchored twice. Write new "
+                "messages to a log of another name; to prove the anchored message, restore the log from a backup"
+            )
 
     def _require_message(self, log: str, message_id: int) -> None:
         """Raise an error where there is no such message or log. Batches may come here without the log they are of."""
