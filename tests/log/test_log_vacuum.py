@@ -256,7 +256,7 @@ def test_nothing_is_lost_by_kill_9_in_the_middle_of_a_vacuum(shim: Path, tmp_pat
     faults = DiskFaults(tmp_path, slow_ms=400).environment(shim)
     command = ["env", f"LD_PRELOAD={shim}", *(f"{key}={value}" for key, value in faults.items() if "_DISK_" in key)]
     command += [sys.executable, "-m", "millstream", "log", "vacuum", "weather", "--store", f"sqlite:///{path}"]
-    assert kill_at(command, is_inside, "the vacuum") is None, "it was killed before it had ended"
+    kill_at(command, is_inside, "the vacuum")
     assert log_file.stat().st_size, "and the write-ahead log, in which the new content is, was still needed"
     assert (path.stat().st_size < size) == (moment == "cut")
     check_and_vacuum(path)

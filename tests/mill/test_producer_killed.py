@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,17 +13,23 @@ from mill_looping import fill, numbered, stale, take
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
-from millstream.mill.duplication.planning import GROUP
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
+from millstream.testing.killed_programs import kill_after
 from suite.sizes import sized
 
+STALE = BITE = 20
+"""Deletes of a space, all of which are one bite, and the items of each of its other bites."""
+
 PRODUCER = """
+import itertools
+import signal
 import sys
 from pathlib import Path
 import sqlalchemy as sa
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
+from millstream.mill.producers import duplication
 from millstream.mill.producers.duplication import DuplicationMorsel, DuplicationProducer
 from millstream.mill.producers.producer_loop import ProducerLoop
 from millstream.core.documents import FileDocument
@@ -37,7 +41,14 @@ from millstream.mill.configured_stores import ConfiguredStores
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 
-folder = Path(sys.argv[1])
+folder, duplication.GROUP = Path(sys.argv[1]), int(sys.argv[2])
+bites, last = itertools.count(1), int(sys.argv[3])
+
+def tell(run):
+    print(run.tasks, flush=True)
+    if next(bites) == last:
+        signal.pause()
+
 clock = SystemClock()
 providers = ConfiguredStores({name: LocalStore(folder / name) for name in "12"}, clock)
 manifest = Manifest(sa.create_engine(f"sqlite:///{folder}/node-0.db"))
@@ -46,7 +57,6 @@ with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
     queue = LogWorkQueue(store.log(LogSpec("low")), clock)
     producer = DuplicationProducer(lambda: policies, providers, manifest, queue)
     file = StateDocument(FileDocument(folder / "state.json"), DuplicationMorsel)
-    tell = lambda run: print(run.tasks, flush=True)
     run = ProducerLoop(file, producer, queue, clock, frequency=10**12, most=10**6, on_progress=tell).run()
     print(run.outcome, flush=True)
     queue.close()
@@ -60,32 +70,21 @@ def test_p6_a_producer_killed_in_mid_loop_leaves_nothing_out(new_world: Callable
     world = new_world({name: LocalStore(tmp_path / name) for name in "12"})
     for space, count in counts.items():
         fill(world, "1", space, numbered(count))
-        stale(world, space, 20)
+        stale(world, space, STALE)
+    command = [sys.executable, "-c", PRODUCER, str(tmp_path), str(BITE)]
     for kill in range(kills):
-        killed_in_mid_loop(tmp_path, after=kill % 3)
-    done = subprocess.run([sys.executable, "-c", PRODUCER, str(tmp_path)], check=True, capture_output=True, timeout=120)
-    assert done.stdout.split()[-1] in (b"done", b"not-due")
+        after = kill % 3 + 1
+        kill_after([*command, str(after + 5)], after)  # it waits there, so that the loop is not done before the kills
+    done = subprocess.run([*command, "0"], check=True, capture_output=True, timeout=120)
+    assert done.stdout.split()[-1] == b"done"
     with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=SystemClock()) as store:
         queue = LogWorkQueue(store.log(LogSpec("low")), SystemClock())
         tasks = [(task.space, task.content_id) for task in take(queue)]
         queue.close()
-    gone = [f"stale {number:03d}" for number in range(20)]
+    gone = [f"stale {number:03d}" for number in range(STALE)]
     assert set(tasks) == {(space, name) for space, count in counts.items() for name in numbered(count) + gone}
-    assert len(tasks) - len(set(tasks)) <= kills * GROUP  # at most one bite twice for each kill
+    assert len(tasks) - len(set(tasks)) <= kills * BITE  # at most one bite twice for each kill
     for space in counts:
         mine = [name for where, name in tasks if where == space]
-        last_delete = min(index for index, name in enumerate(mine) if name == "stale 019")
+        last_delete = min(index for index, name in enumerate(mine) if name == gone[-1])
         assert mine.index("0000") > last_delete
-
-
-def killed_in_mid_loop(folder: Path, after: int) -> None:
-    """Start a producer and kill it after so many bites."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", PRODUCER, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert child.stdout is not None
-    for _ in range(after + 1):
-        child.stdout.readline()
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait(60)
-    child.stdout.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mill_workers import DEADLINE
 from sqlalchemy import create_engine
 
 from millstream.core.clock import SystemClock
@@ -21,6 +18,7 @@ from millstream.mill.manifest import Manifest
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
+from millstream.testing.killed_programs import kill_after
 from suite.sizes import sized
 
 WORKER = """
@@ -71,7 +69,7 @@ def test_p6_a_worker_killed_in_mid_task_loses_nothing(new_world: Callable[..., A
         queue.put([encode_task(Duplicate("1", "9", "s", "item 0"))])
         queue.close()
     for _ in range(kills):
-        killed_at_work(tmp_path)
+        kill_after([sys.executable, "-c", WORKER, str(tmp_path)], 1)  # as soon as it has settled something
     subprocess.run([sys.executable, "-c", WORKER, str(tmp_path)], check=True, capture_output=True, timeout=120)
     with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:
         queue = LogWorkQueue(store.log(LogSpec("low")), clock)
@@ -84,15 +82,3 @@ def test_p6_a_worker_killed_in_mid_task_loses_nothing(new_world: Callable[..., A
     engine.dispose()
     for number in range(count):
         assert world.read(ItemRef("2", "s", f"item {number}")) == f"body {number}".encode() * 50
-
-
-def killed_at_work(folder: Path) -> None:
-    """Start a worker and kill it as soon as it has settled something."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert child.stdout is not None
-    child.stdout.readline()
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait(DEADLINE)
-    child.stdout.close()

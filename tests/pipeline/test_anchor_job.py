@@ -176,7 +176,8 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
         index = node.anchoring.observer.index
         for goal in goals:
             reached = lambda goal=goal: len(index.numbers()) >= goal  # noqa: E731
-            assert kill_at(streaming(data), reached, "some anchors") is None
+            if not reached():  # the driver before may have got further than its own goal
+                kill_at(streaming(data), reached, "some anchors")
         with killable_program(streaming(data)) as child:
             until(lambda: index.totals().batches >= len(expected), "all batches", seconds=250)
             child.terminate()

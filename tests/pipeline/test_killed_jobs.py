@@ -101,9 +101,14 @@ def test_p6_jobs_whose_tasks_and_drivers_die_give_what_plain_models_give(
     missing = before["a"].keys() - before["b"].keys()
     contents = {name: read(stores["a"], name) for name in missing}
 
-    for seed, mark in enumerate(MARKS if is_long else CI_MARKS):
+    marks = MARKS if is_long else CI_MARKS
+    kills = 0
+    for seed, mark in enumerate(marks):
         reached = lambda mark=mark: mark(tmp_path, len(messages))  # noqa: E731
-        kill_at(command_of(tmp_path, seed), reached, "the moment to kill at")
+        if not reached():  # the driver before may have got further than its own mark
+            kill_at(command_of(tmp_path, seed), reached, f"mark {seed}")
+            kills += 1
+    assert kills > len(marks) // 2
     done = subprocess.run(command_of(tmp_path, 100), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 

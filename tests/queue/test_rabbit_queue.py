@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -25,6 +24,7 @@ from millstream.queue.rabbitmq import RabbitWorkQueue
 from millstream.queue.rabbitmq.connections import parse_url
 from millstream.queue.task_rows import TaskRows
 from millstream.testing import services
+from millstream.testing.killed_programs import kill_after
 from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
 from suite.sizes import machine, sized
@@ -273,19 +273,13 @@ def test_p6_workers_that_are_killed_lose_and_repeat_no_task(rabbitmq: str, engin
         done = list[bytes]()
         for _ in range(kills):
             command = [sys.executable, str(WORKER), rabbitmq, str(engine.url), name]
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
-                assert worker.stdout is not None
-                done += [worker.stdout.readline().strip() for _ in range(30)]
-                worker.kill()
-                rest = worker.stdout.read().split(b"\n")
-                done += [line for line in rest[:-1] if line]
+            done += kill_after(command, 30)
         clock = SystemClock()
         while queue.depth().open:
             leases = queue.lease(100, visibility=30)
             queue.ack(leases)
             done += [lease.body for lease in leases]
             clock.sleep(0.05)
-    confirmed = [body for body in done if body]
-    assert len(confirmed) == len(set(confirmed)), "what was acknowledged came again"
-    unsaid = set(tasks) - set(confirmed)
+    assert len(done) == len(set(done)), "what was acknowledged came again"
+    unsaid = set(tasks) - set(done)
     assert len(unsaid) <= 10 * kills, "a worker may die between its acknowledgement and its word, ten tasks at most"
