@@ -10,9 +10,10 @@ import hashlib
 import io
 import json
 import random
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from millstream.settings import Settings, load_settings
 from millstream.stores import LocalStore
 from millstream.testing import services
 from millstream.testing.damage import flip_bit
+from millstream.testing.waiting import until
 from suite.sizes import sized
 
 pytestmark = pytest.mark.crash
@@ -60,39 +62,56 @@ class Mill:
     def store(self, name: str) -> LocalStore:
         return LocalStore(self.folder / "stores" / name)
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        log = (self.folder / "log.txt").open("ab")
-        with log:
+    def start(self, *words: str, log: str = "log.txt") -> subprocess.Popen[bytes]:
+        with (self.folder / log).open("wb") as file:
             return subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, "mill", *words, "--data", str(self.folder)], stdout=log, stderr=log
+                [sys.executable, "-c", PROGRAM, "mill", *words, "--data", str(self.folder)], stdout=file, stderr=file
             )
 
     def run_through(self, producer: str, *queues: str, kills: int) -> None:
         """Let a producer and two workers work, kill them and the database at random, and let the rest be done."""
         words = {"producer": ("produce", producer, "--once")}
         words |= {f"worker {number}": ("work", *queues, "--drain") for number in (1, 2)}
+        fallen, state = 0, self.folder / "producers" / f"{producer}.json"
         with self.processes() as running:
-            for _ in range(kills):
+            for _ in range(2 * kills + 4):
+                if fallen == kills:
+                    break
                 for who, command in words.items():
                     if who not in running or running[who].poll() is not None:
-                        running[who] = self.start(*command)
-                CLOCK.sleep(self.draw.uniform(0.5, 4.0))
-                self.kill(running)
+                        if who == "producer" and not self.killed[who]:
+                            state.unlink(missing_ok=True)  # its loop was done before it could be killed: it begins anew
+                        running[who] = self.start(*command, log=f"{who}.txt")
+                fallen += self.kill(running, state)
         self.drain(producer, *queues)
 
-    def kill(self, running: dict[str, subprocess.Popen[bytes]]) -> None:
+    def kill(self, running: dict[str, subprocess.Popen[bytes]], state: Path) -> bool:
+        """Kill one of all, or the database, at its work; False where it ended by itself."""
         victim = self.draw.choice(["database", *running])
         least = min(self.killed, key=lambda who: self.killed[who])
         if not self.killed[least]:
             victim = least if least != "worker" else "worker 1"
-        self.killed[victim.split()[0]] += 1
+        process = running.get(victim, running["worker 1"])
+        worker = victim if victim.startswith("worker") else "worker 1"
+        at_work = is_in_a_loop(state) if victim == "producer" else lambda: self.has_begun(worker)
+        until(lambda: process.poll() is not None or at_work(), f"work of {victim}")
+        if victim != "producer":
+            CLOCK.sleep(self.draw.uniform(0.0, 0.5))
         if victim == "database":
+            fell = process.poll() is None
             self.database.kill()
             CLOCK.sleep(self.draw.uniform(0.0, 1.0))
             self.database.start()
         else:
-            running[victim].kill()
-            running[victim].wait()
+            process.kill()
+            fell = process.wait() == -signal.SIGKILL
+        self.killed[victim.split()[0]] += fell
+        return fell
+
+    def has_begun(self, worker: str) -> bool:
+        """Whether *worker* has begun to work, and something is copied."""
+        told = (self.folder / f"{worker}.txt").read_bytes()
+        return b"working on" in told and any((self.folder / "stores" / "two").rglob("item*"))
 
     def drain(self, producer: str, *queues: str) -> None:
         """What is left is done without anybody being killed."""
@@ -115,6 +134,21 @@ class Mill:
                 process.wait()
 
 
+def is_in_a_loop(state: Path) -> Callable[[], bool]:
+    """Whether the producer with *state* has since begun a loop, or continued one, that is not done."""
+
+    def found() -> bytes:
+        return state.read_bytes() if state.exists() else b""
+
+    before = found()
+
+    def is_in_it() -> bool:
+        now = found()
+        return now != before and json.loads(now)["started_at"] is not None
+
+    return is_in_it
+
+
 @pytest.fixture
 def mill(tmp_path: Path, rabbitmq: str) -> Iterator[Mill]:
     with services.private("mariadb") as database:
@@ -127,7 +161,7 @@ def dead(node: Node) -> list[Any]:
 
 @pytest.mark.timeout(5000)
 def test_p6_p9_processes_and_the_database_die_and_no_task_is_lost_and_no_success_made_up(mill: Mill) -> None:
-    count, kills, more_kills = sized(ci=(40, 3, 0), long=(6_700, 60, 60))
+    count, kills, more_kills = sized(ci=(300, 3, 0), long=(6_700, 60, 60))
     bodies = {f"item {number:05d}": b"body %d " % number * 40 for number in range(count)}
     one = mill.store("one")
     one.create_space("s")
