@@ -38,13 +38,14 @@ def run_demo(data: Path, *options: str) -> dict[str, Any]:
     return figures
 
 
-def cut_short(data: Path, seconds: float, how: signal.Signals, *options: str) -> int | None:
-    """Start a demo, and send it *how* *seconds* after its folder is there; its return code, or None where it was done.
+def cut_short(data: Path, seconds: float, how: signal.Signals, *options: str, after: Path | None = None) -> int | None:
+    """Start a demo, and send it *how* *seconds* after its folder, or *after*, is there; its return code, or None where
+    it was done.
 
     A program that still imports its parts, which takes seconds on a busy machine, would not end as one that runs.
     """
-    process = start_demo(data, *options)
-    until(lambda: data.exists() or process.poll() is not None, "the folder of the demo")
+    process, begun = start_demo(data, *options), after or data
+    until(lambda: begun.exists() or process.poll() is not None, f"{begun.name} of the demo", seconds=300)
     try:
         _, complaint = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
