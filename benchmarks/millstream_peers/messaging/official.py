@@ -1,6 +1,7 @@
 """RocketMQ's own Python client against our broker, in a process of its own: it brings threads and a log file.
 
-Run as a program with ``send|receive HOST:PORT TOPIC COUNT`` this module is that process.
+Run as a program with ``send|receive HOST:PORT TOPIC COUNT`` this module is that process. It prints ``ready`` when all
+is there that is not measured, and begins when it gets a line.
 """
 
 from __future__ import annotations
@@ -14,16 +15,24 @@ from typing import Any
 from millstream.bench.messaging.task import AT_ONCE, BODY, MessagingTask, Meter, delay_figures
 from millstream.bench.runner import Measurement
 
+_READY = "ready\n"
+
 
 def run_official(work: MessagingTask, what: str) -> Measurement:
     """*what* (``send`` or ``receive``) with the official client."""
     command = [sys.executable, __file__, what, work.place, work.topic(), str(work.count)]
-    meter = Meter(work.servers)
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(work.folder)}
-    )
-    found = json.loads(result.stdout.splitlines()[-1])
-    server = meter.sample(work.count).figures["server CPU µs/message"]
+    environment = {**os.environ, "HOME": str(work.folder)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as client:
+        assert client.stdout is not None
+        if _READY not in client.stdout:  # reads as far as that
+            raise subprocess.CalledProcessError(client.wait(), command)
+        meter = Meter(work.servers)
+        printed, _ = client.communicate("begin\n")
+        server = meter.sample(work.count).figures["server CPU µs/message"]
+    if client.returncode:
+        raise subprocess.CalledProcessError(client.returncode, command)
+    found = json.loads(printed.splitlines()[-1])
     return Measurement(found.pop("rate"), {**found, "server CPU µs/message": server})
 
 
@@ -41,11 +50,26 @@ def _message(topic: str) -> Any:
     return message
 
 
-def _send(place: str, topic: str, count: int) -> dict[str, float]:
+def _await_begin() -> None:
+    print(_READY, end="", flush=True)
+    sys.stdin.readline()
+
+
+def _started_producer(place: str, topic: str) -> Any:
     from rocketmq import Producer
 
     producer = Producer(_configuration(place), (topic,))
     producer.startup()
+    return producer
+
+
+def _send(place: str, topic: str, count: int) -> dict[str, float]:
+    producer = _started_producer(place, topic)
+    _await_begin()
+    return _fill(producer, topic, count)
+
+
+def _fill(producer: Any, topic: str, count: int) -> dict[str, float]:
     meter, delays = Meter(()), list[float]()
     for begin in range(0, count, AT_ONCE):
         started = meter.now()
@@ -59,9 +83,10 @@ def _send(place: str, topic: str, count: int) -> dict[str, float]:
 def _receive(place: str, topic: str, count: int) -> dict[str, float]:
     from rocketmq import FilterExpression, SimpleConsumer
 
-    _send(place, topic, count)
+    _fill(_started_producer(place, topic), topic, count)
     consumer = SimpleConsumer(_configuration(place), "bench", {topic: FilterExpression()}, await_duration=5)
     consumer.startup()
+    _await_begin()
     meter, receives, acks, got = Meter(()), list[float](), list[float](), 0
     while got < count:
         begin = meter.now()
