@@ -11,15 +11,22 @@ from typing import Any
 import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
-from millstream.log import Log, LogError, LogSpec, Message, open_store
+from millstream.log import Log, LogError, LogSpec, LogStore, Message, StorageUnavailableError, open_store
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.security.access_keys import Keyring
 from millstream.messaging.broker.security.required_permissions import RequiredPermission
 from millstream.messaging.broker.server.rpc import check_caller
+from millstream.messaging.broker.storage.broker_state import BrokerState
 from millstream.messaging.broker.storage.journal import HELD, JOURNAL, SNAPSHOT, BrokerJournal
-from millstream.messaging.broker.storage.journal_events import Finished, MessagesLeased, OffsetMoved
+from millstream.messaging.broker.storage.journal_events import (
+    DelayedMessagesSnapshot,
+    Finished,
+    MessagesLeased,
+    OffsetMoved,
+    read_event,
+)
 from millstream.messaging.broker.storage.topic_specs import TopicSpecs
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -280,6 +287,47 @@ def test_a_journal_whose_snapshot_pointer_lags_behind_is_read_from_where_it_begi
         assert TopicSpecs(desk.store).read().keys() == desk.core.journal.state.topics.keys()
 
     with_harness(first, second, limits=Limits(longest_poll=0, snapshot_after=20))
+
+
+@pytest.mark.parametrize("failing", [(Log, "read"), (LogStore, "log")])
+def test_a_journal_that_cannot_be_opened_leaves_its_logs_to_the_next_attempt(
+    failing: tuple[type[Any], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(owner: Any, *arguments: Any, **more: Any) -> Any:
+        if isinstance(owner, Log) or arguments == (HELD,):
+            raise StorageUnavailableError
+        return original(owner, *arguments, **more)
+
+    clock, original = VirtualClock(), getattr(*failing)
+    with open_store("memory://", clock) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(*failing, refuse)
+            with pytest.raises(StorageUnavailableError):
+                BrokerCore(store, clock)
+        for log in (JOURNAL, HELD):
+            store.log(log).writer("broker").close()
+
+
+def test_a_snapshot_names_no_delayed_message_that_a_crash_may_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("later", b"x", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        journal = desk.core.journal
+        monkeypatch.setattr(journal, "_held", 2)  # one more was appended, and is not durable yet
+        await journal._take_snapshot()
+        *_, event = (read_event(message) for batch in desk.store.log(JOURNAL).read() for message in batch)
+        assert isinstance(event, DelayedMessagesSnapshot)
+        assert (event.upto, event.ids) == (1, [(1, 1)])
+
+    with_harness(step)
+
+
+def test_the_state_is_not_counted_before_a_snapshot_may_be_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        monkeypatch.setattr(BrokerState, "size", property(lambda _: pytest.fail("it looks at each group")))
+        await desk.send("plain", b"x")
+        await desk.ack("g", "plain", *await desk.receive("g", "plain"))
+
+    with_harness(step)
 
 
 def test_positions_of_groups_are_stored_with_the_logs_of_their_topics_without_a_snapshot(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 
@@ -63,21 +64,18 @@ class BrokerJournal:
         self._snapshot_after = limits.snapshot_after
         self._snapshot: asyncio.Future[None] | None = None
         self._saved_positions: dict[tuple[str, str], int] = {}
-        self._log = store.log(JOURNAL)
-        self._writer = self._log.writer("broker")
-        self._recorded = 0
-        self._held_log = store.log(HELD)
+        self._log, self._held_log = store.log(JOURNAL), store.log(HELD)
         self._message_cache = MessageCache(self._held_log)
-        try:
-            self._held_writer = self._held_log.writer("broker")
+        self._recorded = 0
+        self.state = BrokerState(limits.renewed_for)
+        with contextlib.ExitStack() as opened:
+            self._writer = opened.enter_context(self._log.writer("broker"))
+            self._held_writer = opened.enter_context(self._held_log.writer("broker"))
             self._held = self._held_writer.last_id
-            self.state = BrokerState(limits.renewed_for)
             self._since_snapshot, last_held = _recover(self.state, self._log, self._held_log, now)
             if last_held > self._held:
                 self._record_lost_held(last_held)
-        except BaseException:
-            self._writer.close()
-            raise
+            opened.pop_all()
 
     @property
     def is_usable(self) -> bool:
@@ -195,12 +193,14 @@ class BrokerJournal:
 
     @property
     def _is_snapshot_due(self) -> bool:
-        return self._since_snapshot >= max(self._snapshot_after, self.state.size) and self.is_at_rest()
+        recorded = self._since_snapshot
+        return recorded >= self._snapshot_after and recorded >= self.state.size and self.is_at_rest()
 
     async def _take_snapshot(self) -> None:
         """Sum up what is known, and trim what that makes superfluous; no call waits for it."""
         try:
-            ids = self._writer.append_nowait(list(snapshot(self.state, self._held)))
+            durable = min(self._held, self._held_writer.last_id)  # what is held beyond that may be lost yet
+            ids = self._writer.append_nowait(list(snapshot(self.state, durable)))
             assert ids is not None
             first_held = min(self.state.delayed.held_ids, default=self._held + 1)
             await self._writer.durable_async(ids.last)
