@@ -91,24 +91,43 @@ def test_a_file_is_moved_to_another_file_and_numbers_are_not_given_again(filled:
 
 
 def _forget_move(source: sa.Engine) -> None:
-    """Let *source* be as if a move out of it had been killed before its last commit."""
+    """Let *source* be used again, as who deletes the row that an error names."""
     with source.begin() as connection:
         connection.execute(sa.delete(moving._moves).where(moving._moves.c.id == moving._AWAY))
 
 
-def test_a_move_that_was_killed_before_its_source_was_marked_is_completed(filled: sa.Engine, tmp_path: Path) -> None:
-    target = sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}")
-    moved = move_tables(filled, target, node_tables(), "node")
-    _forget_move(filled)
-    assert move_tables(filled, target, node_tables(), "node") == moved
+def test_a_move_that_was_killed_before_its_last_commit_leaves_neither_database_usable_and_is_completed(
+    filled: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, put_row = sa.create_engine(f"sqlite:///{tmp_path / 'target.db'}"), moving.put_row
+    third = sa.create_engine(f"sqlite:///{tmp_path / 'third.db'}")
+
+    def refuse(connection: sa.Connection, table: sa.Table, row: dict[str, object]) -> None:
+        if row["id"] == moving._INTO and row["is_finished"]:
+            raise Interrupted
+        put_row(connection, table, row)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moving, "put_row", refuse)
+        with pytest.raises(Interrupted):
+            move_tables(filled, target, node_tables(), "node", target_name="target")
+    for engine, error in ((filled, MovedAwayError), (target, UnfinishedMoveError)):
+        with pytest.raises(error):
+            require_finished(engine)
+    for goal, name in ((third, "target"), (third, "third"), (target, "third")):
+        with pytest.raises(MovedAwayError, match="were moved to target"):
+            move_tables(filled, goal, node_tables(), "node", target_name=name)
+    ended = list[bool]()
+    moved = move_tables(filled, target, node_tables(), "node", target_name="target", at_end=lambda: ended.append(True))
+    assert (sum(table.rows for table in moved) > 100, ended) == (True, [True])
+    require_finished(target)
     with pytest.raises(MovedAwayError):
         require_finished(filled)
     _forget_move(filled)
-    OperatorAuditLog(target, VirtualClock()).add("ada", "reject", "another plan")
     with pytest.raises(MoveError, match="already"):
-        move_tables(filled, target, node_tables(), "node")
-    require_finished(filled)
+        move_tables(filled, target, node_tables(), "node", target_name="target")
     target.dispose()
+    third.dispose()
 
 
 def test_a_target_is_not_finished_where_the_source_cannot_be_marked(

@@ -239,6 +239,7 @@ def _require_unused(settings: Settings) -> None:
     member on any host serves the node."""
     from millstream.core.lock_holders import find_lock_holders
     from millstream.node import Node
+    from millstream.node.moving import MovedAwayError
 
     if not settings.node.database:
         path, clock = settings.folder / DATABASE, SystemClock()
@@ -248,10 +249,13 @@ def _require_unused(settings: Settings) -> None:
                 raise NodeServesError(f"{', '.join(map(str, holders))} has {path} open: stop the process first")
             clock.sleep(0.1)
         return
-    with Node.open(settings) as opened:
-        table = opened.databases.members.table
-        now = table.time()
-        names = [member.id for member in table.alive() if member.until >= now]
+    try:
+        with Node.open(settings) as opened:
+            table = opened.databases.members.table
+            now = table.time()
+            names = [member.id for member in table.alive() if member.until >= now]
+    except MovedAwayError:  # a move that was killed before its end: no process has used the database since
+        return
     if names:
         raise NodeServesError(f"{counted(len(names), 'member')} serve this node: stop them first: {', '.join(names)}")
 

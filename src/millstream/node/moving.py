@@ -99,19 +99,18 @@ def move_tables(
     No other process writes to *source* meanwhile; it keeps its rows, and processes of the node refuse it from then on
     (:func:`require_finished`), with *target_name*. Rows that an interrupted move of the same *node*
     copied are not copied again. *told* is called with the number of copied rows of a table, *compared* with the number
-    of compared ones; *at_end* is called when the copies are equal, before the move counts as finished. A move that was
-    killed when only *source* did not have it yet is completed. Raises :class:`MoveError` if *target* contains other
-    data, or if the copies differ, and :class:`MovedAwayError` if the tables were moved out of *source* before.
+    of compared ones; *at_end* is called when the copies are equal, before *source* is refused. *target* is accepted
+    only after that: a move that is killed in between leaves neither usable, and is completed by the next one. Raises
+    :class:`MoveError` if *target* contains other data, or if the copies differ, and :class:`MovedAwayError` if the
+    tables were moved out of *source* before.
     """
     make_tables(source, _metadata)
     _refuse_itself(source, target)
     with writing(source) as reading:
-        _require_here(reading)
+        if not _is_nearly_moved(reading, target, node, target_name):
+            _require_here(reading)
+        _begin(target, node)
         present = [table for table in tables if has_table(reading, table.name)]
-        if _begin(target, node):
-            moved = _compare_finished(reading, target, present, compared)
-            _mark_away(reading, target_name)
-            return moved
         _make(target, present)
         for table in present:
             for count in _copy(reading, target, table):
@@ -121,10 +120,18 @@ def move_tables(
         with target.connect() as connection:
             moved = [_compare(reading, connection, table, compared) for table in present]
         at_end()
-        _mark_away(reading, target_name)  # before: both databases are accepted where only the target's is committed
-        with target.begin() as connection:
-            put_row(connection, _moves, {"id": _INTO, "node": node, "is_finished": True})
+        put_row(reading, _moves, {"id": _AWAY, "node": target_name, "is_finished": True})
+    with target.begin() as connection:
+        put_row(connection, _moves, {"id": _INTO, "node": node, "is_finished": True})
     return moved
+
+
+def _is_nearly_moved(reading: sa.Connection, target: sa.Engine, node: str, target_name: str) -> bool:
+    """Whether a move of *node* to *target* was killed after the source was refused, before *target* was accepted."""
+    away, move = _move_row(reading, _AWAY), _read_move(target)
+    if away is None or move is None or move.is_finished:
+        return False
+    return (away.node, move.node) == (target_name, node)
 
 
 def _refuse_itself(source: sa.Engine, target: sa.Engine) -> None:
@@ -141,23 +148,6 @@ def _refuse_itself(source: sa.Engine, target: sa.Engine) -> None:
         raise MoveError(
             "the target is the database that the node is in, under another URL: set node.database to that URL"
         )
-
-
-def _mark_away(reading: sa.Connection, target_name: str) -> None:
-    put_row(reading, _moves, {"id": _AWAY, "node": target_name, "is_finished": True})
-
-
-def _compare_finished(
-    reading: sa.Connection, target: sa.Engine, present: Sequence[sa.Table], compared: Callable[[str, int], object]
-) -> list[MovedTable]:
-    """The tables of a finished move. Raises :class:`MoveError` where they changed since, here or there."""
-    try:
-        with target.connect() as connection:
-            if all(has_table(connection, table.name) for table in present):
-                return [_compare(reading, connection, table, compared) for table in present]
-        raise MoveError("the target lacks tables")
-    except MoveError as error:
-        raise MoveError("the target holds the tables of this node already: name an empty database") from error
 
 
 def move_documents(source: Documents, target: Documents) -> int:
@@ -204,9 +194,9 @@ def _move_row(connection: sa.Connection, number: int) -> Any:
     return connection.execute(sa.select(_moves).where(_moves.c.id == number)).first()
 
 
-def _begin(target: sa.Engine, node: str) -> bool:
-    """Mark *target* as the one into which *node* is moved; True where that was finished before. Raises
-    :class:`MoveError` where it is something else's."""
+def _begin(target: sa.Engine, node: str) -> None:
+    """Mark *target* as the one into which *node* is moved. Raises :class:`MoveError` where it has something else, or
+    all of the node."""
     move = _read_move(target)
     if move is None:
         with target.connect() as connection:
@@ -219,7 +209,8 @@ def _begin(target: sa.Engine, node: str) -> bool:
             put_row(connection, _moves, {"id": _INTO, "node": node, "is_finished": False})
     elif move.node != node:
         raise MoveError(f"the target holds the tables of the node in {move.node}: name an empty database")
-    return move is not None and bool(move.is_finished)
+    elif move.is_finished:
+        raise MoveError("the target holds the tables of this node already: name an empty database")
 
 
 def _key(table: sa.Table) -> list[sa.Column[Any]]:
