@@ -205,6 +205,35 @@ def test_times_are_told_to_the_nanosecond(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("written", [0, 1, 4096])
+def test_a_huge_file_of_holes_is_named_and_never_read(tmp_path: Path, written: int) -> None:
+    with (tmp_path / "!").open("wb") as file:
+        try:
+            os.truncate(file.fileno(), 2 << 40)
+        except OSError:
+            pytest.skip("this file system has no files of 2 TiB")
+        file.seek(-written, os.SEEK_END)
+        file.write(b"x" * written)
+    (tmp_path / "small").write_bytes(b"grain")
+    store = FolderStore(tmp_path, space=S)
+    assert kinds(store) == {"!": EntryKind.SPARSE, "small": EntryKind.FILE}
+    assert in_columns(store) == without_times(store)
+    (problem,) = find_problems(store, S)
+    assert problem.content_id == "!" and "sparse" in problem.reason
+    with pytest.raises(UnreadableError, match="sparse"):
+        store.open(S, "!")
+
+
+def test_a_sparse_file_is_read_unless_it_is_huge_and_nearly_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.stores.folder.listing.HUGE", 100_000)
+    for name, written in (("full", 1_000_000), ("an image", 50_000), ("small", 0)):
+        (tmp_path / name).write_bytes(b"x" * written)
+        os.truncate(tmp_path / name, 90_000 if name == "small" else 1_000_000)
+    assert set(kinds(FolderStore(tmp_path, space=S)).values()) == {EntryKind.FILE}
+
+
 def test_special_files_are_named_and_never_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as listener:

@@ -167,6 +167,7 @@ class EntryKind(enum.StrEnum):
     SPECIAL = "special"  # a fifo, a socket or a device
     ARCHIVED = "archived"  # in a storage class that has to be restored before it can be read
     NAME_TOO_LONG = "name_too_long"  # no content id can be so long
+    SPARSE = "sparse"  # a huge file that is nearly all holes
 
     @property
     def is_readable(self) -> bool:

@@ -33,6 +33,10 @@ _REASONS = {
     EntryKind.SPECIAL: "it is a fifo, a socket or a device and has no bytes to copy: remove or exclude it",
     EntryKind.ARCHIVED: "it is in an archive storage class: restore it to a class that can be read, or exclude it",
     EntryKind.NAME_TOO_LONG: "its content id would be longer than 1,024 bytes: shorten the path, or exclude it",
+    EntryKind.SPARSE: (
+        "it is a sparse file of more than 1 TiB with less than a thousandth of its size on the disk, and reading it "
+        "would take hours or years: remove, shorten or exclude it"
+    ),
 }
 
 

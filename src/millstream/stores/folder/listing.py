@@ -31,6 +31,14 @@ _FILE = EntryKind.FILE.value
 _REMEMBERED_NAMES = 300_000
 """Names remembered in all; the folder listed last is remembered whatever its size."""
 
+HUGE = 1 << 40
+"""Of a larger file (in bytes) it is asked whether it has any content."""
+
+_DENSITY = 1000
+"""A huge file of which less than this part (one in so many) is on the disk is one of holes."""
+
+_BLOCK = 512
+
 
 class FolderColumns(NamedTuple):
     """Neighbouring entries of a listing, in columns: sizes in bytes, and the ``version`` and ``kind`` of each entry.
@@ -242,10 +250,31 @@ def file_entry(folder: int, name: bytes, content_id: str, status: os.stat_result
     if stat.S_ISLNK(status.st_mode):
         size, kind = status.st_size, EntryKind.SYMLINK
     elif stat.S_ISREG(status.st_mode):
-        size, kind = status.st_size, EntryKind.FILE if _may_read(folder, name) else EntryKind.UNREADABLE
+        size, kind = status.st_size, _kind_of_file(folder, name, status)
     if len(content_id.encode("utf-8")) > MAX_CONTENT_ID_BYTES:
         kind = EntryKind.NAME_TOO_LONG
     return Entry(content_id, size, status.st_mtime_ns // 1000, str(status.st_mtime_ns), kind)
+
+
+def _kind_of_file(folder: int, name: bytes, status: os.stat_result) -> EntryKind:
+    """The kind of a plain file. Raises ``OSError`` as :func:`_may_read`."""
+    if not _may_read(folder, name):
+        return EntryKind.UNREADABLE
+    if status.st_size <= HUGE or status.st_blocks * _BLOCK >= status.st_size // _DENSITY:
+        return EntryKind.FILE
+    try:
+        handle = open_file(folder, name)
+        try:
+            # file systems on tapes and networks may state no blocks: those that know no holes have none before the end
+            return EntryKind.SPARSE if os.lseek(handle, 0, os.SEEK_HOLE) < status.st_size else EntryKind.FILE
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # this file system knows no holes
+            return EntryKind.FILE
+        if error.errno in (*FORBIDDEN, *GONE):
+            return EntryKind.UNREADABLE
+        raise
 
 
 def _may_read(folder: int, name: bytes) -> bool:
@@ -322,12 +351,16 @@ def _get_or_none(opened: _OpenFolder, path: Path) -> int | None:
 
 
 def _plain_status(name: bytes, folder: int) -> os.stat_result | None:
-    """The status of a plain file that may be read; None for all else."""
+    """The status of a plain file that may be read and is not :data:`HUGE`; None for all else."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return None
-    plain = stat.S_ISREG(status.st_mode) and os.access(name, os.R_OK, dir_fd=folder, effective_ids=True)
+    plain = (
+        stat.S_ISREG(status.st_mode)
+        and status.st_size <= HUGE
+        and os.access(name, os.R_OK, dir_fd=folder, effective_ids=True)
+    )
     return status if plain else None
 
 
