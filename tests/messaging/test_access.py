@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -39,6 +40,7 @@ from millstream.messaging.broker.security.required_permissions import (
 )
 from millstream.messaging.broker.security.tls import read_tls
 from millstream.messaging.broker.server.broker_server import BrokerServer
+from millstream.messaging.broker.server.rpc import check_headers
 from millstream.messaging.broker.settings import BrokerSettings, KeySettings
 from millstream.messaging.client import (
     ClientError,
@@ -151,6 +153,27 @@ def test_every_method_asks_for_its_permission(method: str) -> None:
     assert is_allowed(consumer, "orders", "bar") == (not has_group and method not in PUBLISHES)
     assert is_allowed(consumer, "other", "kitchen") == (method in NEITHER)
     assert is_allowed(UNRESTRICTED, "other", "bar")
+
+
+@pytest.mark.parametrize("method", ["ReceiveMessage", "AckMessage", "UpdateOffset", "GetOffset", "QueryAssignment"])
+def test_a_consumer_that_names_no_group_is_of_the_group_without_a_name(method: str) -> None:
+    made = request(method, "orders", "")
+    made.ClearField("group")
+    for groups, is_allowed in ((("kitchen",), False), (("space%*",), True)):
+        consumer = CallerPermissions("c", subscribe=("space%orders",), groups=groups)
+        with contextlib.nullcontext() if is_allowed else pytest.raises(StatusError, match="of the group space%:"):
+            check_call(REQUIRED_PERMISSIONS[method], made, consumer, "space")
+
+
+def test_clients_of_different_keys_are_different_whatever_their_names() -> None:
+    access = {name: CallerPermissions(name) for name in ("a", "a/b", "a%2Fb")}
+    keys = Keyring({name: AccessKey("s3cret", one) for name, one in access.items()})
+    ids = set[str]()
+    for name in access:
+        for client in ("x", "b/x"):
+            signed = {**headers(Credentials(name, "s3cret")), "x-mq-client-id": client}
+            ids.add(check_headers(keys, signed)[0])
+    assert len(ids) == 6 and "a/x" in ids
 
 
 def test_every_method_has_its_permission_in_the_table() -> None:

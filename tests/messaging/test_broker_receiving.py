@@ -238,6 +238,19 @@ def test_answers_that_were_lost_are_given_again_and_count_as_no_attempt() -> Non
     with_harness(step)
 
 
+def test_a_call_of_another_client_or_group_with_the_same_attempt_id_ends_no_waiting_call() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        waits = asyncio.ensure_future(desk.receive("g", "plain", attempt_id="x", poll=10))
+        await asyncio.sleep(0)
+        other = msgspec.structs.replace(CALL, client_id="another")
+        assert await desk.receive("g", "plain", attempt_id="x", call=other) == []
+        assert await desk.receive("h", "plain", attempt_id="x") == []
+        await desk.send("plain", b"1")
+        assert bodies(await waits) == [b"1"]
+
+    with_harness(step, limits=Limits())
+
+
 def test_a_call_that_is_repeated_takes_the_place_of_the_one_that_still_waits() -> None:
     async def step(desk: BrokerHarness) -> None:
         first = asyncio.ensure_future(desk.receive("g", "plain", auto_renew=True, attempt_id="x", poll=10))

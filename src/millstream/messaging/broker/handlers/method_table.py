@@ -13,6 +13,7 @@ from millstream.messaging.broker.security.required_permissions import (
     CONSUME,
     CONSUME_QUEUE,
     PUBLISH,
+    PULL,
     USE_GROUP,
     RequiredPermission,
     batch_group_of,
@@ -110,7 +111,7 @@ STREAM_CALLS: Final[Mapping[str, StreamCall[Any, Any]]] = {
     "ReceiveMessage": StreamCall(
         v2.ReceiveMessageRequest, v2.ReceiveMessageResponse, BrokerService.receive_message, CONSUME_QUEUE
     ),
-    "PullMessage": StreamCall(v2.PullMessageRequest, v2.PullMessageResponse, BrokerService.pull_message, CONSUME_QUEUE),
+    "PullMessage": StreamCall(v2.PullMessageRequest, v2.PullMessageResponse, BrokerService.pull_message, PULL),
 }
 """Methods with one request and a stream of responses."""
 

@@ -91,7 +91,7 @@ class ReceiveHandler:
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
-        self._calls: dict[str, _PendingReceive] = {}  # by attempt id
+        self._calls: dict[tuple[str, str, str, str], _PendingReceive] = {}  # by client, group, topic, attempt id
 
     async def receive(self, ask: ReceiveRequest) -> list[DeliveredMessage] | ColumnChunk:
         """The messages for *ask*; none where there were none for as long as it waits.
@@ -99,17 +99,17 @@ class ReceiveHandler:
         A client that repeats an attempt has given up the previous call: if that still waits, it gets nothing more.
         Raises TOO_MANY_REQUESTS where too many wait.
         """
-        call = _PendingReceive()
+        call, attempt = _PendingReceive(), (ask.client, ask.group, ask.topic, ask.attempt_id)
         if ask.attempt_id:
-            before = self._calls.get(ask.attempt_id)
+            before = self._calls.get(attempt)
             if before is not None:
                 before.is_repeated = True
-            self._calls[ask.attempt_id] = call
+            self._calls[attempt] = call
         try:
             return await self._receive(ask, call)
         finally:
-            if self._calls.get(ask.attempt_id) is call:
-                del self._calls[ask.attempt_id]
+            if self._calls.get(attempt) is call:
+                del self._calls[attempt]
 
     async def _receive(self, ask: ReceiveRequest, call: _PendingReceive) -> list[DeliveredMessage] | ColumnChunk:
         loop = asyncio.get_running_loop()

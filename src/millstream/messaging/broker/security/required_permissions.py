@@ -48,6 +48,11 @@ def group_of(request: Any) -> Iterable[v2.Resource]:
     return (request.group,) if request.HasField("group") else ()
 
 
+def used_group_of(request: Any) -> Iterable[v2.Resource]:
+    """The consumer group of *request*. A missing one is a name too: in a namespace it is that of a group."""
+    return (request.group,)
+
+
 def batch_topic_of(batch: SendBatchRequest | AckBatchRequest) -> Iterable[v2.Resource]:
     """The topic of *batch*."""
     return (v2.Resource(name=batch.topic, resource_namespace=batch.namespace),)
@@ -58,10 +63,13 @@ def batch_group_of(batch: AckBatchRequest) -> Iterable[v2.Resource]:
     return (v2.Resource(name=batch.group, resource_namespace=batch.namespace),)
 
 
-CONSUME: Final = RequiredPermission("subscribe", topic_of, group_of)
-"""For a request that names a topic and, at most, one consumer group."""
+CONSUME: Final = RequiredPermission("subscribe", topic_of, used_group_of)
+"""For a request of a consumer group that names a topic."""
 
-CONSUME_QUEUE: Final = RequiredPermission("subscribe", queue_topic_of, group_of)
+CONSUME_QUEUE: Final = RequiredPermission("subscribe", queue_topic_of, used_group_of)
+"""For a request of a consumer group that names a queue."""
+
+PULL: Final = RequiredPermission("subscribe", queue_topic_of, group_of)
 """For a request that names a queue and, at most, one consumer group."""
 
 PUBLISH: Final = RequiredPermission("publish", topic_of)

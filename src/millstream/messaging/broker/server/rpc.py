@@ -102,7 +102,8 @@ def check_headers(keys: Keyring, headers: Mapping[str, str | bytes]) -> tuple[st
         )
     check_caller_id("client id", client_id)
     if access is not UNRESTRICTED:
-        client_id = f"{access.name}/{client_id}"  # no client speaks for a client of another key
+        key = access.name.replace("%", "%25").replace("/", "%2F")
+        client_id = f"{key}/{client_id}"  # no client speaks for a client of another key
     return client_id, namespace, access
 
 
