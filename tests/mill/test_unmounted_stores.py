@@ -13,6 +13,7 @@ import pytest
 from mill_looping import TO_2, TO_3, Bits, Producer, one_policy, take
 
 from millstream.cli.main import run
+from millstream.core.clock import VirtualClock
 from millstream.core.shown_commands import arguments
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.duplicator import DuplicationProcessor
@@ -21,7 +22,9 @@ from millstream.mill.mount_check import SECONDS, MountCheck
 from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
-from millstream.mill.tasks import Duplicate
+from millstream.mill.tasks import Duplicate, QueueName
+from millstream.node import Node
+from millstream.settings import load_settings
 from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.stores.sources import absence_question
 from millstream.testing.faulty_store import UnavailableStore
@@ -216,6 +219,26 @@ def test_p8_policies_that_cannot_be_found_end_no_loop(data: Path, tmp_path: Path
     assert [len(LocalStore(tmp_path / name).entries("s")) for name in ("two", "three")] == [3, 3]
     accounts.write_text("[]")
     assert millstream("mill", "duplicate") == (0, [], "")
+
+
+def test_p8_audited_changes_wait_for_policies_that_cannot_be_found(data: Path, tmp_path: Path) -> None:
+    text = (data / "millstream.toml").read_text("utf-8").replace("[stores.one]", "[stores.one]\naudited = true")
+    policies = tmp_path / "policies"
+    (data / "policies").rename(policies)
+    (data / "millstream.toml").write_text(f'[mill]\naccount = "me"\npolicies = "{policies}"\n{text}', "utf-8")
+    unmount(policies)
+    settings, _ = load_settings({"data": str(data)}, environment={})
+    with Node.open(settings, create=True, clock=VirtualClock()) as node:
+        node.stores.providers["one"].put("s", "d", io.BytesIO(b"new"))
+        assert node.mill.workers(QueueName.AUDIT).run_until_drained().dead == 1
+        (dead,) = node.queues.open(QueueName.AUDIT).dead()
+        assert "mount the disk with the policies" in dead.cause and len(node.stores.outbox.events()) == 1
+    mount(policies)
+    with Node.open(settings, create=True, clock=VirtualClock()) as node:
+        node.queues.open(QueueName.AUDIT).redrive()
+        node.mill.workers(QueueName.AUDIT).run_until_drained()
+        assert node.queues.open(QueueName.DUPLICATION_HIGH).depth().ready == 2
+        assert node.stores.outbox.events() == []
 
 
 def test_a_store_that_is_away_fails_its_own_spaces_for_a_day_and_holds_no_other_up(world: Any, tmp_path: Path) -> None:

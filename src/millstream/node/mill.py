@@ -117,7 +117,7 @@ class MillPart:
     def direct(self) -> DirectDuplicator:
         """Copies what a plan of this process finds, with no queue between."""
         outbox, policies = self._stores.outbox, self._cached_policies()
-        audit = AuditProcessor(outbox, policies, notify=bool(_receivers(self._context.settings.mill.alarms)))
+        audit = self._audit_processor(policies, notify=bool(_receivers(self._context.settings.mill.alarms)))
         return DirectDuplicator(self._duplication(policies), self._sink().settle, audit, outbox)
 
     def monitor(
@@ -155,7 +155,7 @@ class MillPart:
         _ = self.repairs.log, self.reports.archive
 
     def _processors(self) -> dict[type[Any], Processor]:
-        providers, manifest, outbox = self._stores.providers, self._stores.manifest, self._stores.outbox
+        providers, manifest = self._stores.providers, self._stores.manifest
         checks, reports, repairer = self.checks, self.reports, self.repairs.repairer
         policies = self._cached_policies()
         receivers = _receivers(self._context.settings.mill.alarms)
@@ -168,7 +168,7 @@ class MillPart:
             ),
             StorageStatistics: StatisticsProcessor(manifest, self._stores.statistics, providers),
             Repair: RepairProcessor(repairer),
-            Audit: AuditProcessor(outbox, policies, notify=bool(receivers)),
+            Audit: self._audit_processor(policies, notify=bool(receivers)),
             Notify: NotifyProcessor(receivers),
             NotifyReport: NotifyReportProcessor(receivers),
         }
@@ -179,6 +179,10 @@ class MillPart:
             stores.providers, stores.manifest, stores.change_guard, policies=policies, outbox=stores.outbox,
             audit_lookup=self.audit.lookup,
         )  # fmt: skip
+
+    def _audit_processor(self, policies: CachedPolicies, *, notify: bool) -> AuditProcessor:
+        required = self._policies.required  # without policies that are there the changes would never be copied
+        return AuditProcessor(self._stores.outbox, lambda: required(policies()), notify=notify)
 
     def _cached_policies(self) -> CachedPolicies:
         return CachedPolicies(PolicyRepository(self._policies.location), self._context.clock)

@@ -37,7 +37,10 @@ class PoliciesPart:
         Raises :class:`StoreUnavailableError` where the setting ``mill.policies`` names a place that has none: its disk
         may not be mounted. Without the setting there may be no policies.
         """
-        policies = self.current
+        return self.required(self.current)
+
+    def required(self, policies: Policies) -> Policies:
+        """*policies*, with the error of :meth:`require`."""
         if not policies.found and self._context.settings.mill.policies:
             raise StoreUnavailableError(
                 f"{policies.missing}: mount the disk with the policies, or save a policy with `millstream mill policy "
