@@ -14,7 +14,7 @@ from millstream.messaging.broker.delivery.id_ranges import merge_ranges, missing
 from millstream.messaging.broker.delivery.in_flight_runs import InFlightRun, InFlightRuns, LeaseTerms
 from millstream.messaging.broker.names import read_handle, read_handles, write_handle, write_handles
 from millstream.messaging.broker.storage import broker_state
-from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot, delivery_snapshot_message
+from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot, delivery_snapshot_messages
 from millstream.messaging.broker.storage.journal_events import (
     DeliverySnapshot,
     InFlightSnapshot,
@@ -213,7 +213,7 @@ class ComparedDelivery(RuleBasedStateMachine):
 
     def _snapshot(self) -> DeliverySnapshot:
         """The progress as it is written and read; it has an entry for each message."""
-        message = delivery_snapshot_message("g", "t", self.delivery)
+        (message,) = delivery_snapshot_messages("g", "t", self.delivery)
         assert message == event_message(delivery_snapshot("g", "t", self.delivery))
         event = read_event(message)
         assert isinstance(event, DeliverySnapshot)
@@ -284,8 +284,25 @@ def test_a_snapshot_makes_one_object_for_each_run(monkeypatch: pytest.MonkeyPatc
     expected = event_message(delivery_snapshot("g", "t", delivery))
     flight = broker_state._flight
     monkeypatch.setattr(broker_state, "_flight", lambda run, number: made.append(number) or flight(run, number))
-    assert delivery_snapshot_message("g", "t", delivery) == expected
+    assert list(delivery_snapshot_messages("g", "t", delivery)) == [expected]
     assert made == [1, 500, 501]
+
+
+def test_a_snapshot_of_very_many_messages_in_flight_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_state, "_FLIGHTS_BYTES", 400)
+    monkeypatch.setattr(broker_state, "_FLIGHTS_AT_ONCE", 5)
+    delivery, state = GroupDelivery(), BrokerState()
+    delivery.lease([(2, 100), (102, 110)], LeaseTerms(1, until=30, at=5, client="c"))
+    delivery.hide(50, 2, 20)
+    delivery.finish([(1, 1), (101, 101)])
+    messages = list(delivery_snapshot_messages("g", "t", delivery))
+    assert len(messages) > 3
+    assert max(len(message.body) for message in messages) < 800
+    for message in messages:
+        state.apply(read_event(message), 1)
+    read = state.delivery("g", "t")
+    assert delivery_snapshot("g", "t", read) == delivery_snapshot("g", "t", delivery)
+    assert (read.next_due(), read.last_seen) == (20, 110)
 
 
 def test_a_snapshot_of_an_earlier_release_is_read_as_runs() -> None:

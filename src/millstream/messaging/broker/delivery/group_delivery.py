@@ -225,6 +225,10 @@ class GroupDelivery:
         self.reset_offset(pointer + 1)
         self.done = Frontier(pointer, [IdRange(*ids) for ids in ahead])
         self._seen_to = max([pointer, *(last for _, last in ahead)])
+        self.restore_in_flight(runs)
+
+    def restore_in_flight(self, runs: Iterable[InFlightRun]) -> None:
+        """Have *runs*, too: they are further ones of :meth:`keep`."""
         for run in runs:
             self.in_flight.put(run)
             self._seen_to = max(self._seen_to, run.last)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,9 @@ from millstream.messaging.broker.storage.journal_events import (
     flights_json,
 )
 from millstream.messaging.broker.storage.topic import TopicSpec
+
+_FLIGHTS_BYTES: Final = 16 << 20  # of the messages in flight in a message of a snapshot; a log takes up to 64 MiB
+_FLIGHTS_AT_ONCE: Final = 10_000  # with them it has up to 21 MB more, if all their ids are as long as they may be
 
 
 class BrokerState:
@@ -196,8 +200,11 @@ class BrokerState:
             self._delayed_snapshot.asked[hold] = count
 
     def _restore(self, event: DeliverySnapshot) -> None:
-        runs = _runs_of(event.flights)
-        self.delivery(event.group, event.topic).restore(event.pointer, event.ahead, runs)
+        runs, delivery = _runs_of(event.flights), self.delivery(event.group, event.topic)
+        if event.more:
+            delivery.restore_in_flight(runs)
+        else:
+            delivery.restore(event.pointer, event.ahead, runs)
 
 
 def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery, last_id: int = MAX_ID) -> DeliverySnapshot:
@@ -207,11 +214,18 @@ def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery, last_id: 
     return DeliverySnapshot(group, topic, pointer, ahead, flights)
 
 
-def delivery_snapshot_message(group: str, topic: str, delivery: GroupDelivery) -> Message:
-    """:func:`delivery_snapshot` as a message of the journal."""
+def delivery_snapshot_messages(group: str, topic: str, delivery: GroupDelivery) -> Iterator[Message]:
+    """:func:`delivery_snapshot` as messages of the journal: one, or several where very many messages are in flight."""
     pointer, ahead, runs = delivery.keep()
-    flights = (flights_json(_flight(run, run.first), run.last) for run in runs)
-    return delivery_message(group, topic, pointer, ahead, flights)
+    flights, size, more = list[str](), 0, False
+    for run in runs:
+        for first in range(run.first, run.last + 1, _FLIGHTS_AT_ONCE):
+            if size >= _FLIGHTS_BYTES:
+                yield delivery_message(group, topic, pointer, ahead, flights, more=more)
+                flights, size, more, ahead = [], 0, True, []
+            flights.append(flights_json(_flight(run, first), min(first + _FLIGHTS_AT_ONCE - 1, run.last)))
+            size += len(flights[-1])
+    yield delivery_message(group, topic, pointer, ahead, flights, more=more)
 
 
 def _flight(run: InFlightRun, number: int) -> InFlightSnapshot:

@@ -21,7 +21,7 @@ from millstream.log import (
 )
 from millstream.messaging.broker.delivery.id_ranges import to_ranges
 from millstream.messaging.broker.limits import Limits
-from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot_message
+from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot_messages
 from millstream.messaging.broker.storage.delayed_messages import (
     DelayedMessage,
     read_delayed_message,
@@ -257,7 +257,7 @@ def snapshot(state: BrokerState, held_upto: int) -> Iterator[Message]:
     for rules in state.groups.values():
         yield event_message(GroupConfigured(rules.name, rules.max_attempts, rules.backoff))
     for (group, topic), delivery in state.deliveries.items():
-        yield delivery_snapshot_message(group, topic, delivery)
+        yield from delivery_snapshot_messages(group, topic, delivery)
     for (group, topic, queue), offset in state.offsets.items():
         yield event_message(OffsetMoved(group, topic, queue, offset))
     yield event_message(_held_snapshot(state, held_upto))

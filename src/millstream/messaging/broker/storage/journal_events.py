@@ -122,14 +122,18 @@ class InFlightSnapshot(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=
     attempt_id: str = ""
 
 
-class DeliverySnapshot(msgspec.Struct, frozen=True, tag_field="did", tag="keep-delivery"):
-    """The progress of a group in a topic, in a snapshot."""
+class DeliverySnapshot(msgspec.Struct, frozen=True, tag_field="did", tag="keep-delivery", omit_defaults=True):
+    """The progress of a group in a topic, in a snapshot.
+
+    With ``more`` it only adds its ``flights`` to those of the event before, which are too many for one message.
+    """
 
     group: str
     topic: str
     pointer: int
     ahead: Ids
     flights: list[InFlightSnapshot]
+    more: bool = False
 
 
 class DelayedMessagesSnapshot(msgspec.Struct, frozen=True, tag_field="did", tag="keep-holds"):
@@ -156,7 +160,7 @@ Event = (
 )
 
 
-class _EncodedDelivery(msgspec.Struct, frozen=True, tag_field="did", tag="keep-delivery"):
+class _EncodedDelivery(msgspec.Struct, frozen=True, tag_field="did", tag="keep-delivery", omit_defaults=True):
     """A :class:`DeliverySnapshot` with encoded flights."""
 
     group: str
@@ -164,6 +168,7 @@ class _EncodedDelivery(msgspec.Struct, frozen=True, tag_field="did", tag="keep-d
     pointer: int
     ahead: Ids
     flights: msgspec.Raw
+    more: bool = False
 
 
 _encoder = msgspec.json.Encoder()
@@ -182,11 +187,13 @@ def flights_json(alike: InFlightSnapshot, last: int) -> str:
     return "[" + f"{same},[".join(map(str, range(alike.id, last + 1))) + same
 
 
-def delivery_message(group: str, topic: str, pointer: int, ahead: Ids, flights: Iterable[str]) -> Message:
+def delivery_message(
+    group: str, topic: str, pointer: int, ahead: Ids, flights: Iterable[str], *, more: bool = False
+) -> Message:
     """The message of a :class:`DeliverySnapshot`, with the texts of :func:`flights_json` instead of an object for each
     message in flight, of which there may be hundreds of thousands."""
     raw = msgspec.Raw(f"[{','.join(flights)}]".encode())
-    return event_message(_EncodedDelivery(group, topic, pointer, ahead, raw))
+    return event_message(_EncodedDelivery(group, topic, pointer, ahead, raw, more))
 
 
 def read_event(message: Message) -> Event:
