@@ -23,8 +23,7 @@ from millstream.status.serving_node import announced
 from millstream.status.verdict.models import Verdict
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
-from millstream.testing.disk.small import on_a_small_disk
-from millstream.testing.services import LocalServerMissingError
+from support.small_disk import small_disk
 
 Status = Callable[[], tuple[int, dict[str, Any], str]]
 
@@ -160,10 +159,7 @@ def test_status_names_the_full_disk_of_the_node(tmp_path: Path) -> None:
                 pass
         sys.exit(run(["status", *data]))
     """
-    try:
-        command = on_a_small_disk(tmp_path, "size=40m")
-    except LocalServerMissingError as missing:
-        pytest.skip(str(missing))
+    command = small_disk(tmp_path, "size=40m")
     done = subprocess.run([*command, "-c", program, str(tmp_path)], check=False, capture_output=True, text=True)
     printed = done.stdout.partition("FULL\n")[2]
     assert done.returncode == 1, done.stderr

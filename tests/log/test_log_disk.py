@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 
 from millstream.log import LogSpec, open_store
 from millstream.testing.disk import DiskFaults, Recording
-from millstream.testing.disk.small import on_a_small_disk
-from millstream.testing.services import LocalServerMissingError
 from millstream.testing.torture import LOG, WatchedProcess
 from millstream.testing.torture.checks import check_confirmed, read_confirmed
 from millstream.testing.torture.writer import FAILED
 from suite.sizes import examples
 from support.recorded_disk import record_disk
+from support.small_disk import small_disk
 
 HERE = Path(__file__).parent
 WRITER = "millstream.testing.torture.writer"
@@ -128,7 +127,7 @@ def test_a_full_disk_stops_the_writer_and_once_there_is_room_the_next_one_goes_o
     tmp_path: Path, scheme: str, kind: str
 ) -> None:
     options = "size=10m" if kind == "bytes" else "size=100m,nr_inodes=40"
-    command = [*on_a_disk_of_its_own(tmp_path, options), str(HERE / "full_disk.py"), str(tmp_path), scheme, kind]
+    command = [*small_disk(tmp_path, options), str(HERE / "full_disk.py"), str(tmp_path), scheme, kind]
     done = subprocess.run(
         [*command, str(tmp_path), scheme, kind], capture_output=True, text=True, check=False, timeout=120
     )
@@ -146,7 +145,7 @@ def test_a_full_disk_stops_the_writer_and_once_there_is_room_the_next_one_goes_o
 @pytest.mark.parametrize("scheme", ["sqlite", "segments"])
 def test_on_a_full_disk_trimming_is_the_way_out_and_nobody_is_kept_waiting(tmp_path: Path, scheme: str) -> None:
     child = str(HERE / "children" / "way_out.py")
-    command = [*on_a_disk_of_its_own(tmp_path, "size=100m"), child, str(tmp_path), scheme]
+    command = [*small_disk(tmp_path, "size=100m"), child, str(tmp_path), scheme]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -160,7 +159,7 @@ def test_on_a_full_disk_trimming_is_the_way_out_and_nobody_is_kept_waiting(tmp_p
 @pytest.mark.parametrize("scheme", ["sqlite", "segments"])
 def test_a_disk_that_becomes_read_only_is_read_and_refuses_the_rest_by_name(tmp_path: Path, scheme: str) -> None:
     child, archive = HERE / "children" / "read_only_disk.py", HERE / "kept" / f"format-1-{scheme}.tar.xz"
-    command = [*on_a_disk_of_its_own(tmp_path, "size=100m"), str(child), str(tmp_path), scheme, str(archive)]
+    command = [*small_disk(tmp_path, "size=100m"), str(child), str(tmp_path), scheme, str(archive)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -184,7 +183,7 @@ def test_a_server_whose_real_disk_is_full_loses_nothing_and_goes_on_once_there_i
         pytest.skip("PostgreSQL does not run as root, and only root gets a disk of his own without being it")
     with tempfile.TemporaryDirectory(prefix="millstream-full-") as disk:
         Path(disk).chmod(0o755)  # the server has an account of its own
-        command = [*on_a_disk_of_its_own(Path(disk), f"size={room},mode=755"), str(HERE / "full_server.py")]
+        command = [*small_disk(Path(disk), f"size={room},mode=755"), str(HERE / "full_server.py")]
         command += [disk, name, "torture"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -195,11 +194,3 @@ def test_a_server_whose_real_disk_is_full_loses_nothing_and_goes_on_once_there_i
     assert found["confirmed"] <= found["stored"] <= found["confirmed"] + 1
     assert found["dense"]
     assert found["ok"]
-
-
-def on_a_disk_of_its_own(place: Path, options: str) -> list[str]:
-    """The beginning of a command that runs Python with a small disk at *place*, which nobody else sees."""
-    try:
-        return on_a_small_disk(place, options)
-    except LocalServerMissingError as missing:
-        pytest.skip(str(missing))

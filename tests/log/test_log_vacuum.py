@@ -21,13 +21,11 @@ from millstream.core.sqlite_vacuum import FileSizes, temporary_folder
 from millstream.log import Log, LogSpec, StorageBusyError, WriterBusyError, open_store
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.testing.disk import DiskFaults, Recording
-from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.killed_programs import kill_at
-from millstream.testing.services import LocalServerMissingError
-from suite.missing import end_without
 from suite.sizes import examples
 from support.commands import run_command
 from support.recorded_disk import record_disk
+from support.small_disk import small_disk
 
 CHILDREN = Path(__file__).with_name("children")
 SPEC, MESSAGES, FIRST_ID = LogSpec("weather", block_messages=5), 60, 41
@@ -182,11 +180,7 @@ def test_too_little_room_is_refused_with_what_is_missing(tmp_path: Path) -> None
     disk, elsewhere = tmp_path / "disk", tmp_path / "elsewhere"
     disk.mkdir()
     elsewhere.mkdir()
-    try:
-        command = on_a_small_disk(disk, "size=40m")
-    except LocalServerMissingError as error:
-        end_without(error)
-    child = [*command, str(CHILDREN / "small_disk_vacuum.py"), str(disk), str(elsewhere)]
+    child = [*small_disk(disk, "size=40m"), str(CHILDREN / "small_disk_vacuum.py"), str(disk), str(elsewhere)]
     done = subprocess.run(child, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -41,10 +41,9 @@ from millstream.messaging.broker.storage.wire_codec import ID
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
 from millstream.messaging.errors import BrokerError, DamagedJournalError, StatusError
 from millstream.testing.brokers import IMPATIENT
-from millstream.testing.disk.small import on_a_small_disk
-from millstream.testing.services import LocalServerMissingError
 from millstream.testing.waiting import until_allowed_async, until_async
 from support.faulty_log import FaultyBackend
+from support.small_disk import small_disk
 
 ONCE = Options(attempts=1)
 CHILD = Path(__file__).parent / "children" / "full_disk.py"
@@ -281,10 +280,7 @@ def test_a_damaged_block_of_a_topic_keeps_no_message_from_being_sent() -> None:
 
 @pytest.mark.parametrize("scheme", ["sqlite", "segments"])
 def test_p2_a_real_disk_that_runs_full_loses_nothing_that_was_confirmed(tmp_path: Path, scheme: str) -> None:
-    try:
-        command = [*on_a_small_disk(tmp_path, "size=10m"), str(CHILD), str(tmp_path), scheme]
-    except LocalServerMissingError as missing:
-        pytest.skip(str(missing))
+    command = [*small_disk(tmp_path, "size=10m"), str(CHILD), str(tmp_path), scheme]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)

@@ -77,7 +77,7 @@ def test_a_private_server_is_durable_on_loopback_and_ends_with_its_block(
 @pytest.mark.served
 def test_swift_answers_as_s3_and_ends_with_all_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("swift") is None:
-        pytest.skip("Swift is not installed: pip install 'millstream[servers]'")
+        end_without("Swift is not installed: pip install 'millstream[servers]'")
     monkeypatch.delenv("MILLSTREAM_TEST_SWIFT_URL", raising=False)
     with services.private("swift") as server:
         store = S3Server(server.url).new_store()
