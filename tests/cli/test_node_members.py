@@ -32,12 +32,11 @@ from millstream.cli.node_roles import NodeRoles
 from millstream.cli.retried_resource import RetriedResource
 from millstream.cli.role_run import RoleRun
 from millstream.core.clock import MICROSECONDS, VirtualClock
-from millstream.core.errors import BusyError
 from millstream.core.leases import LeaseLostError
 from millstream.core.metric_collection.collector import MetricsCollector
 from millstream.core.sql import SqlBusyError, SqlDatabase, in_same_fence, writing
 from millstream.ingest.errors import SessionTakenError
-from millstream.log.errors import FencedError
+from millstream.log.errors import FencedError, WriterBusyError
 from millstream.mill.settings import MillSettings
 from millstream.node import Node
 from millstream.node.context import NodeContext
@@ -47,7 +46,7 @@ from millstream.node.members.member_table import MemberTable, UnknownMemberError
 from millstream.node.members.members_status import WORK, MemberDetails, MemberState, UnownedRole
 from millstream.node.members.membership import RENEWALS, Membership, NeedsQueueBrokerError
 from millstream.node.members.node_members import NodeMembers
-from millstream.node.members.role_scheduler import EXCLUDED_SECONDS, Fence, RoleScheduler
+from millstream.node.members.role_scheduler import EXCLUDED_SECONDS, Fence, RoleScheduler, _Pause
 from millstream.node.members.shared_settings import shared_settings
 from millstream.queue.settings import QueueSettings
 from millstream.rest.operator_audit_log import OperatorAuditLog
@@ -105,7 +104,7 @@ class Process:
 
     def _start(self, name: str, fence: Fence) -> Played:
         if name in self.busy:
-            raise BusyError(name)
+            raise WriterBusyError(name)
         if name in self.lost:
             raise LeaseLostError(name)
         if name in self.refused:
@@ -555,7 +554,7 @@ def test_a_role_that_cannot_begin_yet_is_tried_after_longer_pauses_unless_it_wai
     host: Host, monkeypatch: pytest.MonkeyPatch, waits_for_owner: bool, tries: int
 ) -> None:
     one = host.process("one", {"upkeep": "upkeep"})
-    error: Exception = BusyError("upkeep") if waits_for_owner else OSError(errno.ENOSPC, "No space left on device")
+    error: Exception = WriterBusyError("upkeep") if waits_for_owner else SqlBusyError("it does not answer")
     begun = list[float]()
 
     def fail(_name: str, _fence: Fence) -> Played:
@@ -568,6 +567,37 @@ def test_a_role_that_cannot_begin_yet_is_tried_after_longer_pauses_unless_it_wai
         host.clock.advance(1.0)
         one.membership.renew()
     assert len(begun) == tries and one.failures == []
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_role_that_keeps_failing_at_a_member_with_errors_that_may_pass_is_left_to_another(
+    host: Host, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    processes = [host.process(name, {"batching a": "a"}) for name in ("one", "two")[: 1 + others]]
+    (one, *rest), begun = processes, list[float]()
+
+    def fail(_name: str, _fence: Fence) -> Played:
+        begun.append(host.clock.monotonic())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(one.scheduler, "_start", fail)
+    for _ in range(130):
+        for process in processes:
+            process.membership.renew()
+            process.scheduler.step()
+        host.clock.advance(1.0)
+    assert [process.roles for process in rest] == [{"batching a"}] * others
+    assert one.membership.details.failed.keys() == ({"batching a"} if others else set())
+    assert len(begun) == 9 - others
+
+
+def test_a_role_that_could_not_begin_and_has_run_for_long_since_is_begun_again_at_once(host: Host) -> None:
+    pause = _Pause()
+    for now in (0.0, 1.0, 3.0):
+        pause.failed(now, now)
+    assert pause.end == 5.0
+    pause.failed(1_000.0, 1_000.0)
+    assert pause.end == 1_000.0
 
 
 def test_each_role_is_free_as_soon_as_it_has_ended(host: Host) -> None:
@@ -930,7 +960,36 @@ def test_a_role_is_shown_as_suspended_until_what_it_works_with_is_open_again(mon
 
     with RetriedResource(role, opened, (), lambda: None) as resource:
         resource.use(work)
-    assert seen[0] == seen[3] == "" and all(seen[1:3])
+    assert seen[0] == "" and all(seen[1:]) and not suspended
+
+
+def test_a_role_is_shown_as_suspended_while_what_it_works_with_is_open_and_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 0.0)
+    suspended, seen = dict[str, str](), list[str]()
+    role = RoleRun("batching a", print, suspended=suspended)
+
+    def work(_: object) -> None:
+        seen.append(suspended.get("batching a", ""))
+        if len(seen) < 3:
+            raise CasUnavailableError
+        role.stop()
+
+    with RetriedResource(role, contextlib.nullcontext, (), lambda: None) as resource:
+        resource.use(work)
+    assert seen[0] == "" and all(seen[1:]) and not suspended
+
+
+def test_a_role_goes_on_where_no_thread_can_be_started_to_show_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    suspended = {"batching a": "why"}
+    role = RoleRun("batching a", print, suspended=suspended)
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    with role.resumed_later():
+        assert not suspended
 
 
 @pytest.mark.parametrize("error", [error for error, passes in ERRORS if not passes])

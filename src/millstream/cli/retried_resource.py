@@ -49,13 +49,15 @@ class RetriedResource(Generic[T]):
     def use(self, work: Callable[[T], object]) -> None:
         """Let *work* use it until the role is stopped, again and again where it is suspended."""
         while not self._run.stopping.is_set():
+            attempt: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
             try:
                 with self._stack.pop_all() as stack:
                     if self.current is None:
                         self.current = stack.enter_context(self._opened())
-                        self._run.resume()
+                        attempt = self._run.resumed_later
                     try:
-                        work(self.current)
+                        with attempt():
+                            work(self.current)
                     except BaseException:
                         self.current = None
                         raise

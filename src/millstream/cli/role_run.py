@@ -71,7 +71,6 @@ class RoleRun:
                 try:
                     with attempt(), self.fence():
                         run()
-                    self.resume()
                     return
                 except Exception as error:
                     if not self.bears(error):
@@ -80,7 +79,7 @@ class RoleRun:
                     self.suspend(error)
                 if self.stopping.is_set():
                     return
-                attempt = self._resumed_later
+                attempt = self.resumed_later
 
         self._threads.append(threading.Thread(target=guarded, name=thread))
 
@@ -108,16 +107,21 @@ class RoleRun:
         self._suspended.pop(self.name, None)
 
     @contextlib.contextmanager
-    def _resumed_later(self) -> Iterator[None]:
-        """:meth:`resume` once the block has run for :data:`_STEADY_SECONDS`."""
+    def resumed_later(self) -> Iterator[None]:
+        """:meth:`resume` once the block has run for :data:`_STEADY_SECONDS`, or at its end without an error."""
         timer = threading.Timer(_STEADY_SECONDS, self.resume)
         timer.daemon = True
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:  # no thread can be started: the role works nevertheless
+            self.resume()
         try:
             yield
+            self.resume()
         finally:
             timer.cancel()
-            timer.join()
+            if timer.ident is not None:
+                timer.join()
 
     def stop(self) -> None:
         """Complete running work and begin nothing more. Does not wait."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 import sqlalchemy as sa
 
@@ -18,13 +18,13 @@ from millstream.core.leases import Lease, LeaseLostError
 from millstream.core.passing_errors import is_passing
 from millstream.core.sql import fenced
 from millstream.core.writers_lock import NewerSchemaError
-from millstream.log.errors import FencedError
+from millstream.log.errors import FencedError, WriterBusyError
 from millstream.node.members.assignment import assign
 from millstream.node.members.members_status import Member
 from millstream.node.members.membership import RENEWALS, Membership
 
 EXCLUDED_SECONDS = 600.0
-"""For how long a member does not offer a role that it could not begin."""
+"""For how long a member does not offer a role that it could not begin, or that keeps ending there."""
 
 _LONGEST_PAUSE = 60.0
 """The longest pause before a role is begun again that keeps ending with an error."""
@@ -33,6 +33,14 @@ _log = logging.getLogger(__name__)
 
 Fence = Callable[[], AbstractContextManager[object]]
 """Makes a block in which what the thread writes to the node's database fails once the role is another's."""
+
+
+_Offers: TypeAlias = Mapping[str, Mapping[str, str]]
+"""The roles that each member offers, by its id, with their groups."""
+
+
+class RoleFailingError(MillstreamError):
+    """The role keeps failing in this process."""
 
 
 class RunningRole(Protocol):
@@ -54,8 +62,9 @@ class RoleScheduler:
     """Runs, of the roles that *membership* offers, those that are assigned to it. *start* begins a role.
 
     A role that *start* cannot begin, with an error that does not pass, is left to other members for
-    :data:`EXCLUDED_SECONDS`. Within its block a thread calls :meth:`step` several times within a lease; *failed* gets
-    the error after which no role can begin any more.
+    :data:`EXCLUDED_SECONDS`; so is one that keeps ending with errors that may pass, if another member offers it. Within
+    its block a thread calls :meth:`step` several times within a lease; *failed* gets the error after which no role can
+    begin any more.
     """
 
     def __init__(
@@ -91,20 +100,21 @@ class RoleScheduler:
         for name in [name for name, end in self._excluded.items() if now >= end]:
             del self._excluded[name]
             member.offer_again(name)
-        mine = self._assigned(member.survivors())
+        offers, mine = self._assigned(member.survivors())
         lost = [name for name, (_, role) in self._running.items() if role.is_lost]
         self._end([name for name in self._running if name not in mine or name in lost])
         for name in lost:
             self._pauses.setdefault(name, _Pause()).ended(now)
+            self._leave_failing(name, offers)
         for name in sorted(mine - self._running.keys()):
             if not (self._stopped or member.is_lost) and (name not in self._pauses or now >= self._pauses[name].end):
-                self._begin(name)
+                self._begin(name, offers)
         for name in sorted(self._unrecorded & self._running.keys()):  # again in the next step, if it fails
             member.leases.write(self._running[name][0], unowned_since=lambda _: None)
             self._unrecorded.discard(name)
 
-    def _assigned(self, alive: Sequence[Member]) -> set[str]:
-        """The roles that this member is to own, with the members *alive*."""
+    def _assigned(self, alive: Sequence[Member]) -> tuple[_Offers, set[str]]:
+        """The roles that each of the members *alive* offers, and those that this one is to own."""
         mine = self._membership
         offers = {}
         for one in alive:
@@ -112,9 +122,17 @@ class RoleScheduler:
                 details = mine.details if one.id == mine.id else one.details
                 offers[one.id] = {role: group for role, group in details.roles.items() if role not in details.failed}
         owners = {role: one.id for one in alive for role in one.owns}
-        return {role for role, owner in assign(offers, owners).items() if owner == mine.id}
+        return offers, {role for role, owner in assign(offers, owners).items() if owner == mine.id}
 
-    def _begin(self, name: str) -> None:
+    def _leave_failing(self, name: str, offers: _Offers) -> None:
+        """Leave the role *name*, of which the pauses have become long, to another member that offers it: its disk may
+        have room."""
+        me = self._membership.id
+        if self._pauses[name].is_longest and any(name in roles for one, roles in offers.items() if one != me):
+            self._exclude(name, RoleFailingError("it keeps failing here, with errors that may pass: see the log"))
+
+    def _begin(self, name: str, offers: _Offers) -> None:
+        began = self._membership.table.clock.monotonic()
         member, leases = self._membership, self._membership.leases
         lease = leases.acquire(name, acquired=lambda now: now)
         if lease is None:
@@ -141,8 +159,9 @@ class RoleScheduler:
                 _log.warning("the role %s cannot start yet: %s", name, error)
             self._waiting.add(name)
             # No pause where the former owner has not given back yet what it had, such as a log.
-            if may_pass(error) and not isinstance(error, BusyError | LeaseLostError | FencedError):
-                self._pauses.setdefault(name, _Pause()).failed(member.table.clock.monotonic())
+            if may_pass(error) and not isinstance(error, WriterBusyError | LeaseLostError | FencedError):
+                self._pauses.setdefault(name, _Pause()).failed(began, member.table.clock.monotonic())
+                self._leave_failing(name, offers)
         else:
             self._waiting.discard(name)
             self._unrecorded.add(name)
@@ -252,17 +271,24 @@ class _Pause:
 
     def __init__(self) -> None:
         self.end = self.begun_at = -math.inf
-        self._next = 0.0
+        self._last = self._next = 0.0
 
-    def failed(self, now: float) -> None:
-        """The role could not begin."""
+    @property
+    def is_longest(self) -> bool:
+        """Whether no pause is longer than the last one that began."""
+        return self._last >= _LONGEST_PAUSE
+
+    def failed(self, began: float, now: float) -> None:
+        """The role could not begin: that was tried from *began* on."""
+        if began - self.end > _LONGEST_PAUSE:  # it has run since
+            self._next = 0.0
         self.begun_at = now
         self.ended(now)
 
     def ended(self, now: float) -> None:
         if now - self.begun_at > _LONGEST_PAUSE:
             self._next = 0.0
-        self.end = now + self._next
+        self.end, self._last = now + self._next, self._next
         self._next = min(max(1.0, 2 * self._next), _LONGEST_PAUSE)
 
 
