@@ -21,9 +21,11 @@ import pytest
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.cid import cid_of
+from millstream.mill.reports.archive import decode_report
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import encode_report
 from millstream.node import Node
+from millstream.node.reports import report_anchor
 from millstream.settings import load_settings
 from millstream.stores import LocalStore, StoreError
 from millstream.testing.damage import flip_bit, remove
@@ -440,6 +442,26 @@ def test_newest_reports_that_were_removed_are_missed_in_the_ledger(
     shutil.copytree(kept, reports)
     code, out, _ = verify()
     assert (code, "1 report in the ledger is missing" in out) == (1, True), "the one that took their place"
+
+
+def test_reports_whose_entries_were_lost_are_anchored_again_with_the_next_report(
+    data: Path, mill: Run, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    mill("duplicate")
+    mill("check")
+    with Node.open(load_settings({"data": str(data)})[0]) as node:
+        last = node.mill.reports.archive.latest("two", "s")
+        assert last is not None
+        for number in range(1, 4):  # as if the ledger was from a backup
+            node.mill.reports.archive.save(msgspec.structs.replace(last, started_at=last.started_at + number))
+    assert run(["mill", "report", "--verify", "--data", str(data)]) == 1
+    assert "3 of its reports are not in the ledger" in capsysbinary.readouterr().out.decode()
+    mill("check")
+    with Node.open(load_settings({"data": str(data)})[0]) as node:
+        archive, entries = node.mill.reports.archive, list(node.mill.reports.ledger_entries())
+        places = [entries.index(report_anchor(decode_report(one))) for one in archive.stored("two", "s")]
+    assert len(places) == 5 and places == sorted(places)
+    assert run(["mill", "report", "--verify", "--data", str(data)]) == 0
 
 
 def test_reports_of_a_node_that_became_a_member_are_missing_only_if_they_were_removed(

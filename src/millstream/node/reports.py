@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
@@ -20,10 +21,11 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.adoption.coverage import adopted_share
+from millstream.mill.errors import ReportError
 from millstream.mill.integrity.source_comparison import SourceComparison
 from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
-from millstream.mill.reports.archive import ReportArchive
+from millstream.mill.reports.archive import ReportArchive, decode_report
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.member_reports import new_reports, take_over
 from millstream.mill.reports.report import IntegrityReport, encode_report
@@ -158,15 +160,33 @@ class ReportsPart:
         """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``.
 
         It is looked for above number *after*, where that is not known from a day before the report ended: to read the
-        whole ledger takes longer with each report. Raises a ``BusyError`` while another process writes to the ledger
-        for long.
+        whole ledger takes longer with each report. Where the ledger lacks it, it may lack those before it as well, as
+        when its log was restored from a backup: these get their entries first. Raises a ``BusyError`` while another
+        process writes to the ledger for long.
         """
         anchor = report_anchor(report)
         if after is None:
             after = self._entry_before(report)
             if (entry := self.ledger.find(anchor, after=after)) is not None:
                 return entry
+            self._anchor_earlier(report)
         return append_when_free(self.ledger, anchor, self._context.clock, after=after)
+
+    def _anchor_earlier(self, report: IntegrityReport) -> None:
+        """Anchor the reports of the space before *report* that the ledger lacks, up to the last one that it has."""
+        try:
+            chain = [decode_report(stored) for stored in self.archive.stored(report.store, report.space)]
+        except ReportError as error:  # `mill report --verify` names it as well; new reports are made all the same
+            _log.warning("it is not known whether earlier reports are in the ledger: %s", error)
+            return
+        lacking, own = list[tuple[str, int]](), report_anchor(report)
+        for earlier in reversed(list(itertools.takewhile(lambda one: report_anchor(one) != own, chain))):
+            anchor, after = report_anchor(earlier), self._entry_before(earlier)
+            if self.ledger.find(anchor, after=after) is not None:
+                break
+            lacking.append((anchor, after))
+        for anchor, after in reversed(lacking):
+            append_when_free(self.ledger, anchor, self._context.clock, after=after)
 
     def _entry_before(self, report: IntegrityReport) -> int:
         """The number of an entry that was made a day before *report* ended, or earlier; 0 if there may be none."""
