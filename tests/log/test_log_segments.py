@@ -400,9 +400,12 @@ def test_a_renewal_waits_a_short_time_for_a_lock_that_another_process_keeps(fold
         writer = store.log(SPEC).writer()
         with (place(folder) / "lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            writer._renew()
+            assert clock.monotonic() < 0.1, "more than half of the lease is left"
+            clock.advance(8)
             with pytest.raises(StorageBusyError, match="for 2 seconds"):
                 writer._renew()
-        assert clock.monotonic() < 3
+        assert clock.monotonic() < 11
         writer._renew()
         writer.close()
 
@@ -440,16 +443,35 @@ def test_commits_that_leave_a_renewal_no_time_renew_the_lease(folder: Path, monk
     backend.close()
 
 
+def test_commits_without_any_renewal_keep_the_lease(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    backend = SegmentsBackend(folder, clock)
+    backend.create(NAME)
+
+    def slow(handle: int) -> None:
+        clock.advance(6)
+        os.fdatasync(handle)
+
+    assert backend.take_lease(NAME, epoch=0, holder=b"this process", until=backend.lease_time() + 15_000_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(stream_module, "sync", slow)
+        for number in range(1, 10):
+            backend.commit(NAME, one_message(number))
+            assert backend.head(NAME).lease_until > backend.lease_time()
+    backend.close()
+
+
 def test_a_commit_is_stored_although_it_cannot_renew_the_lease(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(path: Path, lease: LeaseRecord) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    backend = SegmentsBackend(folder, VirtualClock())
+    clock = VirtualClock()
+    backend = SegmentsBackend(folder, clock)
     backend.create(NAME)
-    assert backend.take_lease(NAME, epoch=0, holder=b"this process", until=1)
-    backend._log(NAME).late_renewal = 1, 1
+    assert backend.take_lease(NAME, epoch=0, holder=b"this process", until=backend.lease_time() + 15_000_000)
+    clock.advance(10)
     monkeypatch.setattr(backend_module, "write_lease", full)
     backend.commit(NAME, one_message(1))
     assert backend.head(NAME).last_id == 1

@@ -26,6 +26,7 @@ from millstream.log.backends.segments.stream import SEGMENT_BYTES, SegmentStream
 from millstream.log.errors import (
     DamagedLogError,
     FencedError,
+    LogError,
     LogInputError,
     LogNotFoundError,
     StorageBusyError,
@@ -53,7 +54,7 @@ _logger = logging.getLogger(__name__)
 class _OpenLog:
     """One log's folder, opened. ``lock`` guards lease and segments; the journal has its own lock.
 
-    ``late_renewal`` is the renewal that did not get the lock in time: its epoch, and its term in microseconds.
+    ``term`` (microseconds) is how long the lease was last asked for: a commit renews it when less than half is left.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class _OpenLog:
         self.lease = LeaseFile(folder / "lease")
         self.states = StateJournal(folder, clock)
         self.stream = SegmentStream(folder, name, segment_bytes=segment_bytes, read_only=read_only, synced=synced)
-        self.late_renewal: tuple[int, int] | None = None
+        self.term = 0
 
     def close(self) -> None:
         """Close the files once no thread writes to them; their numbers will be those of other files."""
@@ -181,6 +182,7 @@ class SegmentsBackend:
             lease = found.lease.read()
             if lease.epoch != epoch:
                 return False
+            found.term = until - self.lease_time()
             found.stream.recover(confirmed_id=lease.last_id)
             found.stream.settle(always=True)  # what the lease says is there must be there
             if self.durability == "os":
@@ -192,17 +194,23 @@ class SegmentsBackend:
 
     @retry_with_reserve
     def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
-        """Renew it, or let the commit do it that has the lock for so long."""
+        """Renew it, or leave it to the commit that has the lock, and to the next ones, while half of it is left."""
         found = self._writable(log)
-        term = until - self.lease_time()
+        found.term = until - self.lease_time()
+        with translated(self._folder):
+            known = read_lease(found.lease.path)
+        has_half = known.epoch == epoch and bool(known.holder) and not self._is_half_over(known, found.term)
         try:
-            with translated(self._folder), found.lock.held(_RENEWAL_WAIT):
-                found.late_renewal = None
+            with translated(self._folder), found.lock.held(0.0 if has_half else _RENEWAL_WAIT):
                 lease = found.lease.read()
                 return bool(lease.holder) and self._change_lease(found, lease, epoch, holder=lease.holder, until=until)
         except StorageBusyError:
-            found.late_renewal = epoch, term
+            if has_half:
+                return True
             raise
+
+    def _is_half_over(self, lease: LeaseRecord, term: int) -> bool:
+        return lease.until - self.lease_time() < term / 2
 
     @retry_with_reserve
     def release_lease(self, log: str, *, epoch: int) -> None:
@@ -221,8 +229,8 @@ class SegmentsBackend:
                     "stop one of the two, and append the data again"
                 )
             found.stream.commit(commit)
-            if found.late_renewal is not None:
-                self._renew_late(found, lease)
+            if lease.holder and found.term and self._is_half_over(lease, found.term):
+                self._renew_after_commit(found, lease)
 
     def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
         found = self._log(log)
@@ -345,15 +353,12 @@ class SegmentsBackend:
         write_lease(log.lease.path, msgspec.structs.replace(lease, holder=holder, until=until, last_id=last_id))
         return True
 
-    def _renew_late(self, log: _OpenLog, lease: LeaseRecord) -> None:
-        """Make up for the renewal that was late: beside long commits that follow each other it never gets the lock."""
-        assert log.late_renewal is not None
-        (epoch, term), log.late_renewal = log.late_renewal, None
-        if not lease.holder:
-            return
+    def _renew_after_commit(self, log: _OpenLog, lease: LeaseRecord) -> None:
+        """Make up for renewals: beside long commits that follow each other they never get the lock."""
         try:
-            self._change_lease(log, lease, epoch, holder=lease.holder, until=self.lease_time() + term)
-        except OSError:  # the commit is stored, and the next renewal is due soon
+            until = self.lease_time() + log.term
+            self._change_lease(log, lease, lease.epoch, holder=lease.holder, until=until)
+        except (OSError, LogError):  # the commit is stored, and the next renewal is due soon
             _logger.warning("cannot renew the lease %s after a commit", log.lease.path, exc_info=True)
 
     def _writable(self, log: str) -> _OpenLog:
