@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from suite import measured
+from suite.again import OTHER_FAULT
 from suite.sizes import SIZE
 from suite.tiers import DEFAULT, tier_of
 
@@ -71,6 +72,9 @@ class Costs:
         self._tests: Counter[str] = Counter()
         self._over: list[tuple[float, str]] = []
         """How many times its budget each test or collection took that went over it, and how that reads."""
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        _record_fault(session.config, "the last run did not end")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> Iterator[None]:
@@ -139,8 +143,12 @@ class Costs:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workerinput"):
             return
-        if session.exitstatus == pytest.ExitCode.OK and self.over_budget(MARGIN):
+        too_much = self.over_budget(MARGIN)
+        if session.exitstatus == pytest.ExitCode.OK and too_much:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        early = [] if ended else [f"the last run ended early, with exit code {int(session.exitstatus)}"]
+        _record_fault(session.config, "; ".join(early + too_much))
         if self._record:
             measured.record(SIZE, self._part, self._walls)
 
@@ -157,6 +165,12 @@ class Costs:
         for fault in self.over_budget():
             failed = f", and more than {MARGIN} times is a failure" if fault in too_much else ""
             write(f"over budget (tests/budgets.toml): {fault}{failed}", red=bool(failed), yellow=not failed)
+
+
+def _record_fault(config: pytest.Config, fault: str) -> None:
+    """Record for ``make test-failed`` what is wrong with this run beside failed tests."""
+    if not hasattr(config, "workerinput") and hasattr(config, "cache"):
+        config.cache.set(OTHER_FAULT, fault)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,10 +10,12 @@ import pytest
 from suite import again
 
 
-def write_cache(folder: Path, tests: list[str]) -> None:
+def write_cache(folder: Path, tests: list[str], fault: str = "") -> None:
     cache = folder / again.CACHE
-    cache.parent.mkdir(parents=True)
-    cache.write_text(json.dumps(dict.fromkeys(tests, True)))
+    other = cache.parents[1] / again.OTHER_FAULT
+    for path, content in ((cache, dict.fromkeys(tests, True)), (other, fault)):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(content))
 
 
 def write_test(folder: Path, body: str) -> None:
@@ -40,16 +42,22 @@ def test_a_test_that_fails_twice_fails_the_run(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("tests", "reason"),
+    ("tests", "fault", "reason"),
     [
-        ([], "another cause"),
-        ([f"test_one.py::test_{number}" for number in range(again.LIMIT + 1)], "more than"),
+        ([], "", "another cause"),
+        ([f"test_one.py::test_{number}" for number in range(again.LIMIT + 1)], "", "more than"),
+        (["test_one.py::test_one"], "crash took 900 s", "crash took 900 s; failed tests are not run again"),
     ],
 )
 def test_nothing_runs_again_without_a_few_failed_tests(
-    tests: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tests: list[str],
+    fault: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_cache(tmp_path, tests)
+    write_cache(tmp_path, tests, fault)
     assert again.main([]) == 1
     assert reason in capfd.readouterr().out
