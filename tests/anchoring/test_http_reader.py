@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from millstream.anchoring import http_reader
 from millstream.anchoring.errors import HttpError
 from millstream.anchoring.http_reader import HttpReader, UrlError, _redirected, check_url, redacted_url
 
@@ -45,6 +46,39 @@ def test_redirects_are_followed_a_few_times_and_no_more(web: Any, other_web: Any
     with pytest.raises(HttpError, match="more than 5 times"):
         read(f"{web.url}/loop")
     assert web.asked.count("/loop") == 6
+
+
+def test_a_server_of_the_internet_redirects_to_no_address_of_this_machine(
+    web: Any, other_web: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public = web.url.rpartition(":")[2]
+    monkeypatch.setattr(http_reader, "_is_public", lambda connection: str(connection.getpeername()[1]) == public)
+    web.answers["/a"] = moved_to(f"{other_web.url}/metadata?key=secret")
+    web.answers["/b"] = moved_to("/c")
+    web.answers["/c"] = other_web.answers["/metadata"] = b"found"
+    other_web.answers["/d"] = moved_to("/metadata")
+    with pytest.raises(HttpError, match=f"redirects to {other_web.url}/metadata, which is an address of this machine"):
+        read(f"{web.url}/a")
+    assert other_web.asked == []
+    assert read(f"{web.url}/b") == read(f"{other_web.url}/d") == b"found"
+
+
+@pytest.mark.parametrize(
+    ("address", "is_public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1", True),
+        ("169.254.169.254", False),
+        ("10.1.2.3", False),
+        ("fe80::1%eth0", False),
+    ],
+)
+def test_addresses_of_the_internet_are_told_from_others(address: str, is_public: bool) -> None:
+    class Connected:
+        def getpeername(self) -> tuple[str, int]:
+            return address, 80
+
+    assert http_reader._is_public(Connected()) is is_public  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://x", "http://["])

@@ -20,6 +20,7 @@ from millstream.rest.access_control import (
     MAX_FAILED_SIGN_INS,
     AccessControl,
     AuthenticationError,
+    SignInsBusyError,
     TooManySignInsError,
 )
 from millstream.rest.operator_audit_log import OperatorAuditEvent, OperatorAuditLog
@@ -276,3 +277,30 @@ def test_a_notice_is_shown_to_its_session_alone_and_for_a_minute(console: Consol
     assert access.read_notice(other, signed) == ""
     console.clock.advance(61)
     assert access.read_notice(session, signed) == ""
+
+
+def test_few_passwords_are_hashed_at_a_time_whatever_the_number_of_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashing, most, running, lock = threading.Event(), [0], [0], threading.Lock()
+
+    def hash_slowly(_password: str, _hashed: str) -> bool:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        hashing.wait(60)
+        with lock:
+            running[0] -= 1
+        return True
+
+    monkeypatch.setattr(access_control, "is_password", hash_slowly)
+    access = Console(tmp_path).started()
+    with ThreadPoolExecutor(8) as pool:
+        tries = [pool.submit(access.sign_in, "vera", "x", f"192.0.2.{number}") for number in range(8)]
+        until(lambda: running[0] == 2, "two are hashed")
+        monkeypatch.setattr(access_control, "_HASHER_SECONDS", 0.01)
+        with pytest.raises(SignInsBusyError):
+            access.sign_in("vera", "x", "198.51.100.1")
+        hashing.set()
+        assert [one.result().name for one in tries] == ["vera"] * 8
+    assert most == [2]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import ipaddress
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -76,6 +77,7 @@ class HttpReader:
     def open(self, url: str, headers: Mapping[str, str] = {}) -> Iterator[HttpResponse]:
         """The answer to GET *url*, after at most :data:`MAX_REDIRECTS` redirects, for the length of the block.
 
+        A server of the internet may not redirect to an address of this machine or of its networks.
         Raises :class:`HttpError` where there is none; the status of an answer is the caller's to judge.
         """
         with contextlib.ExitStack() as stack:
@@ -88,9 +90,10 @@ class HttpReader:
             yield answer
 
     def _answer(self, url: str, headers: Mapping[str, str], stack: contextlib.ExitStack) -> HttpResponse:
-        first = url
+        first, came_from = url, ""
         for _ in range(MAX_REDIRECTS + 1):
-            answer = stack.enter_context(_asked(url, headers, self._seconds, self._clock))
+            answer = stack.enter_context(_asked(url, headers, self._seconds, self._clock, came_from=came_from))
+            came_from = url if answer.is_public else came_from
             target = answer.headers.get("location")
             if answer.status not in _MOVED or target is None:
                 return answer
@@ -101,10 +104,11 @@ class HttpReader:
 
 
 class HttpResponse:
-    """The answer of a server: its ``status``, its ``headers``, and its body in pieces."""
+    """The answer of a server: its ``status``, its ``headers``, and its body in pieces; ``is_public`` says whether the
+    server has an address of the internet."""
 
-    def __init__(self, url: str, response: http.client.HTTPResponse, watchdog: _Watchdog) -> None:
-        self.url = url
+    def __init__(self, url: str, response: http.client.HTTPResponse, watchdog: _Watchdog, *, is_public: bool) -> None:
+        self.url, self.is_public = url, is_public
         self.status = response.status
         self.headers = response.headers
         self._response = response
@@ -178,25 +182,44 @@ class _Watchdog:
 
 @contextlib.contextmanager
 def _asked(
-    url: str, headers: Mapping[str, str], seconds: float, clock: Clock, body: bytes | None = None
+    url: str,
+    headers: Mapping[str, str],
+    seconds: float,
+    clock: Clock,
+    body: bytes | None = None,
+    *,
+    came_from: str = "",
 ) -> Iterator[HttpResponse]:
+    """The answer to one request; *came_from* is the URL of the server of the internet that redirects here, if any."""
     connection = _connection(check_url(url), seconds)
     watchdog = None
     try:
         with _translated(url, None):
             connection.connect()
         assert connection.sock is not None
+        is_public = _is_public(connection.sock)
+        if came_from and not is_public:
+            raise HttpError(
+                redacted_url(came_from),
+                f"the server redirects to {redacted_url(url)}, which is an address of this machine or its networks: "
+                "if that is meant, give this URL",
+            )
         watchdog = _Watchdog(connection.sock, seconds, clock)
         with _translated(url, watchdog):
             method = "GET" if body is None else "POST"
             connection.request(method, _target(url), body, {**_HEADERS, **headers})
             response = connection.getresponse()
         with contextlib.closing(response):  # it keeps the socket that the connection has released
-            yield HttpResponse(url, response, watchdog)
+            yield HttpResponse(url, response, watchdog, is_public=is_public)
     finally:
         if watchdog is not None:
             watchdog.stop()
         connection.close()
+
+
+def _is_public(connection: socket.socket) -> bool:
+    address: str = connection.getpeername()[0]
+    return ipaddress.ip_address(address.partition("%")[0]).is_global
 
 
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"millstream/{__version__}", "Connection": "close"}

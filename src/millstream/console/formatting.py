@@ -15,6 +15,9 @@ from millstream.core.timestamps import format_timestamp
 _GLIMPSE = 150
 """Signs of a closed tree that are shown beside it."""
 
+_DEEPEST = 50
+"""Levels of a tree; of what is below, only the beginning is shown."""
+
 _UNITS = ((86_400 * 365, "y"), (86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -129,7 +132,7 @@ def ticks(text: str) -> Markup:
 
 def tree(value: Any, *, open_to: int = 1, depth: int = 0) -> Markup:
     """A JSON value as a tree that opens and closes without a script."""
-    if isinstance(value, dict | list) and value:
+    if isinstance(value, dict | list) and value and depth < _DEEPEST:
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         shown = [
             Markup("<li><span class=key>{}</span>{}</li>").format(key, tree(each, open_to=open_to, depth=depth + 1))
@@ -138,13 +141,22 @@ def tree(value: Any, *, open_to: int = 1, depth: int = 0) -> Markup:
         kind = counted(len(value), *(("member", "members") if isinstance(value, dict) else ("item", "items")))
         opened, glimpse = Markup(" open"), Markup("")
         if depth >= open_to:
-            text = json.dumps(value, ensure_ascii=False)
-            text = text if len(text) <= _GLIMPSE else f"{text[: _GLIMPSE - 1]}…"
-            opened, glimpse = Markup(""), Markup(" <code class=glimpse>{}</code>").format(text)
+            opened, glimpse = Markup(""), Markup(" <code class=glimpse>{}</code>").format(_glimpse(value))
         return Markup("<details class=tree{}><summary>{}{}</summary><ul>{}</ul></details>").format(
             opened, kind, glimpse, Markup("").join(shown)
         )
-    return Markup("<code class=leaf>{}</code>").format(escape(json.dumps(value, ensure_ascii=False)))
+    text = _glimpse(value) if isinstance(value, dict | list) else json.dumps(value, ensure_ascii=False)
+    return Markup("<code class=leaf>{}</code>").format(text)
+
+
+def _glimpse(value: Any) -> str:
+    """The beginning of *value* as JSON. The rest is not written: it may be long, or deeper than can be written."""
+    text = ""
+    for part in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        text += part
+        if len(text) > _GLIMPSE:
+            return f"{text[: _GLIMPSE - 1]}…"
+    return text
 
 
 def _dated(at: int | None, write: Callable[[str], Markup]) -> Markup:

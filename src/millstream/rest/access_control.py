@@ -24,7 +24,7 @@ from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.decoding import prepared
 from millstream.core.documents import KEY_BYTES
 from millstream.core.durable import file_lock, sync_folder
-from millstream.core.errors import InputError, MillstreamError
+from millstream.core.errors import BusyError, InputError, MillstreamError
 from millstream.core.passwords import check_hash, is_password
 from millstream.rest.principal import Principal
 from millstream.rest.sign_ins import UNKNOWN, SignedOutSessions, SignInAudit
@@ -39,6 +39,11 @@ BLOCK_SECONDS = 60.0
 _REMEMBERED_GUESSES = 10_000
 _TURNS = 256
 _BASIC_SECONDS = 300.0
+
+_hashers = threading.BoundedSemaphore(2)
+"""Passwords that are hashed at the same time, of all addresses: each takes a core and 32 MiB."""
+
+_HASHER_SECONDS = 5.0
 _NOTICE_SECONDS = 60
 
 
@@ -58,6 +63,10 @@ class TooManySignInsError(MillstreamError):
     """Too many wrong passwords from this address: try again in one minute."""
 
     retry_after = BLOCK_SECONDS
+
+
+class SignInsBusyError(BusyError):
+    """Many users, or somebody who guesses passwords, sign in now: try again in a few seconds."""
 
 
 class MissingUsersError(InputError):
@@ -210,7 +219,7 @@ class AccessControl:
         try:
             with self._sign_in_limiter.turn(address):
                 self._sign_in_limiter.require(address)
-                right = is_password(password, user.password if user else self._decoy) if self._decoy else False
+                right = _is_password(password, user.password if user else self._decoy) if self._decoy else False
                 if is_wrong := user is None or not right:
                     self._sign_in_limiter.count(address)
         except TooManySignInsError:
@@ -243,6 +252,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _is_password(password: str, hashed: str) -> bool:
+    """:func:`is_password`, of few at a time. Raises :class:`SignInsBusyError`."""
+    if not _hashers.acquire(timeout=_HASHER_SECONDS):
+        raise SignInsBusyError
+    try:
+        return is_password(password, hashed)
+    finally:
+        _hashers.release()
 
 
 def _is_equal(expected: str, given: str) -> bool:
