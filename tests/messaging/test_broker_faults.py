@@ -16,6 +16,7 @@ import pytest
 from millstream.core.address import Address
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import (
+    DamagedLogError,
     FencedError,
     Log,
     LogError,
@@ -36,6 +37,7 @@ from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.receive import ReceiveHandler, ReceiveRequest
 from millstream.messaging.broker.server.broker_server import BrokerServer, running_broker
+from millstream.messaging.broker.storage.message_cache import MessageCache
 from millstream.messaging.broker.storage.topic import REPLACE_SECONDS, Topic, TopicSpec
 from millstream.messaging.broker.storage.wire_codec import ID
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
@@ -258,6 +260,16 @@ def test_a_topic_whose_store_does_not_answer_tries_again_to_write_after_a_pause(
 
     with LogStore(backend, clock) as store:
         asyncio.run(run(store))
+
+
+def test_a_log_that_is_shorter_than_its_writer_says_is_an_error() -> None:
+    with open_store("memory://") as store:
+        log = store.log(LogSpec("t"))
+        with log.writer() as writer:
+            writer.append([LogMessage(b"one")])
+        cache = MessageCache(log)
+        with pytest.raises(DamagedLogError, match="log 't' ends before message 2, which it had"):
+            asyncio.run(cache.read(2, 3))
 
 
 def test_a_damaged_block_of_a_topic_keeps_no_message_from_being_sent() -> None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pyarrow import RecordBatch
 
 from millstream.core.message import from_arrow
-from millstream.log import Batch, Gap, Log, LogError, Message
+from millstream.log import Batch, DamagedLogError, Gap, Log, LogError, Message
+from millstream.log.errors import WHY_SHORTER
 
 # Runs of blocks, and their bytes: a run has up to a MiB, or is one block, which is larger if its messages are. In
 # memory, the compressed blocks come on top.
@@ -80,7 +81,9 @@ class MessageCache:
         trimmed. They are whole, as their messages are decoded together, and decoded: it is called in a thread, so that
         the event loop does not stand still meanwhile."""
         batches = iter(self._log.read(first_id, max(last_id, first_id + 1024 * count - 1)))
-        first = next(batches)
+        first = next(batches, None)
+        if first is None:
+            raise DamagedLogError(f"log {self._log.name!r} ends before message {first_id}, which it had: {WHY_SHORTER}")
         if isinstance(first, Gap):
             return []
         found, size = [_decoded(first)], first.raw_bytes
