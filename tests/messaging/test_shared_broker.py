@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -38,7 +39,7 @@ from millstream.messaging.broker.storage.topic_specs import TopicSpecs
 from millstream.messaging.client import ClientError, Message, Options, Producer, PushConsumer, SimpleConsumer
 from millstream.messaging.client.errors import ForbiddenError, TransportError, UnauthorizedError
 from millstream.messaging.client.options import Intervals, Tls
-from millstream.messaging.client.signing import Credentials
+from millstream.messaging.client.signing import Credentials, Signer
 from millstream.messaging.errors import UnreachableError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.descriptor_methods import methods
@@ -425,6 +426,17 @@ def test_while_the_database_does_not_answer_clients_are_led_by_what_it_said_last
 
     with open_store("memory://") as store:
         asyncio.run(test(store))
+
+
+def test_standby_passes_on_no_unknown_method_without_a_known_key() -> None:
+    signed = Signer("client", SystemClock(), credentials=Credentials("shop", "secret")).headers()
+    keys = Keyring({"shop": AccessKey("secret", CallerPermissions("shop"))})
+    with open_store("memory://") as store:
+        standby = Standby(store, lambda: None, SystemClock(), keys, member_key=b"members")
+        others: Any = standby.handlers()[-1]
+        for metadata, passes in ((), False), (tuple(signed), True):
+            call: Any = SimpleNamespace(method="/later.Service/Method", invocation_metadata=metadata)
+            assert (others.service(call) is not None) == passes
 
 
 def test_clients_go_to_another_server_where_standby_fails() -> None:

@@ -39,7 +39,7 @@ from millstream.messaging.broker.server.rpc import (
 )
 from millstream.messaging.broker.storage.topic import TopicSpec, no_topic
 from millstream.messaging.broker.storage.topic_specs import TopicSpecs
-from millstream.messaging.errors import StatusError, UnreachableError
+from millstream.messaging.errors import MessagingError, StatusError, UnreachableError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import BATCH_SERVICE
 from millstream.messaging.protocol.descriptor_methods import SERVICE, Method, methods
@@ -163,14 +163,18 @@ class Standby:
         def forwarded(behaviour: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
             return grpc.stream_stream_rpc_method_handler(functools.partial(behaviour, method))
 
-        pass_on = functools.partial(forwarded, self._forwarder.pass_on)
+        pass_on, keys = functools.partial(forwarded, self._forwarder.pass_on), self._keys
         passed = {name: pass_on(f"/{SERVICE}/{name}") for name in methods()} | routes
         batches = {name: pass_on(f"/{BATCH_SERVICE}/{name}") for name in BATCH_CALLS}
 
         class Others(grpc.GenericRpcHandler):
-            """The calls of a later version."""
+            """The calls of a later version; without a known key they are unknown methods."""
 
             def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+                try:
+                    keys.access(dict(handler_call_details.invocation_metadata or ()))
+                except MessagingError:
+                    return None
                 return pass_on(handler_call_details.method)
 
         return [
