@@ -81,6 +81,31 @@ def ack_request(group: str, handles: list[str]) -> AckBatchRequest:
     return AckBatchRequest("", group, "plain", text_column(handles))
 
 
+def test_headers_of_other_programs_that_cannot_be_read_fail_no_answer() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        unreadable = [
+            (f"mq:{name}", b"\xff") for name in ("id", "tag", "key", "group", "trace", "dead-topic", "dead-id")
+        ]
+        numbers = [("mq:queue", b"x"), ("mq:queue", b"99999999999"), ("mq:queue", b"-1"), ("mq:deliver-at", b"1e9")]
+        messages = [Stored(b"%d" % row, key="k", headers=(each,)) for row, each in enumerate((*unreadable, *numbers))]
+        alike = [Stored(b"x", headers=(("mq:id", b"id-%d" % row), ("mq:queue", b"y"))) for row in range(100)]
+        for topic in ("plain", "ordered"):
+            desk.core.topic(topic)
+            writer = desk.core.writer_of(topic)
+            assert writer is not None
+            writer.append(messages + alike)  # as a relay does
+        count = len(messages + alike)
+        assert len(await desk.receive("g", "plain", count)) == count
+        batch = await desk.service.receive_batch(receive_request("by-batch", "plain", len(messages)), CALL)
+        assert (batch.code, batch.ids.count, set(batch.queues)) == (v2.OK, len(messages), {0})
+        batch = await desk.service.receive_batch(receive_request("by-batch", "plain"), CALL)
+        assert (batch.code, batch.ids.count, set(batch.queues)) == (v2.OK, len(alike), {0})
+        assert len((await desk.pull("plain", 0, 0))[0]) == 100
+        assert bodies(await desk.receive("g", "ordered", auto_renew=True))[:1] == [b"0"]
+
+    with_harness(step)
+
+
 def receive_request(group: str, topic: str, count: int = 1000) -> v2.ReceiveMessageRequest:
     request = v2.ReceiveMessageRequest(batch_size=count)
     request.group.name, request.message_queue.topic.name = group, topic

@@ -28,10 +28,13 @@ from millstream.messaging.broker.storage.wire_codec import (
     GROUP,
     ID,
     KEY,
+    MAX_TIME,
     PREFIX,
     QUEUE,
     TAG,
     TYPE,
+    header_number,
+    header_text,
     message_id,
     properties,
     set_time,
@@ -239,7 +242,7 @@ def to_batch(given: Sequence[DeliveredMessage], delivered: int) -> ReceiveBatchR
         handles=text_column([each.handle for each in given]),
         attempts=[each.attempt for each in given],
         bodies=bodies,
-        queues=[int(headers.get(QUEUE, b"0")) for headers in known],
+        queues=[header_number(headers.get(QUEUE, b"0")) for headers in known],
         offsets=[max(message.id - 1, 0) for message in messages],
         born=[message.event_time or 0 for message in messages],
         stored=[message.received_at or 0 for message in messages],
@@ -248,7 +251,7 @@ def to_batch(given: Sequence[DeliveredMessage], delivered: int) -> ReceiveBatchR
         keys=_keys(messages, known),
         groups=_texts(known, GROUP),
         properties=[] if plain else [dict(properties(message)) for message in messages],
-        due=[int(headers.get(DELIVER_AT, b"0")) for headers in known]
+        due=[header_number(headers.get(DELIVER_AT, b"0"), MAX_TIME) for headers in known]
         if any(DELIVER_AT in each for each in known)
         else [],
         zipped=[row for row, headers in enumerate(known) if ENCODING in headers],
@@ -256,7 +259,7 @@ def to_batch(given: Sequence[DeliveredMessage], delivered: int) -> ReceiveBatchR
 
 
 def _texts(known: Sequence[dict[str, bytes]], name: str) -> list[str]:
-    found = [headers.get(name, b"").decode() for headers in known]
+    found = [header_text(headers.get(name, b"")) for headers in known]
     return found if any(found) else []
 
 
@@ -266,5 +269,5 @@ def _keys(messages: Sequence[Message], known: Sequence[dict[str, bytes]]) -> lis
     found: list[tuple[str, ...]] = [(message.key,) if message.key else () for message in messages]
     for row, headers in enumerate(known):
         if KEY in headers and found[row]:
-            found[row] += tuple(value.decode() for name, value in messages[row].headers if name == KEY)
+            found[row] += tuple(header_text(value) for name, value in messages[row].headers if name == KEY)
     return found

@@ -23,6 +23,8 @@ from millstream.messaging.protocol.batch_calls import ByteColumn, ReceiveBatchRe
 _PLAIN: Final = frozenset((ID, QUEUE, TAG, GROUP, TYPE))
 """Headers that columns are made of here; messages with others, users' own among them, go singly."""
 
+_DIGITS: Final = 10  # so many may be a number that the protocol cannot express
+
 
 class ColumnChunk(msgspec.Struct, frozen=True):
     """Messages that follow one another, none of them given before, as a slice of their log (``MESSAGE_SCHEMA``).
@@ -52,7 +54,8 @@ def to_columns(run: ColumnChunk, delivered: int) -> ReceiveBatchResponse | None:
     """*run* as it is handed out at *delivered* (microseconds); None where its messages are not alike and plain."""
     arrow, count = run.arrow, len(run)
     headers = _plain_headers(arrow.column("headers"), count)
-    if headers is None:
+    queues = None if headers is None else _numbers(headers[QUEUE]) if QUEUE in headers else [0]
+    if headers is None or queues is None:
         return None
     bodies, first = _byte_column(arrow.column("body")), run.first_id
     handles = write_handles(first, count, run.token)
@@ -65,7 +68,7 @@ def to_columns(run: ColumnChunk, delivered: int) -> ReceiveBatchResponse | None:
         handles=ByteColumn(count, [len(handles) // count], handles),
         attempts=[1],
         bodies=bodies,
-        queues=_numbers(headers[QUEUE]) if QUEUE in headers else [0],
+        queues=queues,
         offsets=[first - 1],
         born=_times(arrow.column("event_time")),
         stored=_times(arrow.column("received_at")),
@@ -141,8 +144,10 @@ def _times(array: Any) -> list[int]:
     return found
 
 
-def _numbers(digits: ByteColumn) -> list[int]:
-    """The numbers that the texts *digits* are."""
-    if digits.lengths == [1] and digits.data.isdigit():
+def _numbers(digits: ByteColumn) -> list[int] | None:
+    """The numbers that the texts *digits* are; None where another program wrote some that are no queues."""
+    if not digits.data.isdigit() or not 0 < min(digits.lengths) <= max(digits.lengths) < _DIGITS:
+        return None
+    if digits.lengths == [1]:
         return [digit - ord("0") for digit in digits.data]
     return list(map(int, digits.values()))

@@ -17,7 +17,7 @@ from millstream.messaging.broker.handlers.receive import MOST_BYTES
 from millstream.messaging.broker.handlers.validation import ANY_QUEUE, check_offset, check_queue
 from millstream.messaging.broker.names import enum_name
 from millstream.messaging.broker.storage.journal_events import OffsetMoved
-from millstream.messaging.broker.storage.wire_codec import QUEUE, header, is_tick
+from millstream.messaging.broker.storage.wire_codec import QUEUE, header, header_number, is_tick
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 
@@ -135,5 +135,5 @@ class PullHandler:
 def _is_asked_for(message: Message, pull: PullRequest) -> bool:
     if is_tick(message):
         return False
-    queue = int(header(message, QUEUE) or 0)
+    queue = header_number(header(message, QUEUE))
     return pull.queue in (ANY_QUEUE, queue) and (pull.message_filter is None or pull.message_filter(message))

@@ -21,7 +21,7 @@ from millstream.messaging.broker.handlers.filters import MessageFilter
 from millstream.messaging.broker.names import write_handle
 from millstream.messaging.broker.storage.journal_events import Hidden, MessagesLeased
 from millstream.messaging.broker.storage.topic import Topic
-from millstream.messaging.broker.storage.wire_codec import have_ticks, is_tick
+from millstream.messaging.broker.storage.wire_codec import have_ticks, header_text, is_tick
 from millstream.messaging.errors import StatusError
 
 LOOK_AHEAD: Final = 10_000
@@ -398,4 +398,4 @@ class _MessageSearch:
 def message_group(message: Message) -> str:
     """The message group of a message of a log; its key where it was not sent with one."""
     found = next((value for name, value in message.headers if name == "mq:group"), None)
-    return message.key if found is None else found.decode()
+    return message.key if found is None else header_text(found)

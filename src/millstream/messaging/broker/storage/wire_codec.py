@@ -36,6 +36,12 @@ TRACE: Final = "mq:trace"
 DEAD_TOPIC: Final = "mq:dead-topic"
 DEAD_ID: Final = "mq:dead-id"
 
+MAX_QUEUE: Final = (1 << 31) - 1
+"""The largest number of a queue that the protocol can express."""
+
+MAX_TIME: Final = (1 << 63) - 1
+"""The largest time that a log can express, in microseconds."""
+
 Headers = list[tuple[str, bytes]]
 _KINDS: Final[dict[bytes, Any]] = {name.encode(): number for name, number in v2.MessageType.items()}
 
@@ -103,7 +109,7 @@ def to_wire(message: Message, frame: DeliveryInfo) -> v2.Message:
     set_time(system.born_timestamp, message.event_time or 0)
     set_time(system.store_timestamp, message.received_at or 0)
     system.queue_offset = max(message.id - 1, 0)
-    system.queue_id = int(known.get(QUEUE, b"0"))
+    system.queue_id = header_number(known.get(QUEUE, b"0"))
     if message.key:
         system.keys.append(message.key)
         system.keys.extend(more_keys)
@@ -118,7 +124,7 @@ def _sort_headers(message: Message, wire: v2.Message) -> tuple[dict[str, bytes],
     keys: list[str] = []
     for name, value in message.headers:
         if name == KEY:
-            keys.append(value.decode())
+            keys.append(header_text(value))
         elif name.startswith(PREFIX):
             known[name] = value
         else:
@@ -139,7 +145,21 @@ def properties(message: Message) -> Iterator[tuple[str, str]]:
 
 def header(message: Message, name: str) -> str:
     """The header *name* of a message; empty where it has none."""
-    return next((value.decode() for found, value in message.headers if found == name), "")
+    return next((header_text(value) for found, value in message.headers if found == name), "")
+
+
+def header_text(value: bytes) -> str:
+    """A header of ours as text: another program that writes to the log may have written any bytes."""
+    return value.decode("utf-8", "replace")
+
+
+def header_number(value: bytes | str, most: int = MAX_QUEUE) -> int:
+    """A header of ours as a number; 0 where another program wrote what is none, or is not within 0 and *most*."""
+    try:
+        number = int(value)
+    except ValueError:
+        return 0
+    return number if 0 <= number <= most else 0
 
 
 def is_tick(message: Message) -> bool:
@@ -160,21 +180,21 @@ def message_id(message: Message, known: dict[str, bytes] | None = None) -> str:
     """
     headers = known or dict(message.headers)
     found = headers.get(DEAD_ID) or headers.get(ID)
-    return found.decode() if found else f"LOG{message.id:019d}"
+    return header_text(found) if found else f"LOG{message.id:019d}"
 
 
 def _set_optional(system: v2.SystemProperties, known: dict[str, bytes]) -> None:
     if TAG in known:
-        system.tag = known[TAG].decode()
+        system.tag = header_text(known[TAG])
     if GROUP in known:
-        system.message_group = known[GROUP].decode()
+        system.message_group = header_text(known[GROUP])
     if DELIVER_AT in known:
-        set_time(system.delivery_timestamp, int(known[DELIVER_AT]))
+        set_time(system.delivery_timestamp, header_number(known[DELIVER_AT], MAX_TIME))
     if TRACE in known:
-        system.trace_context = known[TRACE].decode()
+        system.trace_context = header_text(known[TRACE])
     if DEAD_TOPIC in known:
-        system.dead_letter_queue.topic = known[DEAD_TOPIC].decode()
-        system.dead_letter_queue.message_id = known.get(DEAD_ID, b"").decode()
+        system.dead_letter_queue.topic = header_text(known[DEAD_TOPIC])
+        system.dead_letter_queue.message_id = header_text(known.get(DEAD_ID, b""))
 
 
 def _set_delivery(system: v2.SystemProperties, frame: DeliveryInfo) -> None:
