@@ -129,6 +129,24 @@ def test_nothing_is_changed_while_the_audit_log_does_not_answer(
         assert len(queue.dead()) == 1
 
 
+def test_a_change_that_is_made_but_cannot_be_recorded_is_in_the_log_lines(
+    asked: AskedInProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **_facts: object) -> None:
+        raise SqlBusyError("the database does not answer")
+
+    queue = asked.node.queues.open("duplication-low")
+    queue.put([encode_task(Duplicate("one", "two", "s", "a"))])
+    (lease,) = queue.lease(1, visibility=60)
+    queue.dead_letter(lease, cause="full")
+    monkeypatch.setattr(OperatorAuditLog, "add_in", fail)
+    body = {"task_ids": [lease.task_id], "reason": "old"}
+    assert asked.ask("POST", "/api/v1/queues/duplication-low/discard", body)[0] == 503
+    assert queue.dead() == []
+    assert "not recorded in the operator audit log" in caplog.text
+    assert "discard (queue duplication-low) by local" in caplog.text
+
+
 def test_a_finding_shows_its_code_and_what_to_do(asked: AskedInProcess, tmp_path: Path) -> None:
     for name in ("one", "two"):
         LocalStore(tmp_path / name).create_space("s")

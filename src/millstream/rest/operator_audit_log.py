@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,10 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.column_types import EXACT_LONG_TEXT, WHOLE_NUMBER
+from millstream.core.printable import printable
 from millstream.core.sql import make_tables_once
+
+_log = logging.getLogger(__name__)
 
 metadata = sa.MetaData()
 
@@ -50,9 +54,18 @@ class OperatorAuditLog:
         make_tables_once(engine, metadata)
 
     def add(self, user: str, action: str, target: str, *, reason: str = "", **facts: Any) -> None:
-        """Write down that *user* did *action* to *target*; durable when this returns."""
-        with self._engine.begin() as connection:
-            self.add_in(connection, user, action, target, reason=reason, **facts)
+        """Write down that *user* did *action* to *target*; durable when this returns.
+
+        What cannot be written down is logged: the change may have been made before, and be found done if it is
+        repeated.
+        """
+        try:
+            with self._engine.begin() as connection:
+                self.add_in(connection, user, action, target, reason=reason, **facts)
+        except Exception:
+            event = printable(f"{action} ({target}) by {user}")
+            _log.error("not recorded in the operator audit log, whether it was done or not: %s", event)
+            raise
 
     def add_in(
         self, connection: sa.Connection, user: str, action: str, target: str, *, reason: str = "", **facts: Any
