@@ -19,7 +19,7 @@ from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.manifest_table import CheckResult
+from millstream.mill.manifest_table import CheckResult, ManifestEvent
 from millstream.mill.repair.bit_errors import BitErrorProcessor
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer, RepairProcessor
@@ -28,7 +28,7 @@ from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.mill.tombstones import record_deletions
 from millstream.stores import CasStore, LocalStore, MountedStore, StoreUnavailableError
-from millstream.stores.protocol import Store
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Store
 from millstream.stores.s3.keys import Keys
 from millstream.stores.s3.metadata import Metadata, pack
 from millstream.stores.wrapper import Answer, StoreCall, StoreWrapper
@@ -382,3 +382,38 @@ def test_content_that_a_store_does_not_give_out_is_neither_intact_nor_repaired(w
     result = repairer(world).repair("s", "folder/item 0", restore_source=True)
     assert "does not give out the content" in result.refused[0].reason
     assert file.stat() == before
+
+
+def test_a_repaired_copy_keeps_its_own_properties(world: Any) -> None:
+    for store in "123":
+        world.put(ItemRef(store, "s", "conf"), b"/etc/shadow", mtime="5")
+    for store in "12":
+        world.stores[store].set_properties("s", "conf", {"kind": "symlink", "planted": "yes"})
+    flip_bit(world.stores["3"].path_of("s", "conf"))
+    (event,) = repairer(world).repair("s", "conf").events
+    assert (event.store, event.healed) == ("3", True)
+    assert world.stores["3"].info("s", "conf").properties == {"mtime": "5"}
+
+
+def test_a_lost_copy_has_the_properties_of_the_source(world: Any) -> None:
+    for store in "123":
+        world.put(ItemRef(store, "s", "conf"), b"/etc/shadow", mtime="5")
+    world.stores["2"].delete("s", "conf")
+    for store, source in (("1", "3"), ("3", "1")):
+        world.stores[store].set_properties("s", "conf", {"kind": "symlink", "planted": "yes"})
+        world.stores[source].set_properties("s", "conf", {"mtime": "5"})
+        (event,) = repairer(world, sources=lambda _, source=source: {source}).repair("s", "conf").events
+        assert (event.store, event.healed) == ("2", True)
+        assert world.stores["2"].info("s", "conf").properties == {"mtime": "5"}
+        world.stores["2"].delete("s", "conf")
+
+
+def test_a_repair_never_makes_a_symbolic_link_of_what_the_manifest_has_as_a_file(world: Any) -> None:
+    for store, mimetype in (("1", "text/plain"), ("2", DEFAULT_MIMETYPE)):
+        sha256 = world.put(ItemRef(store, "s", "conf"), b"/etc/shadow", record=False, mtime="5")
+        event = ManifestEvent(store, "s", "conf", world.clock.now(), sha256, 11, mimetype)
+        world.manifest.writer.record([event])
+    world.stores["1"].set_properties("s", "conf", {"kind": "symlink", "note": "n"})
+    world.stores["2"].delete("s", "conf")
+    (event,) = repairer(world).repair("s", "conf").events
+    assert event.healed and world.stores["2"].info("s", "conf").properties == {"note": "n"}

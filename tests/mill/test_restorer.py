@@ -240,7 +240,12 @@ def test_a_provider_cannot_plant_a_symbolic_link(
 
 @pytest.mark.parametrize(
     ("stored", "mimetype", "is_link"),
-    [("symlink", "text/plain", False), ("symlink", None, True), ("file", "inode/symlink", True)],
+    [
+        ("symlink", "text/plain", False),
+        ("symlink", "application/octet-stream", True),  # as of an item that a check recorded
+        ("symlink", None, True),
+        ("file", "inode/symlink", True),
+    ],
 )
 def test_our_own_record_decides_what_is_a_symbolic_link(
     new_world: Callable[..., Any], tmp_path: Path, stored: str, mimetype: str | None, is_link: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -25,7 +25,14 @@ from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecisio
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError, QueueName, Repair
 from millstream.stores.cas import CAS_SPACE
-from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, StoreError, StoreUnavailableError
+from millstream.stores.folder import with_recorded_kind
+from millstream.stores.protocol import (
+    DEFAULT_MIMETYPE,
+    DamagedRecordError,
+    ItemInfo,
+    StoreError,
+    StoreUnavailableError,
+)
 
 Sources = Callable[[str], Collection[str]]
 """The stores that have originals of a space: no policy copies it to them."""
@@ -119,7 +126,7 @@ class Repairer:
             wanted = self._event(
                 bad, reason or "did not match the manifest", healed=True, sha256=plan.sha256, good=plan.good
             )
-            repair = partial(self._repair_copy, plan, action, seen[action.store], bad, wanted)
+            repair = partial(self._repair_copy, plan, action, seen, bad, wanted)
             events.append(self._recorded(wanted, repair))
         if plan.decision == RepairDecision.HEALTHY:
             events += self._separate(space, content_id, seen.values(), reason)
@@ -244,14 +251,20 @@ class Repairer:
         )
 
     def _repair_copy(
-        self, plan: RepairPlan, action: RepairAction, seen: CopyReading, bad: ItemRef, wanted: RepairEvent
+        self,
+        plan: RepairPlan,
+        action: RepairAction,
+        copies: Mapping[str, CopyReading],
+        bad: ItemRef,
+        wanted: RepairEvent,
     ) -> RepairEvent:
         assert plan.good is not None and plan.sha256 is not None
         try:
             kept = self._keep(bad, wanted.reason) if action.quarantine else None
-            require = partial(self._require_same, seen, bad, kept)
+            require = partial(self._require_same, copies[bad.store], bad, kept)
             require()
-            self._write(ItemRef(plan.good, bad.space, bad.content_id), bad, plan.sha256, require)
+            good = ItemRef(plan.good, bad.space, bad.content_id)
+            self._write(good, bad, plan.sha256, require, self._describing(bad, copies, plan.sha256))
         except MillstreamError as error:
             if error.transient:
                 raise
@@ -299,9 +312,27 @@ class Repairer:
                 f"{bad} was not overwritten, because its corrupt content could not be moved to quarantine: {error}"
             ) from error
 
-    def _write(self, good: ItemRef, bad: ItemRef, sha256: str, require: Callable[[], object]) -> None:
-        """Copy *good* to *bad*, unless *require*, which is called last before that, raises."""
-        mimetype, properties = self._describe(good)
+    def _describing(self, bad: ItemRef, copies: Mapping[str, CopyReading], sha256: str) -> Sequence[ItemRef]:
+        """The copies whose properties go before those of the one with good bytes, as the vote was about bytes alone:
+        the bad one itself where its record is that of the good bytes, and sources."""
+        sources = sorted(self._sources(bad.space)) if self._sources else []
+        stores = [bad.store] if copies[bad.store].provider == sha256 else []
+        stores += [one for one in sources if one in copies and sha256 in (copies[one].content, copies[one].provider)]
+        return [msgspec.structs.replace(bad, store=store) for store in stores]
+
+    def _write(
+        self,
+        good: ItemRef,
+        bad: ItemRef,
+        sha256: str,
+        require: Callable[[], object],
+        described_by: Sequence[ItemRef] = (),
+    ) -> None:
+        """Copy *good* to *bad*, unless *require*, which is called last before that, raises.
+
+        The first of *described_by* that has properties gives them, or else *good*.
+        """
+        mimetype, properties = self._describe(good, described_by)
         self._providers.make_space(bad.store, bad.space)
         transfer(self._providers, good, bad, sha256, mimetype=mimetype, properties=properties, require=require)
         read = self._providers.hash(bad)
@@ -311,17 +342,27 @@ class Repairer:
                 f"server of store {bad.store!r}"
             )
 
-    def _describe(self, good: ItemRef) -> tuple[str, Mapping[str, str]]:
-        """The type and the properties of an item; where its own record of them is damaged, what the manifest has."""
-        try:
-            info = self._providers.find(good)
-        except DamagedRecordError:
-            row = self._manifest.get(good.store, good.space, good.content_id)
-            return DEFAULT_MIMETYPE if row is None else row.mimetype, {}
-        if info is None:
-            raise RepairError(
-                f"{good} was deleted during the repair: repair the item again, from the copies that remain"
-            )
+    def _describe(self, good: ItemRef, described_by: Sequence[ItemRef]) -> tuple[str, Mapping[str, str]]:
+        """The type and the properties of an item; where no record of them is whole, what the manifest has.
+
+        The kind of the item, such as a symbolic link, is that of the manifest.
+        """
+        types = [row.mimetype for row in self._manifest.replicas(good.space, good.content_id)]
+        recorded = next((one for one in types if one != DEFAULT_MIMETYPE), DEFAULT_MIMETYPE)
+        for place in (*described_by, good):
+            try:
+                info = self._providers.find(place)
+            except DamagedRecordError:
+                continue
+            if info is not None:
+                break
+            if place == good:
+                raise RepairError(
+                    f"{good} was deleted during the repair: repair the item again, from the copies that remain"
+                )
+        else:
+            info = ItemInfo(good.content_id, 0, (), recorded, {})
+        info = with_recorded_kind(info, recorded)
         return info.mimetype, clean_properties(info.properties)
 
     def _event(self, place: ItemRef, reason: str, *, healed: bool = False, **known: str | None) -> RepairEvent:

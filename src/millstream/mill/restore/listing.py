@@ -16,6 +16,7 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.merge_join import groups
 from millstream.mill.repair.own_records import OwnRecords
+from millstream.stores.protocol import DEFAULT_MIMETYPE
 from millstream.stores.sources import is_source_url, local_folder
 
 GROUP = 500
@@ -148,7 +149,9 @@ class ItemListing:
         row = next((row for row in rows if row.sha256 == sha256), None)
         if row is None:
             return RestorableItem(content_id=name, sha256=sha256, copies=copies)
-        return RestorableItem(content_id=name, sha256=sha256, size=row.size, mimetype=row.mimetype, copies=copies)
+        types = [row.mimetype for row in rows if row.sha256 == sha256]
+        mimetype = next((one for one in types if one != DEFAULT_MIMETYPE), DEFAULT_MIMETYPE)
+        return RestorableItem(content_id=name, sha256=sha256, size=row.size, mimetype=mimetype, copies=copies)
 
 
 def _explain(recorded: Mapping[str, frozenset[str]]) -> str:
