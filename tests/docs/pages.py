@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from support.forked_commands import forked_commands
 
 BLOCK = re.compile(r"^ *```(console|toml|python)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 MARK = "#### "
@@ -41,10 +44,9 @@ def steps(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def follow(commands: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> list[list[str]]:
+def follow(commands: list[str], folder: Path, environment: Mapping[str, str]) -> list[list[str]]:
     """What each of *commands* prints, one after the other in one shell in *folder*."""
     script = "".join(f"echo '{MARK}'\n{command}\n" for command in commands)
-    environment = environment or _ours()
     shell = subprocess.Popen(
         ["bash", "-eu", "-c", script], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True,
@@ -59,10 +61,11 @@ def follow(commands: list[str], folder: Path, environment: Mapping[str, str] | N
     return [part.splitlines()[1:] for part in f"\n{out}".split(f"\n{MARK}")[1:]]
 
 
-def _ours() -> dict[str, str]:
-    """The environment of the tests, their ``millstream`` before any other."""
+def _ours(*programs: Path) -> dict[str, str]:
+    """The environment of the tests, with *programs* and then their own programs before any other."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MILLSTREAM_")}
-    return environment | {"PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
+    folders = [*map(str, programs), str(Path(sys.executable).parent), environment["PATH"]]
+    return environment | {"PATH": ":".join(folders)}
 
 
 def matches(said: list[str], printed: list[str]) -> bool:
@@ -76,14 +79,21 @@ def follow_page(
     folder: Path,
     told: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    *,
+    forked: bool = True,
 ) -> None:
-    """Follow *page* in *folder*, with what *told* has in place of its examples; assert that it prints what it says."""
+    """Follow *page* in *folder*, with what *told* has in place of its examples; assert that it prints what it says.
+
+    Where commands are *forked*, and no *environment* is given, they do not start anew, which takes less time.
+    """
     text = page.read_text("utf-8")
     for example, real in (told or {}).items():
         assert example in text, example
         text = text.replace(example, real)
     found = steps(text)
-    printed = follow([command for command, _ in found], folder, environment)
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(forked_commands())] if forked and environment is None else []
+        printed = follow([command for command, _ in found], folder, environment or _ours(*programs))
     wrong = [
         (command, said, lines)
         for (command, said), lines in zip(found, printed, strict=True)

@@ -40,6 +40,8 @@ url = "file://{data}/stores/main?mount=cas:cas://{data}/cas"
 url = "file://{data}/stores/copy"
 """
 EMBEDDED = ["backup", "upgrade", "recover"]
+STARTED_ANEW = "backup"
+"""The page whose commands each start a program, as a user's do; those of the others are forked."""
 ELSEWHERE = {"index", "run-a-node", "several-nodes", "spark-cluster", "spark-data-source", "witnesses"}
 """Pages whose parts are tried by tests of their own: roles, members, log lines, traces, a cluster, and a witness."""
 
@@ -87,7 +89,7 @@ def folder(node: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_an_operator_can_follow_the_page(name: str, folder: Path) -> None:
-    follow_page(HOW_TO / f"{name}.md", folder)
+    follow_page(HOW_TO / f"{name}.md", folder, forked=name != STARTED_ANEW)
 
 
 def test_an_operator_keeps_logs_in_a_database(folder: Path, mariadb: str) -> None:

@@ -17,12 +17,12 @@ PLAIN = ["first-road", "first-policy", "first-did"]
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_newcomer_can_follow_the_tutorial(name: str, tmp_path: Path) -> None:
-    follow_page(TUTORIALS / f"{name}.md", tmp_path)
+    follow_page(TUTORIALS / f"{name}.md", tmp_path, forked=name != "first-road")
 
 
 @pytest.mark.spark
 def test_a_newcomer_can_follow_the_tutorial_on_spark(tmp_path: Path) -> None:
-    follow_page(TUTORIALS / "first-spark-job.md", tmp_path)
+    follow_page(TUTORIALS / "first-spark-job.md", tmp_path, forked=False)
     assert follow_python(tmp_path) == "{'n': 200, 'top': 127}"
 
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -33,8 +33,16 @@ _IMPORTED = [
 """What the process that forks has imported; what is not installed is left out."""
 
 _context = get_context("forkserver")
-_context.set_forkserver_preload(_IMPORTED)
 _lock = threading.Lock()
+
+
+def import_before(modules: Sequence[str]) -> None:
+    """Let the process that forks import *modules* as well; without effect once it runs."""
+    _IMPORTED.extend(modules)
+    _context.set_forkserver_preload(_IMPORTED)
+
+
+import_before([])
 
 
 class ForkedProgram:
@@ -66,6 +74,8 @@ class ForkedProgram:
                 copy.close()
         assert self._process.pid is not None
         self.pid = self._process.pid
+        self.sentinel = self._process.sentinel
+        """What :func:`multiprocessing.connection.wait` gives once it has ended."""
 
     def poll(self) -> int | None:
         """The exit code, that of a signal below 0; None while it runs."""
@@ -74,7 +84,7 @@ class ForkedProgram:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; the exit code. Raises :class:`TimeoutError` after *timeout* seconds."""
-        if not wait([self._process.sentinel], timeout):
+        if not wait([self.sentinel], timeout):
             raise TimeoutError(f"process {self.pid} did not end within {timeout} seconds")
         code = self.poll()
         assert code is not None
@@ -97,9 +107,12 @@ def _run(
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
         stream.close()
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as at the start of an interpreter
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    for name in ("stdin", "stdout", "stderr"):  # programs compare them, to see whether somebody has replaced them
+        setattr(sys, f"__{name}__", getattr(sys, name))
+    current_process().daemon = False  # it may start processes as well
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
