@@ -160,15 +160,34 @@ def faults(by_page: dict[str, list[str]]) -> dict[str, list[str]]:
     return {name: found for name, found in by_page.items() if found}
 
 
-def watched_by(browser: Browser, theme: str) -> tuple[Watched, Walk]:
-    """A context of *browser* with a *theme* on a large screen (``dark``) or a telephone (``phone-dark``), and its walk,
-    which begins.
+SCHEMES = ["light", "dark"]
+Pages = tuple[Watched, dict[str, Walk], Callable[["Page", str], None]]
+
+
+def pages_on(browser: Browser, device: str) -> Pages:
+    """A context of *browser* on a large screen (no *device*) or a telephone (``phone-``), the walks that begin in it by
+    theme, and what notes the faults of a page in both themes.
+
+    Each page comes in the theme in which the one before it was left, so that half of them begin in either.
     """
-    device, _, scheme = theme.rpartition("-")
     size = {"width": 390, "height": 844} if device else {"width": 1440, "height": 900}
-    options: dict[str, Any] = {"viewport": size, "color_scheme": scheme, "is_mobile": bool(device)}
+    options: dict[str, Any] = {"viewport": size, "color_scheme": SCHEMES[0], "is_mobile": bool(device)}
     watching = Watched(browser.new_context(**options))
-    return watching, Walk([], {}, {}, {}, {}, {}, watching.complaints, watching.hosts)
+    walks = {
+        f"{device}{scheme}": Walk([], {}, {}, {}, {}, {}, watching.complaints, watching.hosts) for scheme in SCHEMES
+    }
+    order = list(SCHEMES)
+
+    def look(page: Page, name: str) -> None:
+        for turn, scheme in enumerate(order):
+            theme = f"{device}{scheme}"
+            if turn:
+                page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            look_at(page, name, walks[theme])
+            keep_picture(page, f"{name}-{theme}")
+        order.reverse()
+
+    return watching, walks, look
 
 
 @pytest.fixture(scope="module")
@@ -176,21 +195,20 @@ def walked(browser: Browser, served: Served) -> Walked:
     """The pages on a large screen, by theme."""
 
     @functools.cache
-    def walk_through(theme: str) -> Walk:
-        watching, walk = watched_by(browser, theme)
+    def walk_through() -> dict[str, Walk]:
+        watching, walks, look = pages_on(browser, "")
         page = watching.page(served.url)
         expect(page.locator("#live-state")).to_have_text("live")
         for name, path in pages_of(served).items():
             response = page.goto(served.url + path)
             assert response is not None and response.status == 200, path
             expect(page.locator("h1").first).to_be_visible()
-            look_at(page, name, walk)
-            walk.tables[name] = page.evaluate(TABLES)
-            keep_picture(page, f"{name}-{theme}")
+            look(page, name)
+            walks["light"].tables[name] = page.evaluate(TABLES)
         watching.context.close()
-        return walk
+        return walks
 
-    return walk_through
+    return lambda theme: walk_through()[theme]
 
 
 @pytest.fixture(scope="module")
@@ -198,21 +216,20 @@ def stepped(browser: Browser, guarded: Served) -> Walked:
     """The pages that come before an action or instead of it, by device and theme."""
 
     @functools.cache
-    def walk_through(theme: str) -> Walk:
-        watching, walk = watched_by(browser, theme)
+    def walk_through(device: str) -> dict[str, Walk]:
+        watching, walks, look = pages_on(browser, device)
         page = watching.context.new_page()
 
-        def look(name: str) -> None:
-            look_at(page, name, walk)
-            keep_picture(page, f"{name}-{theme}")
-            if not theme.startswith("phone"):
-                walk.unreachable[name] = keyboard_faults(page)
+        def look_here(name: str) -> None:
+            look(page, name)
+            if not device:
+                walks["light"].unreachable[name] = keyboard_faults(page)
 
-        walk_steps(page, guarded, look)
+        walk_steps(page, guarded, look_here)
         watching.context.close()
-        return walk
+        return walks
 
-    return walk_through
+    return lambda theme: walk_through(theme.rpartition("light")[0] or theme.rpartition("dark")[0])[theme]
 
 
 @pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.smoke), "dark"])
