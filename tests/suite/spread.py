@@ -1,8 +1,8 @@
 """How tests are spread over processes (pytest-xdist) and over the parts of a long run.
 
 Tests that share costly fixtures stay together: those of one Spark session (except in long runs, where they are too many
-for a part), and those of one file. Tests that bring all they need with them (whole demos, killed processes) go one by
-one. What takes longest begins first.
+for a part), those of one file, and files whose tests use the same costly server. Tests that bring all they need with
+them (whole demos, killed processes) go one by one. What takes longest begins first.
 
 This stands in for the groups of pytest-xdist, which releases up to 3.8 lose under pytest 9.2: they rename the node.
 """
@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,17 @@ _UNITS = "suite_units"
 _units = pytest.StashKey[dict[str, str]]()
 _ALONE = {"acceptance", "crash"}
 
+SPARK = "one Spark session"
+SPARK_SESSIONS = 2 if SIZE == "ci" else 1
+"""How many processes have a Spark session: the tests of one took longer than all others did in the other processes."""
+COSTLY_SERVERS = ("swift", "rabbitmq")
+"""Fixtures of servers whose start takes several seconds of processor time."""
+
 
 def unit_of(item: pytest.Item) -> str:
     """What *item* must stay in one process with."""
     if "spark" in getattr(item, "fixturenames", ()) and SIZE != "long":  # there, they take longer than a part may
-        return "one Spark session"
+        return SPARK
     return measured.function(item.nodeid) if tier_of(item) in _ALONE else item.nodeid.partition("::")[0]
 
 
@@ -44,6 +50,22 @@ def seconds_of(units: Mapping[str, str]) -> dict[str, float]:
     for name, unit in functions.items():
         seconds[unit] += known.get(name, measured.UNKNOWN)
     return seconds
+
+
+def divided(units: Mapping[str, str], unit: str, parts: int) -> dict[str, str]:
+    """*units*, where the files of *unit* are divided among *parts* of it that take about equally long."""
+    files = {nodeid: nodeid.partition("::")[0] for nodeid, name in units.items() if name == unit}
+    chosen = part_of(seconds_of(files), parts)
+    return {**units, **{nodeid: f"{unit} {chosen[file]}" for nodeid, file in files.items()}}
+
+
+def joined(units: Mapping[str, str], fixtures: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """*units*, where files whose tests use the same costly server are one unit; *fixtures* are those of each test."""
+    found = dict(units)
+    for server in COSTLY_SERVERS:
+        files = {name for nodeid, name in found.items() if server in fixtures[nodeid] and name in nodeid.split("::")}
+        found |= {nodeid: f"files with {server}" for nodeid, name in found.items() if name in files}
+    return found
 
 
 def part_of(seconds: dict[str, float], parts: int) -> dict[str, int]:
@@ -66,7 +88,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     number, _, parts = config.getoption("part").partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         raise pytest.UsageError(f"--part {config.getoption('part')}: write N/M, as in --part 2/6")
-    units = config.stash[_units] = {item.nodeid: unit_of(item) for item in items}
+    units = {item.nodeid: unit_of(item) for item in items}
+    if SIZE != "long":  # there, they take longer than a part may
+        units = joined(units, {item.nodeid: getattr(item, "fixturenames", ()) for item in items})
+    units = config.stash[_units] = divided(units, SPARK, SPARK_SESSIONS)
     seconds = seconds_of(units)
     if int(parts) > 1:
         chosen = part_of(seconds, int(parts))

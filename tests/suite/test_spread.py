@@ -10,7 +10,7 @@ import pytest
 
 from suite import measured, runs, tiers
 from suite.sizes import LEAST_EXAMPLES, LEAST_STEPS, machine
-from suite.spread import part_of
+from suite.spread import divided, joined, part_of
 
 RECORD = """
 | date | part | commit | machine | tests | seconds |
@@ -32,6 +32,29 @@ def test_parts_hold_every_unit_once_and_take_about_equally_long() -> None:
 def test_the_split_does_not_depend_on_the_order_of_collection() -> None:
     seconds = {f"unit {n}": float(n % 7) for n in range(50)}
     assert part_of(dict(reversed(seconds.items())), 4) == part_of(seconds, 4)
+
+
+def test_the_files_of_a_unit_are_divided_and_each_stays_whole() -> None:
+    units = {f"tests/{file}.py::test_{n}[{n}]": "session" for file in "abcd" for n in range(5)}
+    found = divided({**units, "tests/e.py::test": "tests/e.py"}, "session", 2)
+    assert found.pop("tests/e.py::test") == "tests/e.py"
+    by_file = {nodeid.partition("::")[0]: unit for nodeid, unit in found.items()}
+    assert sorted(by_file.values()) == ["session 1"] * 2 + ["session 2"] * 2
+    assert found == {nodeid: by_file[nodeid.partition("::")[0]] for nodeid in units}
+
+
+def test_files_that_use_one_costly_server_are_one_unit() -> None:
+    fixtures = {
+        "a.py::test_one": ["swift"], "a.py::test_two": [], "b.py::test": ["swift", "moto"], "c.py::test": ["moto"],
+        "d.py::test": ["rabbitmq"], "e.py::test_alone": ["swift"], "f.py::test": ["swift", "spark"],
+    }  # fmt: skip
+    units = {nodeid: nodeid.partition("::")[0] for nodeid in fixtures}
+    units |= {"e.py::test_alone": "e.py::test_alone", "f.py::test": "session"}
+    assert joined(units, fixtures) == {
+        **units,
+        **dict.fromkeys(("a.py::test_one", "a.py::test_two", "b.py::test"), "files with swift"),
+        "d.py::test": "files with rabbitmq",
+    }
 
 
 def test_what_parts_measured_is_taken_together_and_the_rest_stays(tmp_path: Path) -> None:
