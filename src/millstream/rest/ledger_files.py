@@ -3,6 +3,7 @@ control."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import cast
 
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 _ALWAYS_ASK = "no-cache"
+_MOST_READS = 8
+"""Files that are read at the same time: everybody may ask, and the other threads are for users who signed in."""
 _CHECKPOINTS = {CHECKPOINT, COSIGNED_CHECKPOINT}
 
 
@@ -44,6 +47,7 @@ class LedgerFiles:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._reads = asyncio.Semaphore(_MOST_READS)
 
     @property
     def route(self) -> Route:
@@ -52,7 +56,8 @@ class LedgerFiles:
 
     async def _answer(self, request: Request) -> Response:
         try:
-            return await run_in_threadpool(self._file, request.path_params["ledger"], request.path_params["path"])
+            async with self._reads:
+                return await run_in_threadpool(self._file, request.path_params["ledger"], request.path_params["path"])
         except LedgerUnavailableError as error:  # everybody may ask: the path of a folder is not their concern
             _log.warning("cannot read a published file: %s", error)
             return error_response(PublishedFilesUnavailableError())

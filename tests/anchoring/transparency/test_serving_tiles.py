@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from millstream.anchoring.errors import LedgerUnavailableError
-from millstream.anchoring.transparency import FolderFiles
+from millstream.anchoring.transparency import FolderFiles, StoreFiles
 from millstream.anchoring.transparency.tiles import TILE_MEDIA
 from millstream.console.app import Console
 from millstream.node import Node
 from millstream.rest.app_context import AppContext
+from millstream.rest.ledger_files import LedgerFiles
 from millstream.settings import Settings
+from millstream.stores import open_provider
 from millstream.testing.ledgers import some_anchor
+from millstream.testing.waiting import until
 
 
 def node_with(folder: Path, *, tiles: bool) -> Node:
@@ -108,6 +113,39 @@ def test_a_folder_that_cannot_be_read_is_not_named_to_whoever_asks(tmp_path: Pat
         assert str(tmp_path).encode() not in body
         for path in ("tile/0/x000/001", f"tile/0/{'x001/' * 7}001"):
             assert get(node, f"/ledger/anchors/{path}")[0] == 404
+
+
+def test_anonymous_reads_leave_threads_to_others() -> None:
+    held, running, most = threading.Event(), list[str](), list[int]()
+
+    class SlowFiles:
+        def read(self, path: str) -> bytes:
+            running.append(path)
+            most.append(len(running))
+            held.wait(60)
+            running.remove(path)
+            return b"tile"
+
+    node: Any = SimpleNamespace(ledgers=SimpleNamespace(published=lambda _name: SlowFiles()))
+    answer = LedgerFiles(node).route.endpoint
+
+    async def ask() -> list[int]:
+        paths = [{"ledger": "anchors", "path": f"tile/0/{number:03}"} for number in range(30)]
+        asked = [asyncio.ensure_future(answer(SimpleNamespace(path_params=each))) for each in paths]
+        await asyncio.to_thread(until, lambda: len(running) == 8, "eight files are read")
+        await asyncio.sleep(0)
+        held.set()
+        return [response.status_code for response in await asyncio.gather(*asked)]
+
+    assert asyncio.run(ask()) == [200] * 30 and max(most) == 8
+
+
+def test_a_file_of_a_store_is_read_with_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = StoreFiles(open_provider("memory://tiles"), "anchors")
+    assert files.read("checkpoint") is None
+    files.put("checkpoint", b"signed", TILE_MEDIA)
+    monkeypatch.setattr(files._store, "has_space", lambda _space: pytest.fail("asked for the space"))
+    assert (files.read("checkpoint"), files.read("tile/0/000")) == (b"signed", None)
 
 
 def test_nothing_but_plain_files_below_the_folder_of_the_tiles_is_read_or_served(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from millstream.anchoring.errors import LedgerUnavailableError
 from millstream.core.durable import write_durably
-from millstream.stores import ItemNotFoundError, Store, StoreError, all_entries, open_provider
+from millstream.stores import ItemNotFoundError, SpaceNotFoundError, Store, StoreError, all_entries, open_provider
 from millstream.stores.folders import NotPlainFileError, make_folder, open_folder, open_plain
 
 MAX_FILE_BYTES = 32 << 20
@@ -117,12 +117,14 @@ class StoreFiles:
 
     def read(self, path: str) -> bytes | None:
         with self._our_errors("read", path):
-            if not self._store.has_space(self._space):
-                return None
             try:
                 with self._store.open(self._space, path) as file:
                     return file.read(MAX_FILE_BYTES)
             except ItemNotFoundError:
+                return None
+            except SpaceNotFoundError:
+                if self._store.has_space(self._space):  # which fails for a disk that is not mounted
+                    raise
                 return None
 
     def put(self, path: str, data: bytes, media: str) -> None:
