@@ -262,6 +262,35 @@ def test_a_topic_whose_store_does_not_answer_tries_again_to_write_after_a_pause(
         asyncio.run(run(store))
 
 
+def test_consumers_get_what_another_process_wrote_after_a_topic_lost_its_lease() -> None:
+    clock = VirtualClock()
+    backend = MemoryBackend(clock)
+
+    async def run(store: LogStore) -> None:
+        core = BrokerCore(store, clock)
+        await core.create_topic(TopicSpec("t"))
+        ask = ReceiveRequest(group="g", topic="t", count=1, invisible=1_000_000, poll=30.0)
+        receiving = asyncio.ensure_future(ReceiveHandler(core).receive(ask))
+        await until_async(lambda: core.waiting == 1, seconds=30)
+        backend.release_lease("t", epoch=1)  # as if it ran out while this process was suspended
+        with store.log(LogSpec("t")).writer("another process") as other:
+            other.append([LogMessage(b"one")])
+        clock.advance(6)
+
+        def is_replaced() -> bool:
+            core.replace_failed_writers()
+            return core.topic("t").last_id == 1
+
+        await until_async(is_replaced, seconds=30)
+        (received,) = await receiving
+        assert not isinstance(received, tuple)
+        assert received.message.body == b"one"
+        core.close()
+
+    with LogStore(backend, clock) as store:
+        asyncio.run(run(store))
+
+
 def test_a_log_that_is_shorter_than_its_writer_says_is_an_error() -> None:
     with open_store("memory://") as store:
         log = store.log(LogSpec("t"))

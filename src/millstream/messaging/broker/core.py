@@ -219,6 +219,12 @@ class BrokerCore:
         for delivery in self.journal.state.deliveries.values():
             self.expire(delivery, now)
 
+    def replace_failed_writers(self) -> None:
+        """Let all open topics have writers that can be used, where that is possible."""
+        for name, topic in self._topics.items():
+            if topic.replace_failed_writer():
+                self.notifier.notify(name)
+
     def check_handle(self, group: str, topic: str, handle: str) -> int:
         """The message whose receipt *handle* is current. Raises INVALID_RECEIPT_HANDLE."""
         held, refused = self.check_handles(group, topic, text_column([handle]))

@@ -84,8 +84,8 @@ class BrokerSupervisor:
             self._failure_reported.set()
 
     async def run(self) -> None:
-        """Replace a core whose journal has failed, renew what clients have, forget those that are gone, and store the
-        positions of groups; for ever, whatever fails."""
+        """Replace a core whose journal has failed, and writers of topics; renew what clients have, forget those that
+        are gone, and store the positions of groups; for ever, whatever fails."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SWEEP_SECONDS):
@@ -102,6 +102,7 @@ class BrokerSupervisor:
             await self._replace()
         self._core.sessions.sweep(self._clock.now())
         self._core.renew()
+        self._core.replace_failed_writers()
         if self._saving is None or self._saving.done():  # a slow store does not hold up the rest
             self._saving = asyncio.ensure_future(self._core.journal.save_positions())
 

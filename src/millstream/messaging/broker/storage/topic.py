@@ -183,6 +183,18 @@ class Topic:
             raise
         return ids
 
+    def replace_failed_writer(self) -> bool:
+        """Take another writer where this one has failed, by a lease that it could not renew, say: without a send
+        nothing else would, and what other processes wrote meanwhile would not be seen. Whether it was replaced.
+        """
+        writer = self._writer
+        try:
+            writer.append_nowait([])
+        except (WriterFailedError, FencedError):
+            with contextlib.suppress(LogError):
+                self._replace(writer)
+        return self._writer is not writer
+
     def close(self) -> None:
         """Close the log, so that another writer can open it."""
         self._is_closed = True
