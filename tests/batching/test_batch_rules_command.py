@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 
 import pytest
 
@@ -123,12 +125,17 @@ def test_what_cannot_be_changed_is_refused(data, words, what):
     assert (refused.code, what in refused.err) == (2, True)
 
 
-@pytest.mark.parametrize("anchored", ["already", "later by serve"])
+@pytest.mark.parametrize("anchored", ["already", "and read again", "in a copy", "later by serve"])
 def test_rules_that_amend_batches_are_refused_for_a_log_whose_batches_are_anchored(data, anchored):
     amending, served, output = RULES.format("4s") + 'late = "amend"\ngrace = "10s"\n', "", "out"
     if anchored == "later by serve":
         served, output = '[serve.batching]\nin = "other"\n', "other"
         assert command(data, "serve", "--log", "in", "--output", output, "--once", "--no-ticks").code == 0
+    if anchored == "and read again":
+        assert run_command("log", "seek", "out", "--consumer", "anchor", "--to", "1", "--data", str(data)).code == 0
+    if anchored == "in a copy":
+        with contextlib.closing(sqlite3.connect(data / "log.db")) as database, database:
+            assert database.execute("DELETE FROM states WHERE key = 'consumer/anchor'").rowcount == 1
     (data / "millstream.toml").write_text(amending + served)
     refused = command(data, "rules", output, "--change")
     assert refused.code != 0

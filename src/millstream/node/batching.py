@@ -109,10 +109,13 @@ class BatchingPart:
 
         Raises the errors of both ways, and :class:`~millstream.anchoring.BatchFormatError` for rules that amend batches
         where batches of *output* are anchored, or will be by ``serve``."""
+        from millstream.anchoring import BatchJournal
         from millstream.anchoring.feed import CONSUMER, refuse_amending_rules
 
         source, batches = self._open_pair(output)
-        if batches.pointer(CONSUMER) or output in self._context.settings.serve.batching.values():
+        fed = BatchJournal(self._databases.own).fed(output)  # a copy of the log may have no consumer
+        to_be_anchored = output in self._context.settings.serve.batching.values()
+        if to_be_anchored or fed is not None or CONSUMER in batches.info().consumers:
             refuse_amending_rules(self.rules)
         arguments = source, batches, self.state(output), self.rules, since
         clock = self._context.clock
