@@ -17,6 +17,7 @@ from millstream.log import (
     LogSpec,
     LogStore,
     Message,
+    Retention,
     Writer,
     WriterBusyError,
     copy_log,
@@ -98,6 +99,18 @@ def test_a_copy_of_a_log_of_batches_has_their_rules_and_origin(open_kind: Open) 
     copy.put_metadata("batching/rules", b"newer")  # the log was moved, and its rules were changed there
     copy_log(log, copy)
     assert copy.metadata("batching/rules") == b"newer"
+
+
+def test_a_copy_has_the_rule_for_trimming_and_what_a_ledger_knows_to_be_no_entry(open_kind: Open) -> None:
+    log, copy = fill(open_kind("sqlite", "from").log(SPEC)), open_kind("segments", "to").log(SPEC)
+    log.put_metadata("ledger/aside", b"[[1,2]]")
+    log.set_retention(Retention(max_count=1000))
+    copy_log(log, copy)
+    assert (copy.metadata("ledger/aside"), copy.retention) == (b"[[1,2]]", Retention(max_count=1000))
+    copy.set_retention(Retention(max_count=500))
+    fill(log, 400)
+    copy_log(log, copy)
+    assert copy.retention == Retention(max_count=500)
 
 
 def test_a_copy_that_is_interrupted_has_the_rules_of_its_last_batches(

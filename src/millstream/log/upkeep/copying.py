@@ -14,8 +14,9 @@ from millstream.log.log import Log
 
 _OVERLAP = 1000  # messages that are compared before a copy is gone on with
 
-_COPIED_METADATA = ("batching/origin", "batching/rules")
-"""What the batches in a log came of: without it nobody can continue or verify the copy."""
+_COPIED_METADATA = ("batching/origin", "batching/rules", "ledger/aside")
+"""What the batches in a log came of: without it nobody can continue or verify the copy; and what in the log of a ledger
+is no entry."""
 
 _BATCHING = "batching"
 """The producer of logs of batches. Its sequence is copied: it says from which messages the batches were made, and
@@ -34,7 +35,8 @@ class LogCopyResult(msgspec.Struct, frozen=True):
 def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyResult:
     """Add to *target* all that *source* has beyond it; what is there already must be a beginning of *source*.
 
-    A copy of a log of batches also gets their rules, their origin and the sequence of their producer.
+    A copy of a log of batches also gets their rules, their origin and the sequence of their producer. A log that has no
+    rule for trimming gets that of *source*.
 
     Where *source* keeps bodies alone, the copy is given receive times as it is made. Where *target* does, all else is
     left out, if *bodies_only* allows that. Where *source* was trimmed, make *target* with its ``first_id``. Every batch
@@ -94,6 +96,8 @@ def _copy_metadata(source: Log, target: Log, *, replace: bool) -> None:
         value = source.metadata(key)
         if value and (replace or not target.metadata(key)):
             target.put_metadata(key, value)
+    if replace and target.retention is None and source.retention is not None:
+        target.set_retention(source.retention)
 
 
 def _refuse_trimmed(source: Log, target: Log, next_id: int) -> None:
