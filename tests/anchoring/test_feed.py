@@ -111,6 +111,29 @@ def test_batches_whose_messages_were_trimmed_before_are_named_and_can_be_left_ou
     assert feed.step(force=True).batches == 3
 
 
+@pytest.mark.parametrize("to", [0, 6])
+def test_a_consumer_that_is_moved_while_its_log_is_read_stays_there(
+    parts: Any, store: LogStore, monkeypatch: pytest.MonkeyPatch, to: int
+) -> None:
+    monkeypatch.setattr("millstream.anchoring.feed.GROUP_MESSAGES", 2)
+    source, batches = add_batches(store, 1, 8)
+    add = parts.journal.add
+
+    def sought(*given: Any, **more: Any) -> Any:
+        if batches.pointer(CONSUMER) == 2:  # as does `log seek`
+            batches.set_pointer(CONSUMER, to)
+            parts.journal.forget_fed("in.batches")
+        return add(*given, **more)
+
+    feed = AnchorFeed(source, batches, parts.writer, RULES)
+    with monkeypatch.context() as patched:
+        patched.setattr(parts.journal, "add", sought)
+        feed.step(force=True)
+    assert (batches.pointer(CONSUMER), parts.journal.fed("in.batches")) == (to, None)
+    again = feed.step(force=True)
+    assert (again.batches, again.known) == ((4, 4) if to == 0 else (2, 0))
+
+
 def test_anchored_batches_are_skipped_although_the_journal_lost_them_and_their_messages_were_trimmed(
     parts: Any, store: LogStore
 ) -> None:

@@ -86,6 +86,8 @@ class AnchorFeed:
         self._source, self._batches, self._writer, self._rules = source, batches, writer, rules
         self._traces = MessageTraces(writer.index)
         self.total = FeedProgress()
+        self._pointer = 0
+        """The consumer's pointer as it was read or set last."""
         self._missing_after = 0
         """The position after which trimmed messages were reported last."""
 
@@ -107,7 +109,11 @@ class AnchorFeed:
             added = submit_batches(self._writer, self._source.name, encoded, rejects, self._config(), fed=fed)
             done, self.total = done.plus(added).plus(gone), self.total.plus(added).plus(gone)
             self._traces.batches_submitted(self._source.name, batches, messages)
+            if self._batches.pointer(CONSUMER) != self._pointer:  # by `log seek`, which counts
+                self._writer.journal.forget_fed(self._batches.name)
+                break
             self._batches.set_pointer(CONSUMER, fed.last_id)
+            self._pointer = fed.last_id
             size += sum(len(one.lines) for one in encoded)
             if size >= self._writer.limits.cut_bytes:  # else the journal would hold all that is read again
                 done, size = done.plus(self._cut(force=False)), 0
@@ -146,6 +152,7 @@ class AnchorFeed:
     def _first_id(self) -> int:
         """Where reading resumes."""
         name, pointer, first_id = self._batches.name, self._batches.pointer(CONSUMER), self._batches.first_id
+        self._pointer = pointer
         fed = self._writer.journal.fed(name)  # None of a journal of an earlier release
         if fed is not None and fed < pointer:
             text = (
