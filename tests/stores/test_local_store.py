@@ -204,6 +204,18 @@ class TestPlantedLinks:
             put(store, "item")
         assert list(outside.iterdir()) == []
 
+    def test_have_nothing_outside_removed_with_a_space(self, store: LocalStore, tmp_path: Path) -> None:
+        victim = tmp_path / "outside" / "space" / "file"
+        victim.parent.mkdir(parents=True)
+        victim.write_bytes(b"others'")
+        (tmp_path / "outside" / "space.json").write_bytes(b"others'")
+        for name in ("sidecars", "spaces"):
+            (tmp_path / "store" / ".millstream").mkdir(exist_ok=True)
+            (tmp_path / "store" / ".millstream" / name).symlink_to(tmp_path / "outside")
+        store.delete_space("space")
+        assert victim.is_file() and (tmp_path / "outside" / "space.json").is_file()
+        assert store.spaces() == []
+
     def test_of_other_kinds_are_no_items(self, store: LocalStore, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "store" / "space" / "pipe")
         assert ids(store) == []

@@ -106,7 +106,12 @@ class SidecarFiles:
 
     def remove_space(self, space: str) -> None:
         """Forget a space that is gone."""
-        shutil.rmtree(Path(self._root, *self._names, space), ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            folder = open_folder(self._root, self._names)  # through no link that was planted there
+            try:
+                shutil.rmtree(space, ignore_errors=True, dir_fd=folder)
+            finally:
+                os.close(folder)
 
     def _path(self, space: str, content_id: str) -> tuple[tuple[str, ...], str]:
         return self._place(space, sidecar_digest(content_id).hex())

@@ -12,7 +12,7 @@ import msgspec
 
 from millstream.core.decoding import prepared
 from millstream.core.durable import write_durably
-from millstream.stores.folders import make_folder, open_plain
+from millstream.stores.folders import make_folder, open_folder, open_plain
 from millstream.stores.hashing import read_up_to
 from millstream.stores.protocol import DamagedRecordError, SpaceAccess, damaged_acls
 
@@ -58,8 +58,12 @@ class SpaceFiles:
 
     def remove(self, spelled: str) -> None:
         """Forget the space."""
-        with contextlib.suppress(FileNotFoundError):
-            self._path(spelled).unlink()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            folder = open_folder(self._root, self._names)  # through no link that was planted there
+            try:
+                os.unlink(self._path(spelled).name, dir_fd=folder)
+            finally:
+                os.close(folder)
 
     def _path(self, spelled: str) -> Path:
         return Path(self._root, *self._names, f"{spelled}.json")

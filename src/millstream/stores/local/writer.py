@@ -124,7 +124,7 @@ def _check_format(path: Path) -> None:
     """Leave a mark of the format in a new store; refuse a store of another format."""
     try:
         with open_plain(path) as file:
-            found = file.readall()
+            found = file.read(4096)
     except FileNotFoundError:
         write_durably(path, FORMAT)  # in the place of a link or a pipe, too
         return
