@@ -6,12 +6,14 @@ import io
 import os
 import shlex
 import shutil
+from typing import Any
 
 import pytest
 from protect_desk import Desk, found, verified
 
 from millstream.cli.main import run
 from millstream.stores import LocalStore, StoreError
+from millstream.stores.local.bulk import LocalBulk
 from millstream.testing.damage import flip_bit
 
 
@@ -178,6 +180,26 @@ def test_a_hard_link_that_cannot_be_replaced_is_no_verified_copy(desk: Desk, mon
     (finding,) = report["copies"][0]["findings"]
     assert (finding["content_id"], finding["kind"]) == ("2013/1.jpg", "shared-file")
     assert "a hard link to the file of another store" in finding["detail"] and "(store photos)" in finding["detail"]
+
+
+def test_what_could_not_be_copied_is_not_counted_as_copied(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = LocalStore.put
+
+    def refuse(*_: object) -> None:
+        raise StoreError("one by one")
+
+    def full(self: LocalStore, space: str, content_id: str, *args: Any, **more: Any) -> Any:
+        if content_id == "2013/1.jpg" and self.url.endswith(desk.disks[0].name):
+            raise StoreError("the disk is full")
+        return put(self, space, content_id, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put", full)
+        patch.setattr(LocalBulk, "put", refuse)
+        code, report = desk.protect()
+    assert (code, verified(report)) == (1, [5, 6])
+    assert [copy["copied"] for copy in report["copies"]] == [5, 6]
+    assert desk.protect()[1]["copies"][0]["copied"] == 1
 
 
 def test_a_stray_item_in_a_copy_is_named(desk: Desk) -> None:

@@ -148,6 +148,23 @@ def test_one_store_alone_is_restored_as_it_was_recorded(protected: Protected, tm
     assert protected.restore("--from", "disk9", "--to", str(tmp_path / "other"))[0] == 3
 
 
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_a_file_in_the_place_of_a_folder_that_vanished_is_restored(
+    protected: Protected, tmp_path: Path, overwrite: tuple[str, ...]
+) -> None:
+    (protected.photos / "2014").mkdir()
+    for number in range(20):
+        (protected.photos / "2014" / f"{number}.jpg").write_bytes(b"old %d" % number)
+    protected.protect("--deletions", "hold")
+    shutil.rmtree(protected.photos / "2014")
+    (protected.photos / "2014").write_bytes(b"new")
+    assert protected.protect("--deletions", "hold")[0] == 5
+    code, report = protected.restore("--to", str(tmp_path / "back"), *overwrite)
+    assert (code, (tmp_path / "back" / "2014").read_bytes()) == (1, b"new")
+    assert {one["content_id"] for one in report["named"]} == {f"2014/{number}.jpg" for number in range(20)}
+    assert "a file or a link stands in" in report["named"][0]["reason"]
+
+
 def test_a_deleted_item_is_not_restored(protected: Protected, tmp_path: Path) -> None:
     (protected.photos / "2013" / "3.jpg").unlink()
     protected.protect()

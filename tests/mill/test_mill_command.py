@@ -394,6 +394,13 @@ def test_reports_are_chained_anchored_and_shown(
     last.with_suffix(".json").write_bytes(canonical_json(report))
     assert run(["mill", "report", "--verify", "--data", str(data)]) == 1
     assert b"two/s: " in (out := capsysbinary.readouterr().out) and b"1 of its reports are not in the ledger" in out
+    first = data / "reports" / "one" / "s" / "000001.json"
+    first.write_bytes(canonical_json({**json.loads(first.read_bytes()), "bytes": 7}))
+    assert run(["mill", "report", "--verify", "--data", str(data)]) == 1
+    out, err = capsysbinary.readouterr()
+    assert [line.split(b":")[0] for line in out.splitlines()[:2]] == [b"three/s", b"two/s"]
+    assert err.startswith(b"one/s: NOT VERIFIED: ") and b"does not continue the previous report" in err
+    assert run(["mill", "report", "one", "s", "--verify", "--data", str(data)]) == 1
 
 
 def test_newest_reports_that_were_removed_are_missed_in_the_ledger(

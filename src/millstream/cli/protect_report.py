@@ -20,8 +20,7 @@ SHOWN = 20
 """Maximum number of findings, and of repairs, that are printed; ``--json`` prints all."""
 
 _REMEDIES = {
-    FindingKind.SUSPECTED_ROT: "restore them from a copy (`millstream store get {in_copy} ID FILE`), or accept "
-    "the new bytes: `millstream mill accept {in_source} ID…`",
+    FindingKind.SUSPECTED_ROT: "{restore}, or accept the new bytes: `millstream mill accept {in_source} ID…`",
     FindingKind.CHECKSUM_MISMATCH: "find out whether the file or the listed checksum is right; to accept the "
     "files as they are, run `millstream mill accept {in_source} ID…`",
     FindingKind.UNREADABLE: "make these items readable, or exclude them with --exclude",
@@ -159,28 +158,40 @@ def _finding_lines(report: ProtectionReport) -> Iterator[str]:
         yield f"  {kind.upper()}  {store}  {content_id}: {detail}"
     if len(findings) > SHOWN:
         yield f"  … and {counted(len(findings) - SHOWN, 'more finding')}: see --json"
-    names = {
-        "in_source": arguments(report.store, report.space),
-        "in_copy": arguments(report.copies[0].store if report.copies else "COPY", report.space),
-    }
+    names = {"in_source": arguments(report.store, report.space), "restore": _restore_advice(report)}
     for kind in sorted({one.kind for one in report.findings}):
         yield f"  {kind}: {_REMEDIES[FindingKind(kind)].format(**names)}"
 
 
+def _restore_advice(report: ProtectionReport) -> str:
+    """How to restore the items of *report* that are suspected to be rotten: from a store whose copies are good."""
+    rotten = {one.content_id for one in report.findings if one.kind == FindingKind.SUSPECTED_ROT}
+    for copy in report.copies:
+        if not copy.error and rotten.isdisjoint(one.content_id for one in copy.findings):
+            where = arguments(copy.store, report.space)
+            return f"restore them from a copy (`millstream store get {where} ID FILE`)"
+    return "restore each from a copy that has no finding above, or from a backup"
+
+
 def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
     if report.is_emptied:
-        yield "  WAITING  the source is empty, but had items: no copy is deleted while the source is empty"
+        yield (
+            f"  WAITING  the source is empty, but had {counted(report.vanished, 'item')}: check that its disk is "
+            "mounted. No copy is deleted while the source is empty, unless you delete them on purpose: see "
+            "`millstream mill forget --help`"
+        )
     if report.unlisted:
         yield (
             f"  WAITING  deletions are not followed while {report.unlisted!r} cannot be listed, because files may have "
             "been moved into it: grant the right to list it, or exclude it with --exclude"
         )
-    if report.vanished:
+    if report.vanished and not report.is_emptied:
         yield (
             f"  WAITING  {counted(report.vanished, 'item')} vanished from the source, and their "
             "copies are kept: put the items back, or approve the deletion of the copies with "
             f"`millstream mill forget {arguments(report.store, report.space, options='--vanished')}`"
         )
+    if report.vanished:
         yield from (f"    vanished: {name!r}" for name in report.vanished_items[:SHOWN])
         if report.vanished > SHOWN:
             yield f"    … and {report.vanished - SHOWN:,} more that vanished: see --json"

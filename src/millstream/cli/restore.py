@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import click
 import msgspec
@@ -18,6 +18,7 @@ from millstream.cli.progress import drawn
 from millstream.cli.restore_target import open_target
 from millstream.core.amounts import size_text
 from millstream.core.errors import NotFoundError
+from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.errors import UnknownSpaceError
 from millstream.mill.restore.listing import ItemListing, RestorableItem
 from millstream.mill.restore.past import PastListing
@@ -133,7 +134,8 @@ def restore(
         if is_test:
             report.seed = seed or secrets.token_hex(4)
             items = iter(sample(items, count, report.seed))
-        _run(node, items, target, report, overwrite=overwrite)
+        vanished = frozenset[str]() if target is None or at is not None else _vanished(node, space)
+        _run(node, items, target, report, overwrite=overwrite, last=vanished)
         has_open = at is not None and print_open_changes(node, space=space)
     _print(report, to, as_json)
     if has_open or not report.is_complete:
@@ -171,6 +173,13 @@ def _items(node: Node, space: str, prefix: str, from_store: str | None, at: int 
     return past.items(at, prefix)
 
 
+def _vanished(node: Node, space: str) -> frozenset[str]:
+    """The ids that the sources of *space* had, and do not have any more: a file may stand where their folder was."""
+    catalog = AdoptionCatalog(node.databases.own)
+    sources = node.policies.current.sources(space)
+    return frozenset(item.content_id for store in sources for item in catalog.vanished(store, space))
+
+
 def _run(
     node: Node,
     items: Iterable[RestorableItem],
@@ -178,14 +187,29 @@ def _run(
     report: RestoreReport,
     *,
     overwrite: bool,
+    last: Collection[str],
 ) -> None:
+    """Restore *items*; those with ids in *last* come after all others, which need their paths."""
     restorer = Restorer(node.stores.providers, target, overwrite=overwrite, threads=node.settings.mill.workers)
     columns = (TextColumn("{task.description} {task.fields[items]:,} items"), DownloadColumn(), TransferSpeedColumn())
     with drawn(*columns) as bars:
         bar = bars.add_task("testing" if target is None else "restoring", total=None, items=0)
-        for item in restorer.run(items):
-            report.add(item)
-            bars.update(bar, completed=report.bytes, items=report.items)
+        left = list[RestorableItem]()
+        for some in (_without(items, last, left), left):
+            for item in restorer.run(some):
+                report.add(item)
+                bars.update(bar, completed=report.bytes, items=report.items)
+
+
+def _without(
+    items: Iterable[RestorableItem], last: Collection[str], left: list[RestorableItem]
+) -> Iterator[RestorableItem]:
+    """Those of *items* whose ids are not in *last*; the others are added to *left*."""
+    for item in items:
+        if item.content_id in last:
+            left.append(item)
+        else:
+            yield item
 
 
 def _print(report: RestoreReport, to: str | None, as_json: bool) -> None:

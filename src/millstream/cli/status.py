@@ -268,7 +268,8 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
             f"{space.adopted_only:,} items have no independent checksum"
         )
     if space.last_code:
-        yield f"  the last run ended with code {space.last_code}: run `millstream protect` again to see the cause"
+        code = f"{space.last_code} or was killed" if space.last_code == 1 else str(space.last_code)
+        yield f"  the last run ended with code {code}: run `millstream protect` again to see the cause"
     if space.is_overdue:
         yield "  OVERDUE: no run has read the source for more than 31 days: check what runs `millstream protect`"
     if space.is_unended:
@@ -291,15 +292,24 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
             "`millstream queue redrive`"
         )
     if space.vanished:
-        command = f"millstream mill forget {arguments(space.store, space.space, options='--vanished')}"
-        yield (
-            f"  {counted(space.vanished, 'item')} vanished from the source: put the items back, or approve the "
-            f"deletion of their copies with `{command}`"
-        )
+        yield _vanished_line(space)
     yield from _name_lines(space.named, {**space.findings, VANISHED: space.vanished})
     if space.excluded:
         yield f"  {space.excluded:,} items were excluded (--exclude) after they had been copied; their copies are kept"
     yield f"  {'OK' if space.is_well else 'NOT OK'}"
+
+
+def _vanished_line(space: SpaceStatus) -> str:
+    vanished = counted(space.vanished, "item")
+    if not space.items:
+        return (
+            f"  the source is empty, but had {vanished}: check that its disk is mounted; no copy is deleted meanwhile"
+        )
+    command = f"millstream mill forget {arguments(space.store, space.space, options='--vanished')}"
+    return (
+        f"  {vanished} vanished from the source: put the items back, or approve the deletion of their copies with "
+        f"`{command}`"
+    )
 
 
 def _report_lines(report: ReportResult | None, store: str, space: str) -> Iterator[str]:

@@ -75,7 +75,12 @@ def absence_question(url: str) -> str:
 
 def problem_of(entry: Entry) -> Problem | None:
     """Why *entry* cannot be copied; None where it can."""
-    return None if entry.kind.is_readable else Problem(entry.content_id, entry.kind, _REASONS[entry.kind])
+    if entry.kind.is_readable:
+        return None
+    reason = _REASONS[entry.kind]
+    if entry.kind == EntryKind.NAME_TOO_LONG and entry.content_id.endswith("/"):
+        reason += "; the files in this folder are not listed, so the pattern must name the folder"
+    return Problem(entry.content_id, entry.kind, reason)
 
 
 def find_problems(store: Store, space: str) -> Iterator[Problem]:

@@ -9,9 +9,11 @@ import pytest
 from adopted_folder import SPACE, SourceFolder
 
 from millstream.cli.protect_report import protection_lines
+from millstream.mill.adoption.catalog import AdoptionFinding, FindingKind
 from millstream.mill.adoption.deletions import Deletions, forget_followed
-from millstream.mill.adoption.protection import ProtectionReport
+from millstream.mill.adoption.protection import CopyReport, ProtectionReport
 from millstream.mill.adoption.sources import item_of
+from millstream.mill.reports.report import CopyFinding
 from millstream.stores import SpaceNotFoundError
 from millstream.stores.folder.listing import FolderColumns
 from millstream.stores.protocol import Entry, EntryKind
@@ -94,6 +96,30 @@ def test_p8_the_folder_because_of_which_no_deletion_is_followed_is_named() -> No
         "  WAITING  deletions are not followed while 'lost+found/' cannot be listed, because files may have been moved "
         "into it: grant the right to list it, or exclude it with --exclude"
     ]
+
+
+def test_the_way_to_restore_rotten_items_names_no_copy_that_is_damaged_itself() -> None:
+    def advice(*damaged: str) -> str:
+        copies = [
+            CopyReport(store=name, url="", findings=[CopyFinding("a", "checksum-mismatch", "")] * (name in damaged))
+            for name in ("disk1", "disk2")
+        ]
+        rot = AdoptionFinding(
+            store="s", space="s", content_id="a", kind=FindingKind.SUSPECTED_ROT, detail="", found_at=0
+        )
+        report = ProtectionReport(store="s", space="s", url="file:///s", items=1, findings=[rot], copies=copies)
+        (line,) = [line for line in protection_lines(report, 0) if line.startswith("  suspected rot: ")]
+        return line
+
+    assert "`millstream store get disk1 s ID FILE`" in advice()
+    assert "`millstream store get disk2 s ID FILE`" in advice("disk1")
+    assert "restore each from a copy that has no finding above, or from a backup, or accept" in advice("disk1", "disk2")
+
+
+def test_an_empty_source_is_not_offered_as_a_deletion() -> None:
+    report = ProtectionReport(store="s", space="s", url="file:///s", vanished=2, vanished_items=["a", "b"])
+    printed = "\n".join(protection_lines(report, 0))
+    assert "check that its disk is mounted" in printed and "--vanished" not in printed
 
 
 def test_p8_a_deletion_waits_for_one_run_although_every_run_meets_new_files_of_its_size(

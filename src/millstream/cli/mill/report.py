@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from millstream.core.shown_commands import check_command
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.errors import ReportError
-from millstream.mill.reports.archive import decode_report, last_reports, reports_of, verify_chain
+from millstream.mill.reports.archive import ReportArchive, decode_report, last_reports, reports_of, verify_chain
 from millstream.mill.reports.page import age_text, overview
 from millstream.mill.reports.report import IntegrityReport, ReportResult, report_lines
 from millstream.mill.reports.statistics import store_sizes
@@ -127,21 +128,24 @@ def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bo
     """
     archive, entries, code = node.mill.reports.archive, node.mill.reports.ledger_entries(), 0
     unchained = archive.unchained()  # before the chains: meanwhile a report outside may become a part of one
-    heads = {place: verify_chain(archive, *place) for place in places}
-    anchors = {place: [report_anchor(one) for one in reports_of(archive, *place)] for place in places}
+    others = set(archive.spaces()).difference(places) if is_every_space else ()
+    bad = list[tuple[str, str]]()
+    heads, anchors = dict[tuple[str, str], str](), dict[tuple[str, str], list[str]]()
+    for place in (*places, *sorted(others)):
+        heads[place], anchors[place], is_good = _examine(archive, *place)
+        if not is_good:
+            bad.append(place)
     found = {anchor for some in anchors.values() for anchor in some}
     entered = entries if found <= entries.keys() else node.mill.reports.ledger_entries()  # reports are made meanwhile
-    for (store, space), some in anchors.items():
+    for store, space in dict.fromkeys((*places, *bad)):
+        some = anchors[store, space]
         without_entry = sum(anchor not in entered for anchor in some)
-        code = 1 if without_entry else code
+        code = 1 if without_entry or (store, space) in bad else code
         note = f"; {without_entry:,} of its reports are not in the ledger" if without_entry else ""
-        click.echo(f"{store}/{space}: {heads[store, space] or 'no report yet'}{note}")
+        click.echo(f"{store}/{space}: {heads[store, space]}{note}", err=(store, space) in bad)
     if not is_every_space:
         click.echo("not checked: whether the newest reports were removed; for this, omit STORE and SPACE", err=True)
         return code
-    for store, space in set(archive.spaces()).difference(places):
-        verify_chain(archive, store, space)
-        anchors[store, space] = [report_anchor(one) for one in reports_of(archive, store, space)]
     missing, unknown, other = absent_reports(entries, anchors, map(decode_report, unchained))
     if other:
         click.echo(f"{counted(len(other), 'report')} of other chains, which members had in their folders: not changed")
@@ -155,6 +159,19 @@ def _verify(node: Node, places: Sequence[tuple[str, str]], *, is_every_space: bo
             err=True,
         )
     return 1 if missing or unknown else code
+
+
+def _examine(archive: ReportArchive, store: str, space: str) -> tuple[str, list[str], bool]:
+    """The head of a chain in words, the anchors of its reports, and whether it is good: others are verified, too."""
+    try:
+        head = verify_chain(archive, store, space) or "no report yet"
+        return head, [report_anchor(one) for one in reports_of(archive, store, space)], True
+    except ReportError as error:
+        anchors = list[str]()
+        with contextlib.suppress(ReportError):  # those up to one that cannot be read
+            for one in reports_of(archive, store, space):
+                anchors.append(report_anchor(one))
+        return f"NOT VERIFIED: {error}", anchors, False
 
 
 def _print_missing(missing: Sequence[LedgerEntry]) -> None:

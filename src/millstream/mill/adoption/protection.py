@@ -312,9 +312,18 @@ class Protection:
             copy = copies.get(Pair(task.source, task.destination))
             if copy is not None:
                 copy.findings.append(CopyFinding(task.content_id, "not copied", dead.cause))
+                copy.copied -= self._is_missing(task)  # it was counted when it was planned
                 ours.append(dead.task_id)
         if ours:
             self._parts.queue.discard(ours)
+
+    def _is_missing(self, task: Duplicate) -> bool:
+        """Whether the destination of *task* has no copy of the item as it is at the source."""
+        rows = self._target.manifest
+        source, copy = (rows.get(store, task.space, task.content_id) for store in (task.source, task.destination))
+        if source is None or source.deleted:
+            return False
+        return copy is None or copy.deleted or copy.sha256 != source.sha256
 
     def _share(self, before: int | None, reading: ReadExtent) -> float | None:
         """The share of the copies that is read again; None where all of them are."""

@@ -185,7 +185,8 @@ def _space_faults(
     for items that were recorded after *until* (microseconds): these are being copied. Copies that were never checked
     are told by `protect` alone, which checks all."""
     if space.last_code:
-        yield f"the last run of protect ended with code {space.last_code}"
+        killed = " or was killed" if space.last_code == 1 else ""
+        yield f"the last run of protect ended with code {space.last_code}{killed}"
     yield from (f"{count:,} {kind}" for kind, count in space.findings.items())
     if space.is_overdue:
         yield "protect has not read the source for more than 31 days"

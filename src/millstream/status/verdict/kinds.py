@@ -73,7 +73,8 @@ KINDS: Mapping[str, IssueKind] = {
         "checks",
         BAD,
         "The last check found copies that are not what was recorded.",
-        "repair them one by one on the page, or with `millstream mill repair`; workers repair what is queued",
+        "repair them one by one on the page, or with `millstream mill repair`; workers repair what is queued. What was "
+        "restored or repaired in another way is counted until its next check: run `millstream mill check`",
     ),
     "report-failed": IssueKind(
         "checks",
@@ -219,7 +220,10 @@ KINDS: Mapping[str, IssueKind] = {
         "start a worker: `millstream mill work {argument}`",
     ),
     "for-people": IssueKind(
-        "queues", WARN, "The copies and records do not show which copy is right.", "decide for each on the page"
+        "queues",
+        WARN,
+        "The copies and records do not show which copy is right.",
+        "decide for each on the page; `millstream mill work bit-error --drain` checks those that are queued again",
     ),
     "lease-without-owner": IssueKind(
         "queues",

@@ -40,12 +40,7 @@ def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: boo
         try:
             folder = make_folder(str(target), above)
         except OSError as error:
-            if error.errno not in _NO_FOLDER:
-                raise
-            raise StoreInputError(
-                f"cannot restore {info.content_id!r}: a file or a link stands in {target} where a folder is needed: "
-                "move it away, or restore into another folder"
-            ) from error
+            raise _no_folder(info, target, error) from error
         try:
             if kind == EntryKind.FOLDER:
                 _make_empty(folder, name, mtime)
@@ -58,12 +53,22 @@ def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: boo
             os.close(folder)
 
 
+def _no_folder(info: ItemInfo, target: Path, error: OSError) -> Exception:
+    """The error where the folder of an item cannot be opened: *error*, unless another entry is there."""
+    if error.errno not in _NO_FOLDER:
+        return error
+    return StoreInputError(
+        f"cannot restore {info.content_id!r}: a file or a link stands in {target} where a folder is needed: "
+        "move it away, or restore into another folder"
+    )
+
+
 def find_restored(target: Path, info: ItemInfo) -> str | None:
     """The existing entry below *target* at the path of the item *info*: the SHA-256 (hex) of its bytes.
 
     None where nothing stands there, an empty text where it is something else than the item was. A draft of an item that
     is in place is removed: a process that was killed left it. Raises :class:`StoreInputError` where no path has the
-    item's id, and :class:`~millstream.stores.protocol.StoreError`.
+    item's id, or another entry is where its folder would be, and :class:`~millstream.stores.protocol.StoreError`.
     """
     above, name, kind = _path_of(info)
     with translated(f"reading {info.content_id!r} below {target}"):
@@ -72,9 +77,7 @@ def find_restored(target: Path, info: ItemInfo) -> str | None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno not in _NO_FOLDER:
-                raise
-            return ""  # a file or a link where a folder would be
+            raise _no_folder(info, target, error) from error
         try:
             found = _hash_in(folder, name, kind)
             if found is not None:
