@@ -16,6 +16,7 @@ from millstream.cli.main import run
 from millstream.core.errors import BusyError
 from millstream.core.retry import RetryPolicy
 from millstream.log import open_store
+from millstream.mill.repair.repairer import Repairer
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.node import Node
 from millstream.rest.operator_audit_log import OperatorAuditLog
@@ -134,6 +135,15 @@ def test_repairs_of_tables_ledgers_and_operations_are_recorded(folder: Path, tmp
         (ME, "repair ledger", "ledger anchors"),
         (ME, "redrive", "operations on identifiers"),
     ]
+
+
+def test_a_repair_that_fails_after_some_copies_is_recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **_options: object) -> None:
+        raise BusyError("store second does not answer")
+
+    monkeypatch.setattr(Repairer, "repair", fail)
+    assert run(["mill", "repair", "space", "a", "--data", str(folder)]) == BusyError.exit_code
+    assert events(folder)[-1] == (ME, "repair", "space/a")
 
 
 def test_changes_of_topics_and_groups_without_a_broker_are_recorded(folder: Path) -> None:

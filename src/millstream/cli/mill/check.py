@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -89,9 +90,13 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
             done = node.mill.repairs.log.last(MAX_REFUSALS)
             _print_events([one for one in reversed(done) if not one.healed and one.at >= started], as_json)
             return 1 if tally.dead or errors.depth().ready > before else 0
-        result = node.mill.repairs.repairer.repair(*item, restore_source=restore_source)
-        facts = {"repaired": result.repaired, "refused": len(result.refused), "restore_source": restore_source}
-        record_change(node, "repair", "/".join(item), **facts)
+        record = partial(record_change, node, "repair", "/".join(item), restore_source=restore_source)
+        try:
+            result = node.mill.repairs.repairer.repair(*item, restore_source=restore_source)
+        except Exception as error:  # a copy may have been repaired before another one failed
+            record(error=str(error))
+            raise
+        record(repaired=result.repaired, refused=len(result.refused))
         _print_events(result.events, as_json)
         if result.plan.decision == RepairDecision.UNKNOWN:
             return NotFoundError.exit_code
