@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
+from millstream.testing.waiting import join
 
 
 def test_advancing_moves_both_times() -> None:
@@ -49,7 +50,7 @@ def test_a_waiter_wakes_when_its_time_is_up() -> None:
     with condition:  # the waiter has let go of it, so it waits by now
         pass
     clock.advance(10)
-    thread.join(10)
+    join(thread)
     assert results == [False]
 
 

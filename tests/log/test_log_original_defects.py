@@ -33,6 +33,7 @@ from millstream.log import (
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.errors import StorageFullError
 from millstream.log.reading.reader import ACK_SECONDS
+from millstream.testing.waiting import join
 from support.faulty_log import FaultyBackend
 
 SPEC = LogSpec("weather", block_messages=10)
@@ -118,8 +119,7 @@ def test_closing_a_reader_in_the_middle_ends_it(log: Log, follow: bool) -> None:
     assert next(batches).first_id == 1
     thread = threading.Thread(target=reader.close)
     thread.start()
-    thread.join(30)
-    assert not thread.is_alive()
+    join(thread)
 
 
 def test_a_store_that_vanishes_while_reading_is_an_error_not_a_crash(log: Log, path: Path) -> None:
@@ -184,7 +184,7 @@ def test_every_thread_that_waits_for_a_commit_that_fails_is_told() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        join(thread)
     assert sorted(told) == [0, 1, 2, 3, 4]
     writer.close()
 

@@ -43,7 +43,7 @@ from millstream.log.backends.segments.files import read_at
 from millstream.log.backends.segments.format import CommittedEnd
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
 from millstream.testing.log_backends import NAME, block
-from millstream.testing.waiting import until
+from millstream.testing.waiting import join, until
 from support.segment_folders import (
     SPEC,
     bodies,
@@ -398,6 +398,7 @@ def test_a_renewal_waits_a_short_time_for_a_lock_that_another_process_keeps(fold
     clock = VirtualClock()
     with LogStore(SegmentsBackend(folder, clock), clock) as store:
         writer = store.log(SPEC).writer()
+        store._renewals.close()  # they would wait beside it, and move this clock
         with (place(folder) / "lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             writer._renew()
@@ -495,7 +496,7 @@ def test_a_store_that_is_closed_during_a_commit_closes_its_files_afterwards(
 
     monkeypatch.setattr(stream_module, "sync", closed_meanwhile)
     assert writer.append([b"during"]) == IdRange(2, 2)
-    closing.join(60)
+    join(closing)
     with pytest.raises(StorageError, match="is closed: open the store again"), late.lock.held():
         pass
     with opened(folder, read_only=True) as again:

@@ -17,7 +17,7 @@ from millstream.log.writing import pending_requests
 from millstream.log.writing.append_request import AppendRequest, make_request
 from millstream.log.writing.rate_limiter import RateLimiter
 from millstream.log.writing.waiters import WOKEN_AT_ONCE, Waiter, Waiters, wake
-from millstream.testing.waiting import until
+from millstream.testing.waiting import join, until
 
 
 class Gate(MemoryBackend):
@@ -69,7 +69,7 @@ def test_what_comes_while_a_commit_runs_is_one_commit(gate: Gate, writer: Writer
     until(lambda: writer._group.last_given >= 101)
     gate.through.release(2)
     for thread in [first, *others]:
-        thread.join(60)
+        join(thread)
     assert gate.commits == [1, 101]
 
 
@@ -87,7 +87,7 @@ def test_everybody_who_waits_is_told_of_a_failure(gate: Gate, writer: Writer) ->
     gate.error = StorageError("the disk is gone")
     gate.through.release(100)
     for thread in threads:
-        thread.join(60)
+        join(thread)
     assert len(told) == len(threads)
     assert all("the disk is gone" in text for text in told)
 
@@ -167,7 +167,7 @@ def test_several_event_loops_share_a_writer(gate: Gate, writer: Writer) -> None:
     gate.through.release(1000)
     threads = [started(lambda: asyncio.run(work())) for _ in range(3)]
     for thread in threads:
-        thread.join(60)
+        join(thread)
     assert writer.last_id == 60
 
 
@@ -209,10 +209,10 @@ def test_whoever_is_interrupted_while_it_waits_leaves_its_duties_to_others(gate:
     group._notifier.waiters.add(chosen)
     second = started(lambda: group.durable(ids.last, None))
     gate.through.release(100)
-    first.join(60)
+    join(first)
     group._take_over(interrupted)
     group._take_over(chosen)
-    second.join(60)
+    join(second)
     assert writer.last_id == 2
 
 
@@ -230,7 +230,7 @@ def test_a_writer_lingers_for_company_and_no_longer_than_it_was_told() -> None:
     assert log.last_id == 0
     clock.advance(0.5)
     for thread in threads:
-        thread.join(60)
+        join(thread)
     assert (log.last_id, backend.statistics("weather").blocks) == (5, 1)
 
 
@@ -280,7 +280,7 @@ def test_a_rate_holds_commits_back() -> None:
     until(lambda: bool(clock._waiters))
     assert log.last_id == 1
     clock.advance(0.5)
-    thread.join(60)
+    join(thread)
     assert backend.statistics("weather").blocks == 2
 
 

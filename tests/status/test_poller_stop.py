@@ -19,6 +19,7 @@ from millstream.status.node_view import NodeView
 from millstream.status.poller import StatusPoller
 from millstream.status.snapshot import take_snapshot
 from millstream.status.verdict.copies import LookStoppedError
+from millstream.testing.waiting import join
 
 SPACES = 5
 
@@ -81,7 +82,7 @@ def test_a_look_that_hangs_does_not_keep_the_process_from_ending(node: Node, mon
     assert not left.is_set()
     answered.set()
     for thread in poller._threads:
-        thread.join(30)
+        join(thread)
 
 
 def test_a_snapshot_ends_at_the_next_log_when_the_poller_stops(node: Node) -> None:

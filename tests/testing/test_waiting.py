@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import threading
+
+import pytest
 
 from millstream.core.clock import SystemClock
-from millstream.testing.waiting import pause_after, until
+from millstream.testing.waiting import join, pause_after, until
 
 
 def test_what_takes_long_to_look_at_is_looked_at_less_often() -> None:
@@ -25,3 +28,13 @@ def test_what_takes_long_to_look_at_is_looked_at_less_often() -> None:
 
 def test_a_pause_is_neither_nothing_nor_long() -> None:
     assert (pause_after(0), pause_after(0.01), pause_after(10)) == (0.005, 0.04, 0.25)
+
+
+def test_a_thread_that_does_not_end_fails_the_test() -> None:
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait, name="stuck")
+    thread.start()
+    with pytest.raises(TimeoutError, match="thread stuck did not end within 0"):
+        join(thread, seconds=0.01)
+    go_on.set()
+    join(thread)

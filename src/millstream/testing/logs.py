@@ -42,6 +42,7 @@ from millstream.log import (
 from millstream.log.backends.memory import MemoryBackend
 from millstream.testing.log_backends import NAME
 from millstream.testing.log_gaps import GapConformance
+from millstream.testing.waiting import join
 
 
 class LogStoreConformance(GapConformance):
@@ -272,7 +273,7 @@ class LogStoreConformance(GapConformance):
                 writer.append([b"a", b"b", b"c"])
             assert all_seen.wait(30)
             reader.close()
-            thread.join(30)
+            join(thread)
         assert seen == list(range(1, 31))
 
     def test_a_pointer_can_be_set(self, log: Log) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -34,6 +35,13 @@ def until(condition: Callable[[], Found], what: str = "what was waited for", *, 
 def pause_after(look: float) -> float:
     """The seconds to wait for the next look at a condition, where one takes *look* seconds."""
     return min(max(_LOOK_SECONDS, _PAUSES_A_LOOK * look), _LONGEST_PAUSE)
+
+
+def join(thread: threading.Thread, *, seconds: float = 60) -> None:
+    """Wait until *thread* has ended. Raises :class:`TimeoutError` after *seconds*."""
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"thread {thread.name} did not end within {seconds} seconds")
 
 
 def until_allowed(call: Callable[[], Found], refusal: type[Exception], *, seconds: float = 60) -> Found:
