@@ -107,6 +107,7 @@ def test_batches_whose_messages_were_trimmed_before_are_named_and_can_be_left_ou
         AnchoringError, match=r"of 2 batches \(b1, b2\) are no longer in log 'in': .* retention of log 'in'"
     ):
         feed.step(force=True)
+    assert batches.info().consumers == {CONSUMER: 0}
     batches.set_pointer(CONSUMER, 2)
     assert feed.step(force=True).batches == 3
 

@@ -86,6 +86,7 @@ class AnchorFeed:
         self._source, self._batches, self._writer, self._rules = source, batches, writer, rules
         self._traces = MessageTraces(writer.index)
         self.total = FeedProgress()
+        self._is_consumer = False
         self._pointer = 0
         """The consumer's pointer as it was read or set last."""
         self._missing_after = 0
@@ -97,6 +98,9 @@ class AnchorFeed:
         Raises what :func:`submit_batches` and :func:`cut` raise, and :class:`BatchFormatError` for amendments: see
         :func:`refuse_amending_rules`.
         """
+        if not self._is_consumer and CONSUMER not in self._batches.info().consumers:
+            self._batches.set_pointer(CONSUMER, 0)  # so that what waits is kept and shown, also if nothing succeeds
+        self._is_consumer = True
         done, size = FeedProgress(), 0
         for group in self._new():
             batches = [item for _, item in group if isinstance(item, EventBatch)]
