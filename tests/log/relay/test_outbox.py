@@ -305,6 +305,21 @@ def test_a_log_that_is_ahead_of_its_outbox_takes_nothing_for_what_it_has(
     assert caplog.text.count("restored from a backup") == 1
 
 
+def test_a_log_that_lost_batches_is_named(
+    source: OutboxDatabase, application: DatabaseConnection, log: Log, caplog: Any
+) -> None:
+    insert(application, b"1")
+    relay_all(source, log)
+    relay_all(source, log)
+    assert "lost messages" not in caplog.text
+    application.execute("UPDATE outbox_relay SET number = 9")  # as if the log was restored from a backup
+    for body in (b"2", b"3"):
+        insert(application, body)
+        relay_all(source, log)
+    assert bodies(log) == [b"1", b"2", b"3"]
+    assert caplog.text.count("log orders ends with batch 1 of outbox outbox, but got batch 9") == 1
+
+
 # Transactions that end in another order than they began
 
 

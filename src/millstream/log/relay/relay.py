@@ -139,6 +139,12 @@ class Relay:
     def _settled(self, writer: Writer) -> RelayProgress:
         """How far the outbox was moved, once the log certainly has its last batch."""
         progress = self._outbox.progress()
+        if 0 < writer.sequence < (last := progress.number - bool(progress.rows)):  # 0: a copy of the log, or a new one
+            _log.warning(
+                "log %s ends with batch %d of outbox %s, but got batch %d: the log was restored from a backup, or lost "
+                "messages at a power loss (durability=os). Their rows are deleted unless the relay marks rows (--mark)",
+                self._log.name, writer.sequence, self._outbox.table.name, last,
+            )  # fmt: skip
         if progress.rows and writer.sequence < progress.number:
             self._append(writer, OutboxBatch(progress, self._outbox.reread(progress)))
         elif writer.sequence > max(progress.number, self._ahead):
