@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
-from millstream.log import LogSpec, Message, Writer
+from millstream.log import LogSpec, Message, StorageUnavailableError, Writer
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
 from millstream.messaging.broker.limits import Limits
+from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
 from millstream.messaging.broker.storage.journal import HELD
 from millstream.messaging.broker.storage.journal_events import OffsetMoved
-from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.storage.topic import Topic, TopicSpec
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
@@ -87,31 +88,30 @@ def test_large_messages_that_are_due_together_are_delivered_in_parts(monkeypatch
     with_harness(step)
 
 
-def test_a_topic_whose_log_is_damaged_holds_up_neither_other_topics_nor_transactions() -> None:
-    clock, limits = VirtualClock(), Limits(longest_poll=0, max_checks=0)
-    backend = MemoryBackend(clock)
+def test_a_topic_whose_log_fails_holds_up_neither_other_topics_nor_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(topic: Topic, original: Callable[[Topic], DeduplicationIndex] = Topic._read_known) -> DeduplicationIndex:
+        if topic.spec.name == "later":
+            raise StorageUnavailableError
+        return original(topic)
 
-    async def send(store: LogStore) -> None:
-        async with open_harness(store, clock, limits) as desk:
-            await desk.core.create_topic(TopicSpec("too", "DELAY", 1))
-            await desk.send("later", b"past", deliver_at=clock.now())
-            await settle(lambda: desk.core.extent("later")[1] == 1)
-            for topic in ("later", "too"):
-                await desk.send(topic, topic.encode(), deliver_at=clock.now() + 60 * MICROSECONDS)
-            await desk.send("halves", b"half", message_type=v2.TRANSACTION)
+    async def send(desk: BrokerHarness) -> None:
+        await desk.core.create_topic(TopicSpec("too", "DELAY", 1))
+        await desk.send("later", b"past", deliver_at=desk.clock.now())
+        await settle(lambda: desk.core.extent("later")[1] == 1)
+        for topic in ("later", "too"):
+            await desk.send(topic, topic.encode(), deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        await desk.send("halves", b"half", message_type=v2.TRANSACTION)
+        monkeypatch.setattr(Topic, "_read_known", fail)
 
-    async def wait(store: LogStore) -> None:
-        async with open_harness(store, clock, limits) as desk:
-            clock.advance(61)
-            desk.delayed_messages.check_due_now()
-            await settle(lambda: [hold.topic for hold in desk.core.journal.state.delayed] == ["later"])
-            assert bodies(await desk.receive("g", "too")) == [b"too"]
+    async def wait(desk: BrokerHarness) -> None:
+        desk.clock.advance(61)
+        desk.delayed_messages.check_due_now()
+        await settle(lambda: [hold.topic for hold in desk.core.journal.state.delayed] == ["later"])
+        assert bodies(await desk.receive("g", "too")) == [b"too"]
 
-    with LogStore(backend, clock) as store:
-        asyncio.run(send(store))
-        (block,) = backend._logs["later"].blocks
-        backend._logs["later"].blocks = [msgspec.structs.replace(block, data=bytes(len(block.data)))]
-        asyncio.run(wait(store))
+    with_harness(send, wait, limits=Limits(longest_poll=0, max_checks=0))
 
 
 @pytest.mark.parametrize("is_missing", [False, True])
