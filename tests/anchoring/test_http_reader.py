@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 from typing import Any
@@ -106,6 +107,17 @@ def test_a_redirect_never_gives_up_encryption() -> None:
     assert _redirected("https://a.example/x", "https://b.example/y") == "https://b.example/y"
     with pytest.raises(HttpError, match="from https to http"):
         _redirected("https://a.example/x", "http://a.example/x")
+
+
+def test_a_connection_that_is_reset_at_once_is_an_error_of_its_server(
+    web: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reset(_: socket.socket) -> bool:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    monkeypatch.setattr(http_reader, "_is_public", reset)
+    with pytest.raises(HttpError, match="not connected"):
+        read(web.url)
 
 
 def test_an_answer_that_drips_is_cut_off_though_no_single_wait_is_long(web: Any) -> None:

@@ -196,8 +196,8 @@ def _asked(
     try:
         with _translated(url, None):
             connection.connect()
-        assert connection.sock is not None
-        is_public = _is_public(connection.sock)
+            assert connection.sock is not None
+            is_public = _is_public(connection.sock)  # an error where the server has reset the connection already
         if came_from and not is_public:
             raise HttpError(
                 redacted_url(came_from),

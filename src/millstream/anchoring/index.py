@@ -224,9 +224,15 @@ class AnchorIndex:
                 sa.select(_anchors.c.ids, _anchors.c.ordinals, _anchors.c.leaves).where(_anchors.c.number == number)
             )
             ids, ordinals = np.frombuffer(row.ids, "<u8"), np.frombuffer(row.ordinals, "<u4")
+            if not len(ids):
+                continue
             counts = np.bincount(ordinals)
             for name in [each for each, anchor in numbers.items() if anchor == number]:
-                hits = ordinals[np.isin(ids, np.array(batches[name], "<u8"))]
+                wanted = np.array(batches[name], "<u8")
+                places = np.searchsorted(
+                    ids[:-1], wanted
+                )  # of the ids, which are in order; the last where all are less
+                hits = ordinals[places[ids[places] == wanted]]
                 if 0 < len(hits) == len(batches[name]) and (hits == hits[0]).all() and counts[hits[0]] == len(hits):
                     found[name] = row.leaves[32 * hits[0] : 32 * hits[0] + 32]
         return found
