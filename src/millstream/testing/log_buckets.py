@@ -6,6 +6,7 @@ Inherit the class in a test module and give your class the fixture it asks for: 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
@@ -14,7 +15,12 @@ from millstream.log.backends.objects.bucket import Bucket
 
 
 class BucketConformance:
-    """What a :class:`~millstream.log.backends.objects.bucket.Bucket` must do. Needs the fixture ``bucket``."""
+    """What a :class:`~millstream.log.backends.objects.bucket.Bucket` must do. Needs the fixture ``bucket``.
+
+    ``creates_atomically`` says that of many that create a name at once one wins. Logs are only kept where it does.
+    """
+
+    creates_atomically = True
 
     @pytest.fixture
     def bucket(self) -> Bucket:
@@ -80,3 +86,16 @@ class BucketConformance:
             made = list(pool.map(lambda number: bucket.create(f"x/{number:02}", b"%d" % number), range(24)))
         assert all(made)
         assert len(bucket.list("x/")) == 24
+
+    def test_of_many_that_create_a_name_at_once_one_wins(self, bucket: Bucket) -> None:
+        for name in ("x/1", "x/2", "x/3"):
+            bodies, together = [b"%d" % number for number in range(8)], Barrier(8, timeout=60)
+
+            def create(body: bytes, name: str = name, together: Barrier = together) -> bool:
+                together.wait()
+                return bucket.create(name, body)
+
+            with ThreadPoolExecutor(8) as pool:
+                made = list(pool.map(create, bodies))
+            assert sum(made) == 1 or (any(made) and not self.creates_atomically)
+            assert bucket.get(name) in [body for body, won in zip(bodies, made, strict=True) if won]
