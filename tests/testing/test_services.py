@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -94,6 +94,40 @@ def test_an_explicit_url_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_TEST_MARIADB_URL", "mysql://elsewhere/")
     with services.running("mariadb") as server:
         assert server == services.RunningServer("mysql://elsewhere/", "environment")
+
+
+class Echo:
+    """A server that is there at once."""
+
+    name, package = "echo", "nothing"
+
+    def prepare(self, folder: Path) -> None:
+        """There is nothing to lay out."""
+
+    def command(self, folder: Path, port: int) -> Sequence[str]:
+        lines = ("import socket", f"server = socket.create_server(('127.0.0.1', {port}))", "while True:")
+        program = "\n".join([*lines, "    server.accept()[0].send(b'x')"])
+        return [sys.executable, "-S", "-c", program]
+
+    def answers(self, port: int) -> bool:
+        return services.greets(port)
+
+    def url(self, port: int) -> str:
+        return f"echo://me@127.0.0.1:{port}/"
+
+
+def test_a_server_that_is_kept_running_is_used_and_one_that_was_killed_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(services.SERVICES, "echo", Echo())
+    monkeypatch.setattr(services, "_kept", lambda name: tmp_path / name)
+    with services.private("echo") as kept:
+        (tmp_path / "echo").write_text(kept.url)
+        with services.running("echo") as server:
+            assert server == services.RunningServer(kept.url, "running")
+    with services.running("echo") as server:
+        assert server.origin == "private" and server.url != kept.url
+    assert not (tmp_path / "echo").exists()
 
 
 def test_a_missing_program_is_an_error_that_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -34,6 +35,7 @@ from millstream.testing.postgresql import PostgreSQL
 from millstream.testing.programs import LocalServerError, LocalServerMissingError, find_program, run_program
 from millstream.testing.spark import Spark
 from millstream.testing.swift import CREDENTIALS, ENVIRONMENT
+from millstream.testing.waiting import until
 
 __all__ = [
     "SERVICES",
@@ -237,8 +239,11 @@ def running(name: str, *, clock: Clock | None = None) -> Iterator[RunningServer]
         return
     kept = _kept(name)
     if kept.exists():
-        yield RunningServer(kept.read_text("utf-8"), "running")
-        return
+        url = kept.read_text("utf-8")
+        if _serves(SERVICES[name], url):
+            yield RunningServer(url, "running")
+            return
+        kept.unlink(missing_ok=True)  # the process that kept it was killed
     with private(name, clock=clock) as server:
         yield RunningServer(server.url, "private")
 
@@ -312,8 +317,7 @@ class Server:
                     os.killpg(group, signal.SIGKILL)
             self._process.wait()
             self._process = None
-            while any(map(_runs, children)):
-                self._clock.sleep(0.005)
+            until(lambda: not any(map(_runs, children)), f"the end of {self._service.name}", seconds=STOP_SECONDS)
         if self._keeper is not None:
             self._keeper.dismiss()
             self._keeper = None
@@ -336,6 +340,14 @@ def _await(process: subprocess.Popen[bytes], service: ServerDefinition, port: in
         clock.sleep(0.05)
     text = log.read_text("utf-8", "replace")[-2000:]
     raise LocalServerError(f"{service.name} did not start on port {port}; the end of its log:\n{text}")
+
+
+def _serves(service: ServerDefinition, url: str) -> bool:
+    """Whether a *service* with this *url*, which was kept running, still answers."""
+    port = re.search(r":(\d+)", url)
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return port is not None and service.answers(int(port[1]))
+    return False
 
 
 def _children(pid: int) -> list[int]:
