@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from millstream.anchoring import CutLimits, LogLedger
 from millstream.anchoring.errors import AnchoringError, CasUnavailableError
 from millstream.anchoring.feed import CONSUMER, AnchorFeed, AnchorSchedule, check_conflicts
+from millstream.anchoring.journal_reader import JournalReader
 from millstream.anchoring.journal_tables import payloads
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.batching import BatchConfig, Rulebook
@@ -159,6 +160,8 @@ def test_a_batch_with_the_id_of_an_anchored_one_and_another_message_is_not_skipp
         source, batches = add_batches(other, 1, 2, b"other")
         AnchorFeed(source, batches, parts.writer, RULES).step(force=True)
     assert parts.journal.totals().rejected == 2
+    reader = JournalReader(parts.engine)
+    assert [(one.messages, one.refused) for one in reader.open_messages()] == [(0, 0)], "they are counted as anchored"
 
 
 def test_a_backlog_is_anchored_while_it_is_read(

@@ -9,6 +9,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+ANCHORED_BEFORE = "this batch id is already in anchor "
+"""How the reason begins for which a batch is rejected that is anchored already."""
+
 
 class BatchMembers(msgspec.Struct, frozen=True):
     """Batches and their messages, to be checked against what is anchored: the ids of the batches, those of all messages
@@ -55,7 +58,7 @@ def find_duplicates(members: BatchMembers, messages: Mapping[int, int], batches:
 
 def _batch_refusal(batch: str, batches: Mapping[str, int], seen: set[str]) -> str | None:
     if batch in batches:
-        return f"this batch id is already in anchor {batches[batch]}"
+        return f"{ANCHORED_BEFORE}{batches[batch]}"
     return "this batch id is in the same anchor twice" if batch in seen else None
 
 

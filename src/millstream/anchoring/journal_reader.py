@@ -13,6 +13,7 @@ import numpy.typing as npt
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
+from millstream.anchoring.duplicate_check import ANCHORED_BEFORE
 from millstream.anchoring.journal_writing import last_place
 from millstream.anchoring.packed_members import packed_by_name, packed_members, places_with_rows
 from millstream.anchoring.packing import PackedMembers
@@ -210,12 +211,13 @@ class JournalReader:
         """How many messages, by log, are in batches that no observed anchor holds.
 
         *observed* is the number of the last anchor that is indexed: what was indexed already is left out also before
-        this journal was told.
+        this journal was told, and so are batches that were rejected because they are anchored.
         """
         is_open = t.cuts.c.anchor.is_(None) | (t.cuts.c.anchor > observed)
         ids = sa.func.length(t.payloads.c.ids, type_=sa.Integer) // sa.literal(_ID_BYTES, sa.Integer)
-        refused = t.batches.c.reason.is_not(None)
-        sums = [total(sa.case((which, ids))) for which in (~refused, refused)]
+        reason = t.batches.c.reason
+        refused = reason.is_not(None) & reason.not_like(f"{ANCHORED_BEFORE}%")
+        sums = [total(sa.case((which, ids))) for which in (reason.is_(None), refused)]
         query = sa.select(t.batches.c.log, *sums).join(t.payloads, t.batches.c.seq == t.payloads.c.seq)
         query = query.outerjoin(t.cuts, t.batches.c.cut == t.cuts.c.cut).where(is_open)
         packed = sa.select(t.packed.c.log, total(sa.func.length(t.packed.c.ids))).group_by(t.packed.c.log)
