@@ -81,6 +81,29 @@ def ack_request(group: str, handles: list[str]) -> AckBatchRequest:
     return AckBatchRequest("", group, "plain", text_column(handles))
 
 
+def test_a_large_send_of_single_messages_lets_other_calls_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[None] = []
+
+    async def step(desk: BrokerHarness) -> None:
+        async def others() -> None:
+            while True:
+                turns.append(None)
+                await asyncio.sleep(0)
+
+        async def publish(_topic: str, messages: Sequence[Stored]) -> Sequence[int]:
+            assert len(turns) >= 4, "the event loop stands still"
+            return range(1, len(messages) + 1)
+
+        monkeypatch.setattr(desk.core, "publish", publish)
+        waiting = asyncio.ensure_future(others())
+        messages = [Message("plain", b"x", properties={"p": "q"}) for _ in range(5_000)]
+        answer = await desk.service.send_batch(batch_of(messages), CALL)
+        waiting.cancel()
+        assert (answer.code, answer.offsets) == (v2.OK, list(range(5_000)))
+
+    with_harness(step)
+
+
 def test_headers_of_other_programs_that_cannot_be_read_fail_no_answer() -> None:
     async def step(desk: BrokerHarness) -> None:
         unreadable = [

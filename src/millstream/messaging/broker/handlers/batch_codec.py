@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -114,25 +114,26 @@ def _check_ids(ids: ByteColumn) -> None:
         check_ids(ids.texts())
 
 
-def to_messages(batch: SendBatchRequest) -> list[v2.Message]:
-    """The messages of *batch*, whose columns were checked, as the protocol has them.
+def to_messages(batch: SendBatchRequest) -> Iterator[v2.Message]:
+    """The messages of *batch*, whose columns were checked, as the protocol has them; one at a time, as each of them
+    takes a KiB.
 
     Raises MESSAGE_CORRUPTED where an id is no text.
     """
     kind: Any = batch.kind
-    found = [v2.Message(body=body) for body in batch.bodies.values()]
-    for message, name in zip(found, _texts_of(batch.ids), strict=True):
+    for row, (body, name) in enumerate(zip(batch.bodies.values(), _texts_of(batch.ids), strict=True)):
+        message = v2.Message(body=body)
         system = message.system_properties
         system.message_id, system.message_type, system.message_group = name, kind, batch.group
         system.born_host = batch.host
         set_time(system.born_timestamp, batch.born)
-    for message, tag in zip(found, batch.tags, strict=False):
-        message.system_properties.tag = tag
-    for message, keys in zip(found, batch.keys, strict=False):
-        message.system_properties.keys.extend(keys)
-    for message, pairs in zip(found, batch.properties, strict=False):
-        message.user_properties.update(pairs)
-    return found
+        if batch.tags:
+            system.tag = batch.tags[row]
+        if batch.keys:
+            system.keys.extend(batch.keys[row])
+        if batch.properties:
+            message.user_properties.update(batch.properties[row])
+        yield message
 
 
 def _texts_of(ids: ByteColumn) -> list[str]:

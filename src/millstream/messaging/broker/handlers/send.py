@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -28,6 +30,8 @@ from millstream.messaging.broker.storage.wire_codec import to_log
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import SendBatchRequest, SendBatchResponse
+
+_AT_ONCE: Final = 1024  # messages, some 15 ms
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +68,7 @@ class SendHandler:
         finally:
             self._bytes -= size
 
-    async def _send(self, topic: Topic, messages: Sequence[v2.Message]) -> list[SendResult]:
+    async def _send(self, topic: Topic, messages: Iterable[v2.Message]) -> list[SendResult]:
         refused: dict[int, SendResult] = {}
         stored: list[Message] = []
         names: list[str] = []
@@ -74,11 +78,13 @@ class SendHandler:
                 names.append(message.system_properties.message_id)
             except StatusError as error:
                 refused[row] = SendResult(error.code, str(error))
+            if row % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)  # other calls do not wait for all of them
         results = await self._store(topic, stored, names)
         if not refused:
             return results
         left = iter(results)
-        return [refused[row] if row in refused else next(left) for row in range(len(messages))]
+        return [refused[row] if row in refused else next(left) for row in range(len(names) + len(refused))]
 
     async def send_batch(self, name: str, batch: SendBatchRequest) -> SendBatchResponse:
         """Like :meth:`send`, of a batch of one of our clients."""
