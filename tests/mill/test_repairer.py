@@ -395,6 +395,19 @@ def test_a_repaired_copy_keeps_its_own_properties(world: Any) -> None:
     assert world.stores["3"].info("s", "conf").properties == {"mtime": "5"}
 
 
+def test_a_repaired_copy_gets_the_properties_of_a_source_that_other_programs_write(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for store in "123":
+        world.put(ItemRef(store, "s", "conf"), b"/etc/shadow", mtime="5")
+    world.stores["3"].set_properties("s", "conf", {"mtime": "9"})
+    flip_bit(world.stores["3"].path_of("s", "conf"))
+    monkeypatch.setattr("millstream.mill.repair.repairer.is_source_url", world.stores["1"].url.__eq__)
+    (event,) = repairer(world).repair("s", "conf").events
+    assert (event.store, event.healed) == ("3", True)
+    assert world.stores["3"].info("s", "conf").properties == {"mtime": "5"}
+
+
 def test_a_lost_copy_has_the_properties_of_the_source(world: Any) -> None:
     for store in "123":
         world.put(ItemRef(store, "s", "conf"), b"/etc/shadow", mtime="5")

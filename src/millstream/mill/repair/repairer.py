@@ -33,6 +33,7 @@ from millstream.stores.protocol import (
     StoreError,
     StoreUnavailableError,
 )
+from millstream.stores.sources import is_source_url
 
 Sources = Callable[[str], Collection[str]]
 """The stores that have originals of a space: no policy copies it to them."""
@@ -314,10 +315,13 @@ class Repairer:
 
     def _describing(self, bad: ItemRef, copies: Mapping[str, CopyReading], sha256: str) -> Sequence[ItemRef]:
         """The copies whose properties go before those of the one with good bytes, as the vote was about bytes alone:
-        the bad one itself where its record is that of the good bytes, and sources."""
+        sources that other programs write, the bad one itself where its record is that of the good bytes, and other
+        sources."""
         sources = sorted(self._sources(bad.space)) if self._sources else []
-        stores = [bad.store] if copies[bad.store].provider == sha256 else []
-        stores += [one for one in sources if one in copies and sha256 in (copies[one].content, copies[one].provider)]
+        sources = [one for one in sources if one in copies and sha256 in (copies[one].content, copies[one].provider)]
+        stores = [one for one in sources if is_source_url(self._providers[one].url)]
+        stores += [bad.store] if copies[bad.store].provider == sha256 else []
+        stores += sources
         return [msgspec.structs.replace(bad, store=store) for store in stores]
 
     def _write(
