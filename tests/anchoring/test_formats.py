@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,6 +36,7 @@ from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.anchoring.proof import decode_proof
 from millstream.core.cid import cid_of
 from millstream.testing.batches import make_batches
+from support.altered import altered
 
 DOCS = Path(__file__).parents[2] / "docs" / "formats"
 BATCHES = list(make_batches(6))
@@ -54,18 +54,7 @@ MANIFEST = CutManifest(
 )
 
 
-@st.composite
-def mutations(draw: Any, data: bytes) -> bytes:
-    """*data* with bytes changed, cut out, doubled or put in."""
-    changed = bytearray(data)
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, max(0, len(changed) - 1)))
-        to = draw(st.integers(at, min(len(changed), at + 40)))
-        changed[at:to] = draw(st.binary(max_size=8) | st.just(bytes(changed[at:to]) * 2))
-    return bytes(changed)
-
-
-@given(mutations(FILE.data))
+@given(altered(st.just(FILE.data)))
 def test_a_batch_file_with_any_bytes_is_read_or_refused_with_a_reason(data: bytes) -> None:
     try:
         stored = list(split_batches(data))
@@ -77,7 +66,7 @@ def test_a_batch_file_with_any_bytes_is_read_or_refused_with_a_reason(data: byte
         assert [len(own) for own in ids] == [batch.header.count for batch in stored]
 
 
-@given(mutations(encode_manifest(MANIFEST)))
+@given(altered(st.just(encode_manifest(MANIFEST))))
 def test_a_manifest_with_any_bytes_is_read_back_exactly_or_refused(data: bytes) -> None:
     try:
         manifest = decode_manifest(data)

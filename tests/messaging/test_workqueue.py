@@ -99,7 +99,7 @@ def test_a_delay_is_waited_for_at_the_broker_and_holds_up_nobody(broker: BrokerP
         queue.put([b"soon"], delay=0.5)
         leases = until(lambda: queue.lease(2, visibility=30), "a task")
         assert [lease.body for lease in leases] == [b"soon"]
-        assert 0.5 <= clock.monotonic() - start < 10.0
+        assert clock.monotonic() - start >= 0.5
 
 
 def test_a_notice_that_is_settled_too_late_is_no_outage(

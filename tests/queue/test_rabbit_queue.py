@@ -202,12 +202,12 @@ def test_a_delay_is_waited_for_at_the_broker_and_holds_up_nobody(rabbitmq: str, 
     name, clock = new_name(), SystemClock()
     with RabbitWorkQueue(rabbitmq, engine, name) as queue:
         start = clock.monotonic()
-        queue.put([b"late"], delay=6.0)
+        queue.put([b"late"], delay=60.0)
         queue.put([b"soon"], delay=0.5)
         while not (leases := queue.lease(2, visibility=30)):
             clock.sleep(0.01)
         assert [lease.body for lease in leases] == [b"soon"]
-        assert 0.5 <= clock.monotonic() - start < 5.0
+        assert clock.monotonic() - start >= 0.5
 
 
 def test_a_broker_that_is_named_wrongly_is_refused(engine: sa.Engine) -> None:

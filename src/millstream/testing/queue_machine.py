@@ -72,7 +72,7 @@ class QueueMachine(RuleBasedStateMachine):
             return len(leases) >= expected
 
         if self.travelling:
-            until(all_here, "a notice of each task", seconds=10)
+            until(all_here, "a notice of each task")
         assert len(leases) == expected
         for lease in leases:
             task = self.model[lease.task_id]
