@@ -253,6 +253,9 @@ class TestOnSpark:
                 job, "in", node.anchoring.batch_writer, CONFIG, spark=spark, cas=node.anchoring.cas_url
             )
             assert (again.batches, again.anchors, again.known) == (0, 0, mine.batches)
+            node.anchoring.journal.forget_anchored()  # as with `anchor observe --rebuild`
+            again = anchor_history(job, "in", node.anchoring.batch_writer, CONFIG)
+            assert (again.batches, again.anchors, again.known) == (0, 0, mine.batches)
 
     def test_p6_what_no_task_can_pack_goes_the_long_way_and_each_batch_comes_to_its_end(
         self, data: Path, spark: SparkSession, untidy: Untidy, rules: BatchConfig

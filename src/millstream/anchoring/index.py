@@ -192,7 +192,7 @@ class AnchorIndex:
         ordered = np.sort(members.ids)  # a hundredth of what np.unique of NumPy 2.4 takes
         repeated = bool((ordered[1:] == ordered[:-1]).any())
         messages = self._holders(log, np.unique(ordered) if repeated else ordered)
-        batches = self._anchored_batches(log, members.batches)
+        batches = self.anchored_batches(log, members.batches)
         distinct = len(set(members.batches)) == len(members.batches)
         if not messages and not batches and distinct and not repeated:
             return {}
@@ -218,7 +218,7 @@ class AnchorIndex:
     def anchored(self, log: str, batches: Mapping[str, Sequence[int]]) -> dict[str, bytes]:
         """Those of *batches* (the message ids by batch id) that are valid in an anchor with exactly these messages: the
         leaf hash there by batch id."""
-        numbers, found = self._anchored_batches(log, list(batches)), dict[str, bytes]()
+        numbers, found = self.anchored_batches(log, list(batches)), dict[str, bytes]()
         for number in set(numbers.values()):
             row = self._row(
                 sa.select(_anchors.c.ids, _anchors.c.ordinals, _anchors.c.leaves).where(_anchors.c.number == number)
@@ -378,7 +378,8 @@ class AnchorIndex:
                 found.update(dict.fromkeys(hits.tolist(), number))
         return found
 
-    def _anchored_batches(self, log: str, names: Sequence[str]) -> dict[str, int]:
+    def anchored_batches(self, log: str, names: Sequence[str]) -> dict[str, int]:
+        """The anchors in which those of the batches *names* are valid that lie in one, by batch id."""
         column = _batches.c
         places = self._by_name(log, names)
         refused = {

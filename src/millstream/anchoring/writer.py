@@ -159,7 +159,11 @@ class BatchWriter:
     def anchored(self, log: str, batches: Mapping[str, Sequence[int]]) -> Mapping[str, bytes]:
         """:meth:`AnchorIndex.anchored`, where the journal may not know what is anchored: its database was lost or
         restored from a backup, or :meth:`rebuild` made it forget."""
-        return self.index.anchored(log, batches) if self.journal.cut_count() < self.index.anchor_count() else {}
+        return self.index.anchored(log, batches) if self.is_journal_behind() else {}
+
+    def is_journal_behind(self) -> bool:
+        """Whether the journal knows fewer anchors than the index."""
+        return self.journal.cut_count() < self.index.anchor_count()
 
     def recover(self) -> Sequence[LedgerEntry]:
         """Finish what a dead writer left; returns the entries of the cuts that were finished. To be called at start."""
@@ -237,7 +241,7 @@ class BatchWriter:
         restored from a backup, takes them again."""
         while True:
             rejects = self.journal.waiting_rejects(stream, last_seq, self._limits.rejects)
-            if not rejects or self.journal.cut_count() >= self.index.anchor_count():
+            if not rejects or not self.is_journal_behind():
                 return rejects
             anchored = self.index.rejected(stream.log, [number for number, _ in rejects])
             if not anchored:

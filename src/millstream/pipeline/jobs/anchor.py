@@ -84,17 +84,20 @@ def anchor_history(
 
 
 class _NewBatches:
-    """Tells which batches of *log* the journal of *writer* does not know, and counts those that it does."""
+    """Tells which batches of *log* the journal of *writer* does not know, nor its index, and counts the others."""
 
     def __init__(self, writer: BatchWriter, log: str) -> None:
         self._writer, self._log = writer, log
         self.known = 0
 
     def __call__(self, names: Sequence[str], roots: Sequence[str]) -> npt.NDArray[np.bool_]:
-        known = self._writer.journal.known_roots(self._log, names)
-        self.known += len(known)
+        accepted = self._writer.journal.known_roots(self._log, names)
         found = zip(names, roots, strict=True)
-        check_conflicts(self._log, [name for name, root in found if known.get(name, root) != root])
+        check_conflicts(self._log, [name for name, root in found if accepted.get(name, root) != root])
+        index = self._writer.index
+        anchored = index.anchored_batches(self._log, names) if self._writer.is_journal_behind() else {}
+        known = {*accepted, *anchored}
+        self.known += len(known)
         return np.array([name not in known for name in names], np.bool_)
 
 
