@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,8 @@ max_delay = "1s"
 
 
 def soon(condition: Callable[[], Found], what: str) -> Found:
-    """:func:`until`, which looks a few times in a second: each look is a query."""
-    between = threading.Event()
-    return until(lambda: between.wait(0.2) or condition(), what, seconds=120)
+    """:func:`until`, for what processes do that have to start first."""
+    return until(condition, what, seconds=120)
 
 
 def owner_of(node: Node, role: str, *, but: str = "") -> Member:

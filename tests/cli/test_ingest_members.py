@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from serving_nodes import Serving, open_node
+from serving_nodes import Serving, open_node, soon
 
 from millstream.log import LogSpec
 from millstream.node import Node
-from millstream.testing.waiting import Found, until
+from millstream.testing.waiting import until
 from support.mqtt import publish
 from support.server_databases import new_database
 
@@ -67,12 +67,6 @@ def test_an_ingest_goes_on_elsewhere_after_its_process_was_stopped_or_killed(
         if qos == 2:
             assert found == sorted(found) and len(found) == 2 * PHASE, "each once, and in order"
         assert not any((folder / "ingest").exists() for folder in folders)
-
-
-def soon(condition: Callable[[], Found], what: str) -> Found:
-    """:func:`until`, which looks a few times in a second: each look is a query."""
-    between = threading.Event()
-    return until(lambda: between.wait(0.2) or condition(), what, seconds=120)
 
 
 def _interrupted(node: Node, mqtt: str, root: str, qos: int, first: int, interrupt: Callable[[], object]) -> None:

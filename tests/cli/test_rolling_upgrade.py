@@ -7,14 +7,12 @@ one that finds, or has written, another number there.
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 import sqlalchemy as sa
-from serving_nodes import Serving, open_node
+from serving_nodes import Serving, open_node, soon
 
 from millstream.cli.main import run
 from millstream.core.writers_lock import SCHEMA_VERSION
@@ -25,7 +23,6 @@ from millstream.mill.reports.table import ReportTable
 from millstream.node import Node
 from millstream.node.members.members_status import MemberDetails
 from millstream.node.members.membership import Membership
-from millstream.testing.waiting import Found, until
 from support.server_databases import new_database
 
 SETTINGS = """
@@ -153,12 +150,6 @@ def _checked_node(folder: Path, settings: str) -> list[str]:
     for _ in range(2):
         run(["mill", "check", *here])
     return here
-
-
-def soon(condition: Callable[[], Found], what: str) -> Found:
-    """:func:`until`, which looks a few times in a second: a look reads a file or asks a server."""
-    between = threading.Event()
-    return until(lambda: between.wait(0.2) or condition(), what, seconds=120)
 
 
 def _member(node: Node, host: str, schema: int) -> Membership:
