@@ -15,7 +15,7 @@ from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, StorageFullError, open_store
 from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.handlers import pull, receive
-from millstream.messaging.broker.limits import Limits
+from millstream.messaging.broker.limits import GroupSpec, Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
@@ -834,11 +834,109 @@ def test_a_dead_letter_that_cannot_be_stored_yet_holds_up_no_other_message(
         assert bodies(received) == ([b"next"] if ordered else [b"behind it", b"next"])
         await desk.ack("g", topic, *received)
         desk.clock.advance(6)
-        assert await desk.receive("g", topic) == []
-        assert bodies(await desk.receive("undertaker", "%DLQ%g")) == [b"poison"]
         assert bodies(await desk.receive("g", topic)) == ([b"behind it"] if ordered else [])
+        assert bodies(await desk.receive("undertaker", "%DLQ%g")) == [b"poison"]
 
     with_harness(step, limits=Limits(longest_poll=0, max_attempts=1))
+
+
+def test_a_dead_letter_that_was_stored_although_that_failed_is_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        await desk.send("plain", b"poison")
+        await desk.receive("g", "plain", auto_renew=True)
+        publish, recorded = desk.core.publish, desk.core.journal.record
+
+        async def store_and_fail(*call: Any) -> None:
+            await publish(*call)
+            raise StorageFullError
+
+        desk.core.remove_client(CALL.client_id)
+        desk.clock.advance(31)
+        with monkeypatch.context() as patch:
+            patch.setattr(desk.core, "publish", store_and_fail)
+            events: list[object] = []
+            patch.setattr(desk.core.journal, "record", lambda event: (events.append(event), recorded(event))[1])
+            assert await desk.receive("g", "plain") == []
+            assert "hide" not in [msgspec.to_builtins(event)["did"] for event in events]
+        desk.clock.advance(6)
+        assert await desk.receive("g", "plain") == []
+        assert desk.core.delivery("g", "plain").done.pointer == 1
+        assert bodies(await desk.receive("undertaker", "%DLQ%g")) == [b"poison"]
+
+    with_harness(step, limits=Limits(longest_poll=0, max_attempts=1))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_message_groups_do_not_wait_for_dead_letters_at_the_head_of_others(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise StorageFullError
+
+    async def refuse_to_wait(*_: object) -> None:
+        raise AssertionError
+
+    async def step(desk: BrokerHarness) -> None:
+        for group in "abc":
+            await desk.send("ordered", group.encode(), message_group=group)
+        assert len(await desk.receive("g", "ordered", 2)) == 2
+        desk.clock.advance(31)
+        monkeypatch.setattr(desk.core, "publish", refuse)
+        monkeypatch.setattr(desk.core, "wait_for_messages", refuse_to_wait)
+        if late:
+            monkeypatch.setattr(receive, "_SEARCH_SECONDS", 0)
+        assert bodies(await desk.receive("g", "ordered", 1, poll=30)) == [b"c"]
+
+    with_harness(step, limits=Limits(max_attempts=1))
+
+
+@pytest.mark.parametrize("topic", ["plain", "ordered"])
+def test_a_receive_does_not_wait_while_there_are_further_messages_that_came_back(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse_to_wait(*_: object) -> None:
+        raise AssertionError
+
+    async def step(desk: BrokerHarness) -> None:
+        for number in range(40):
+            await desk.send(topic, b"%d" % number, **({"message_group": f"{number}"} if topic == "ordered" else {}))
+        assert len(await desk.receive("g", topic, 40)) == 40
+        desk.clock.advance(31)
+        await desk.core.configure_group(GroupSpec("g", max_attempts=1))
+        monkeypatch.setattr(receive, "_SEARCH_SECONDS", 0)
+        monkeypatch.setattr(desk.core, "wait_for_messages", refuse_to_wait)
+        with pytest.raises(AssertionError):
+            await desk.receive("g", topic, 1, poll=30)
+        assert desk.core.delivery("g", topic).done.pointer == 40, "all are dead letters before it waits"
+
+    with_harness(step, limits=Limits())
+
+
+@pytest.mark.parametrize("topic", ["plain", "ordered"])
+def test_other_calls_run_while_a_receive_passes_over_what_its_filter_does_not_match(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        group = {"message_group": "g"} if topic == "ordered" else {}
+        await desk.send(topic, *[b"%d" % number for number in range(20)], tag="a", **group)
+        assert await desk.receive("other", topic, filter=(v2.TAG, "b")) == []  # now they are in memory
+        monkeypatch.setattr(receive, "_PAGE", 1)
+        monkeypatch.setattr(receive, "_SEARCH_SECONDS", 60)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(others())
+        await asyncio.sleep(0)
+        assert await desk.receive("g", topic, filter=(v2.TAG, "b")) == []
+        task.cancel()
+        assert turns >= 10
+
+    with_harness(step)
 
 
 def test_a_broker_that_ends_between_a_dead_letter_and_its_record_stores_it_once(

@@ -92,6 +92,11 @@ class GroupDelivery:
                 heapq.heappush(self._waiting, (found[-1] + 1, last))
         return found
 
+    @property
+    def has_returning(self) -> bool:
+        """Whether :meth:`returning` or :meth:`next_in_order` may have something to give."""
+        return bool(self._waiting) or bool(self._group_queues.free(1, consecutive=False))
+
     def return_unused(self, ids: IdRanges) -> None:
         """Ids from the result of :meth:`returning` were not used after all."""
         for first, last in ids:
@@ -188,6 +193,15 @@ class GroupDelivery:
     def hide(self, number: int, token: int, until: int) -> None:
         """The message *number* comes back at *until* (microseconds); from now on *token* is the one that counts."""
         self._set_until(self.in_flight.separate(number), until, token=token, renew=False, attempt_id="")
+
+    def postpone(self, ids: IdRanges, until: int) -> None:
+        """Those of the messages *ids* that are in flight come back at *until* (microseconds), in memory only: the token
+        stays, by which a dead letter is recognised that was stored although that failed."""
+        for first, last in ids:
+            for run in list(self.in_flight.within(first, last)):
+                part = run.part(*run.overlap(first, last))
+                self.in_flight.put(part)
+                self._set_until(part, until, renew=False)
 
     def reset_offset(self, next_id: int) -> None:
         """Reset to *next_id*: all earlier messages are done, it and later ones are not."""

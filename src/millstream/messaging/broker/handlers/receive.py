@@ -240,6 +240,7 @@ class _MessageSearch:
         first, last = self._delivery.next, self._topic.last_id
         if first > last or len(self.skipped) > _SKIP_AT_MOST:
             return False
+        await self._let_others_run()
         reach = self._missing if self._ask.message_filter is None else _PAGE
         columns = await self._topic.message_cache.read_columns(first, min(last, first + reach - 1))
         ticks = columns is not None and have_ticks(columns)
@@ -300,9 +301,13 @@ class _MessageSearch:
 
     @property
     def has_more(self) -> bool:
-        """Whether it ended before the end of the topic, although further messages may be looked at."""
+        """Whether it ended although further messages may be looked at."""
         was_cut = self._is_late or len(self.skipped) > _SKIP_AT_MOST
-        return was_cut and self._delivery.next <= self._topic.last_id and self._delivery.queued < LOOK_AHEAD
+        return was_cut and (self._has_unseen or self._delivery.has_returning)
+
+    @property
+    def _has_unseen(self) -> bool:
+        return self._delivery.next <= self._topic.last_id and self._delivery.queued < LOOK_AHEAD
 
     async def _read(self, ids: Sequence[int]) -> None:
         messages = await self._topic.message_cache.read_ids(ids)
@@ -326,23 +331,32 @@ class _MessageSearch:
         return not is_tick(message) and (self._ask.message_filter is None or self._ask.message_filter(message))
 
     async def _from_lines(self) -> None:
-        ask = self._ask
-        ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
-        while len(ids) < ask.count and not self._is_late and await self._line_up_page():
-            self._looked = True
-            ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
-        living = await self._without_exhausted(sorted(ids))
-        if self._postpones_dead:  # those behind a message that is not done wait, too
-            free = set(self._delivery.next_in_order(ask.count, consecutive=ask.consecutive))
-            living = [number for number in living if number in free]
+        living = await self._next_living()
         for start in range(0, len(living), _AT_ONCE):
             if not self._is_full and not (self.found and self._is_late):
                 await self._read(living[start : start + _AT_ONCE])
 
+    async def _next_living(self) -> list[int]:
+        """Ids that may be given now; none where there are none, or it took too long to find any."""
+        ask = self._ask
+        while True:
+            ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
+            while len(ids) < ask.count and not self._is_late and await self._line_up_page():
+                self._looked = True
+                ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
+            living = await self._without_exhausted(sorted(ids))
+            if self._postpones_dead:  # those behind a message that is not done wait, too
+                free = set(self._delivery.next_in_order(ask.count, consecutive=ask.consecutive))
+                living = [number for number in living if number in free]
+            self._looked = self._looked or bool(ids)
+            if living or not ids or self._is_late:
+                return living
+
     async def _line_up_page(self) -> bool:
         first, last = self._delivery.next, self._topic.last_id
-        if first > last or self._delivery.queued >= LOOK_AHEAD or len(self.skipped) > _SKIP_AT_MOST:
+        if not self._has_unseen or len(self.skipped) > _SKIP_AT_MOST:
             return False
+        await self._let_others_run()
         messages = await self._topic.message_cache.read(first, min(last, first + _PAGE - 1))
         if not messages:
             self._pass_over_trimmed(first)
@@ -354,6 +368,11 @@ class _MessageSearch:
             else:
                 self._delivery.enqueue(message.id, message_group(message))
         return True
+
+    async def _let_others_run(self) -> None:
+        """Before a further page where the last ones had little: pages in memory are read without a pause."""
+        if self._looked and (self.skipped or not self.found):
+            await asyncio.sleep(0)
 
     def _pass_over_trimmed(self, first: int) -> None:
         """The group is done with what its topic no longer has."""
@@ -381,14 +400,12 @@ class _MessageSearch:
             except (StatusError, LogError) as error:
                 if not self._core.journal.is_usable or not self._core.is_present(group, topic, self._delivery):
                     raise
-                _log.warning("cannot store dead letters of group %s in topic %s yet: %s", group, topic, error)
+                _log.warning("cannot store dead letters that group %s has in topic %s yet: %s", group, topic, error)
                 self._postpones_dead = True
             else:
                 return
-        until = self._core.clock.now() + _DEAD_AGAIN
-        for number in dead:
-            if self._delivery.attempts(number):
-                self._core.journal.record(Hidden(group, topic, number, until))
+        self._delivery.postpone(to_ranges(dead), self._core.clock.now() + _DEAD_AGAIN)
+        await asyncio.sleep(0)  # there may be many
 
     def _is_exhausted(self, number: int, most: int) -> bool:
         run = self._delivery.in_flight.find(number)
