@@ -242,7 +242,7 @@ def test_a_provider_cannot_plant_a_symbolic_link(
     ("stored", "mimetype", "is_link"),
     [
         ("symlink", "text/plain", False),
-        ("symlink", "application/octet-stream", True),  # as of an item that a check recorded
+        ("symlink", "application/octet-stream", False),  # as of all plain files of a folder
         ("symlink", None, True),
         ("file", "inode/symlink", True),
     ],

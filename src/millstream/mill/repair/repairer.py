@@ -366,7 +366,8 @@ class Repairer:
                 )
         else:
             info = ItemInfo(good.content_id, 0, (), recorded, {})
-        info = with_recorded_kind(info, recorded)
+        if recorded != DEFAULT_MIMETYPE:  # also that of an item which a check has recorded, whatever its kind
+            info = with_recorded_kind(info, recorded)
         return info.mimetype, clean_properties(info.properties)
 
     def _event(self, place: ItemRef, reason: str, *, healed: bool = False, **known: str | None) -> RepairEvent:

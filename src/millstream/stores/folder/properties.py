@@ -37,11 +37,8 @@ def describe_entry(entry: Entry) -> ItemInfo:
 def with_recorded_kind(info: ItemInfo, mimetype: str) -> ItemInfo:
     """*info* with the kind of entry that belongs to *mimetype*, the one in our own records.
 
-    So a provider that is not trusted turns no file into a symbolic link. The type of everything unknown says nothing: a
-    check that finds an item without a record gives it that one.
+    So a provider that is not trusted turns no file into a symbolic link.
     """
-    if mimetype == DEFAULT_MIMETYPE:
-        return info
     recorded = next((kind.value for kind, known in _MIMETYPES.items() if known == mimetype), None)
     stored = info.properties.get(KIND)
     if stored == recorded or (recorded is None and stored not in (EntryKind.SYMLINK, EntryKind.FOLDER)):
