@@ -11,7 +11,7 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.log import Log, LogInputError, LogSpec, open_store
-from millstream.testing.torture import LOG, scratch_beside
+from millstream.testing.torture import LOG, ScratchStore, TorturePlan, WatchedProcess, scratch_beside, torture
 from millstream.testing.torture.checks import ConfirmedPack, OrderCheck, ReaderDelivery, check_confirmed, check_delivery
 from millstream.testing.torture.messages import PackPosition, body, pack, parse
 
@@ -130,6 +130,13 @@ def test_a_store_that_is_damaged_between_two_kills_is_told_and_kept(
     assert "the log cannot be looked at" in said.err
     assert "the store is kept" in said.out
     assert (tmp_path / "millstream-torture-00000007").is_dir()
+
+
+def test_a_writer_that_ended_before_it_was_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WatchedProcess, "has_ended", property(lambda _: True))
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    report = torture(ScratchStore(url, url, lambda: None), TorturePlan(kills=1, seed=7))
+    assert any(problem.startswith("a writer ended by itself") for problem in report.problems)
 
 
 def test_the_command_uses_nothing_that_is_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,8 @@ class _Torture:
             self._clock.sleep(self._draw.random() * 0.01)
             if self._draw.random() < 0.3:
                 self._kill_reader()
+            if writer.has_ended:
+                self._note([f"a writer ended by itself: {writer.errors}"])
             writer.kill()
             self._writers += 1
         confirmed = read_confirmed(self._runs, writer.lines)
