@@ -16,6 +16,9 @@ from millstream.settings import Settings
 from millstream.stores import LocalStore
 from millstream.testing.waiting import until
 
+DEAD = "dead" * 4
+"""The folder of drafts of a writer that has ended."""
+
 
 def test_workers_remove_from_the_copies_what_ended_processes_were_writing(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
@@ -35,14 +38,14 @@ def test_workers_remove_from_the_copies_what_ended_processes_were_writing(tmp_pa
         store.create_space("s")
         store.put("s", "item", io.BytesIO(b"body"))
         drafts = Path(store.url.removeprefix("file://")) / ".millstream" / "drafts"
-        (drafts / "dead" / "0").mkdir(parents=True)
-        (drafts / "dead" / "0" / "half").write_bytes(b"bo")
-        (drafts / "dead.lock").touch()
+        (drafts / DEAD / "0").mkdir(parents=True)
+        (drafts / DEAD / "0" / "half").write_bytes(b"bo")
+        (drafts / f"{DEAD}.lock").touch()
         assert len(list(drafts.glob("*.lock"))) == 2
     assert run(["mill", "work", "--drain", "--data", str(tmp_path)]) == 0
     left = {name: [one.name for one in (tmp_path / name / ".millstream" / "drafts").iterdir()] for name in stores}
-    assert "dead" in left["one"], "a source is never written to"
-    assert "dead" not in left["two"] and len(left["two"]) == 2, "one that still writes keeps its drafts"
+    assert DEAD in left["one"], "a source is never written to"
+    assert DEAD not in left["two"] and len(left["two"]) == 2, "one that still writes keeps its drafts"
     assert list(old.parent.glob(".*")) == [new], "of a folder of CIDs those that are a day old"
 
 
