@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from millstream.node import Node
 from millstream.node.members.members_status import Member
 from millstream.settings import load_settings
 from millstream.testing.waiting import Found, until
+from support.forked_commands import ForkedCommand
 
 MEMBER_SETTINGS = """
 [node]
@@ -65,18 +64,16 @@ class Serving:
         arguments: Sequence[str] = (),
     ) -> None:
         self._lines = folder / "lines.jsonl"
-        command = [sys.executable, "-m", "millstream", "serve", "--console", "127.0.0.1:0"]
+        command = ["serve", "--console", "127.0.0.1:0"]
         place = broker if isinstance(broker, str) else "127.0.0.1:0"
         command += ["--broker", place, *arguments] if broker else ["--no-broker", *arguments]
         with self._lines.open("wb") as lines:
-            self.process = subprocess.Popen(
-                [*command, "--data", str(folder)], stdout=subprocess.PIPE, stderr=lines, text=True,
-                env={**os.environ, **(environment or {})},
-            )  # fmt: skip
+            self.process = ForkedCommand(
+                *command, "--data", str(folder), errors=lines, environment={**os.environ, **(environment or {})}
+            )
         self.ready: dict[str, str] = {}
 
     def __enter__(self) -> Serving:
-        assert self.process.stdout is not None
         while "console" not in self.ready:
             line = self.process.stdout.readline()
             if " ready on " not in line:
@@ -90,7 +87,8 @@ class Serving:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self.process.stdout.close()
 
     def ask(self, path: str) -> dict[str, Any]:
         with urlopen(f"{self.ready['console']}/api/v1/{path}") as answer:

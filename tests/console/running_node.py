@@ -300,7 +300,7 @@ def another_member(desk: RunningNode, *program: str) -> Served:
     folder = desk.folder.with_name("another")
     folder.mkdir(exist_ok=True)
     shutil.copy(desk.folder / "millstream.toml", folder)
-    return Served(folder, program=program or (sys.executable, "-m", "millstream"))
+    return Served(folder, program=program)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from millstream.settings import load_settings
 from millstream.testing.batches import CONFIG, make_batch, make_batches
 from millstream.testing.damage import flip_bit
 from millstream.testing.dids import DidOwner
+from support.forked_commands import ForkedCommand
 
 SETTINGS = """
 [stores.primary]
@@ -97,7 +97,7 @@ def did() -> str:
 
 
 class Served:
-    """`millstream serve` on *folder*, without a broker unless *broker* is given. *program* runs it in another way."""
+    """`millstream serve` on *folder*, without a broker unless *broker* is given. *program* starts it in another way."""
 
     def __init__(
         self,
@@ -105,12 +105,16 @@ class Served:
         *options: str,
         address: str = "127.0.0.1:0",
         broker: bool = False,
-        program: Sequence[str] = (sys.executable, "-m", "millstream"),
+        program: Sequence[str] = (),
     ) -> None:
         self.folder = folder
-        command = [*program, "serve", "--data", str(folder), "--console", address, *options]
+        command = ["serve", "--data", str(folder), "--console", address, *options]
         command += ["--broker", "127.0.0.1:0"] if broker else ["--no-broker"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+        self.process: ForkedCommand | subprocess.Popen[str] = (
+            subprocess.Popen([*program, *command], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+            if program
+            else ForkedCommand(*command)
+        )
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("console ready on "):

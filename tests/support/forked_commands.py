@@ -13,9 +13,10 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import IO, Any
 
 from millstream.testing.forked_programs import ForkedProgram, import_before
 
@@ -37,7 +38,10 @@ import_before(
         "millstream.node.registry",
         "millstream.node.repairs",
         "millstream.node.reports",
+        "millstream.rest.ledger_files",
+        "millstream.rest.server",
         "millstream.status.poller",
+        "pandas",  # imported by pyarrow where it is installed
         "sqlalchemy.dialects.sqlite",
     ]
 )
@@ -80,6 +84,22 @@ def forked_commands() -> Iterator[Path]:
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()
+
+
+class ForkedCommand(ForkedProgram):
+    """``millstream`` with *words* in a process of its own, whose output is read from ``stdout``.
+
+    What it writes to standard error goes to the file *errors*; without one, where that of this process goes.
+    """
+
+    def __init__(
+        self, *words: str, errors: IO[Any] | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        out, to_out = os.pipe()
+        self.stdout = open(out, encoding="utf-8")  # noqa: SIM115, PTH123 - a pipe, closed by whoever reads it
+        with Path(os.devnull).open("rb") as nothing, open(to_out, "wb") as output:  # noqa: PTH123
+            streams = (nothing.fileno(), output.fileno(), 2 if errors is None else errors.fileno())
+            super().__init__(_COMMAND, ["millstream", *words], streams, environment=environment)
 
 
 def _serve(server: socket.socket) -> None:

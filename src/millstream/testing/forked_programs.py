@@ -95,6 +95,10 @@ class ForkedProgram:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         """Kill it with signal 9."""
         with contextlib.suppress(ProcessLookupError):

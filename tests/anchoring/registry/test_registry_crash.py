@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import random
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from millstream.settings import load_settings
 from millstream.testing import services
 from millstream.testing.dids import DidOwner
 from suite.sizes import sized
+from support.forked_commands import ForkedCommand
 
 CLOCK = SystemClock()
 
@@ -54,18 +53,15 @@ class Instance:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "millstream", "anchor", "serve", "--http", "127.0.0.1:0"]
         environment = {**os.environ, **self._place.environment}
-        self.process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        assert self.process.stdout is not None
+        with Path(os.devnull).open("wb") as nothing:
+            words = ("anchor", "serve", "--http", "127.0.0.1:0")
+            self.process = ForkedCommand(*words, errors=nothing, environment=environment)
         self.port = int(self.process.stdout.readline().rpartition(":")[2] or 0)
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
 
