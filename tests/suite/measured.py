@@ -17,6 +17,8 @@ LEAST_KEPT = 1.0
 """Seconds: functions that take less are not kept."""
 UNKNOWN = 0.3
 """Seconds that a function takes which is not kept."""
+UNKNOWN_HEAVY = 20.0
+"""The same for one that kills processes, uses Spark or follows documents, in a file of which nothing is kept."""
 
 
 def function(nodeid: str) -> str:

@@ -27,6 +27,7 @@ from suite.tiers import tier_of
 _UNITS = "suite_units"
 _units = pytest.StashKey[dict[str, str]]()
 _ALONE = {"acceptance", "crash"}
+_HEAVY = {*_ALONE, "spark"}
 
 SPARK = "one Spark session"
 SPARK_SESSIONS = 2 if SIZE == "ci" else 1
@@ -42,13 +43,17 @@ def unit_of(item: pytest.Item) -> str:
     return measured.function(item.nodeid) if tier_of(item) in _ALONE else item.nodeid.partition("::")[0]
 
 
-def seconds_of(units: Mapping[str, str]) -> dict[str, float]:
-    """What the *units* of tests, by node id, are known to take, by unit."""
+def seconds_of(units: Mapping[str, str], heavy: Collection[str] = ()) -> dict[str, float]:
+    """What the *units* of tests, by node id, are known to take, by unit; *heavy* tests take long where none of their
+    file was ever measured.
+    """
     known = measured.read(SIZE)
+    files = {name.partition("::")[0] for name in known}
     functions = {measured.function(nodeid): unit for nodeid, unit in units.items()}
+    new = {measured.function(nodeid) for nodeid in heavy if nodeid.partition("::")[0] not in files}
     seconds: defaultdict[str, float] = defaultdict(float)
     for name, unit in functions.items():
-        seconds[unit] += known.get(name, measured.UNKNOWN)
+        seconds[unit] += known.get(name, measured.UNKNOWN_HEAVY if name in new else measured.UNKNOWN)
     return seconds
 
 
@@ -92,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if SIZE != "long":  # there, they take longer than a part may
         units = joined(units, {item.nodeid: getattr(item, "fixturenames", ()) for item in items})
     units = config.stash[_units] = divided(units, SPARK, SPARK_SESSIONS)
-    seconds = seconds_of(units)
+    seconds = seconds_of(units, {item.nodeid for item in items if tier_of(item) in _HEAVY})
     if int(parts) > 1:
         chosen = part_of(seconds, int(parts))
         left = [item for item in items if chosen[units[item.nodeid]] != int(number)]

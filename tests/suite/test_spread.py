@@ -10,7 +10,7 @@ import pytest
 
 from suite import measured, runs, tiers
 from suite.sizes import LEAST_EXAMPLES, LEAST_STEPS, machine
-from suite.spread import divided, joined, part_of
+from suite.spread import divided, joined, part_of, seconds_of
 
 RECORD = """
 | date | part | commit | machine | tests | seconds |
@@ -41,6 +41,14 @@ def test_the_files_of_a_unit_are_divided_and_each_stays_whole() -> None:
     by_file = {nodeid.partition("::")[0]: unit for nodeid, unit in found.items()}
     assert sorted(by_file.values()) == ["session 1"] * 2 + ["session 2"] * 2
     assert found == {nodeid: by_file[nodeid.partition("::")[0]] for nodeid in units}
+
+
+def test_a_heavy_test_of_a_new_file_begins_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "read", lambda _: {"a.py::test_long": 50.0})
+    units = {name: name for name in ("a.py::test_long", "a.py::test_short", "b.py::test[1]", "c.py::test")}
+    found = seconds_of(units, {"a.py::test_short", "b.py::test[1]"})
+    assert sorted(found, key=lambda unit: -found[unit])[:2] == ["a.py::test_long", "b.py::test[1]"]
+    assert found["a.py::test_short"] == found["c.py::test"] == measured.UNKNOWN
 
 
 def test_files_that_use_one_costly_server_are_one_unit() -> None:
