@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import io
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,13 +89,12 @@ class CommonStoreConformance(abc.ABC):
             ChecksumOrigin.PROVIDER if ChecksumOrigin.PROVIDER in origins else self.origin
         )
 
-    @pytest.mark.parametrize("start", [0, 1, 9, 10, 11])
-    @pytest.mark.parametrize("length", [None, 0, 1, 4, 100])
-    def test_a_range_is_read_as_a_slice(self, store: Store, start: int, length: int | None) -> None:
+    def test_a_range_is_read_as_a_slice(self, store: Store) -> None:
         data = b"0123456789"
         content_id = self.put(store, data).content_id
-        expected = data[start:] if length is None else data[start : start + length]
-        assert self.read(store, content_id, start=start, length=length) == expected
+        for start, length in itertools.product([0, 1, 9, 10, 11], [None, 0, 1, 4, 100]):
+            expected = data[start:] if length is None else data[start : start + length]
+            assert self.read(store, content_id, start=start, length=length) == expected, (start, length)
 
     def test_a_negative_range_is_refused(self, store: Store) -> None:
         content_id = self.put(store, b"grain").content_id
