@@ -236,12 +236,13 @@ class NodeRoles:
         node = self._node
         node.logs.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
         unanchored = errors_once(f"anchoring the batches of {log} failed, and is tried again", node.clock)
-        opened: list[AnchorSchedule] = []
+        schedules: list[AnchorSchedule] = []
 
         def anchoring() -> AnchorSchedule:
-            if not opened:
-                opened.append(AnchorSchedule(node.anchoring.feed(log, output), node.clock, self._settings.anchor_every))
-            return opened[0]
+            if not schedules:
+                feed = node.anchoring.feed(log, output)
+                schedules.append(AnchorSchedule(feed, node.clock, self._settings.anchor_every))
+            return schedules[0]
 
         def anchor(step: Callable[[AnchorSchedule], object]) -> None:
             try:
@@ -273,7 +274,7 @@ class NodeRoles:
                 between = functools.partial(anchor, AnchorSchedule.when_due)
                 service.use(lambda opened: opened.run(run.stopping.is_set, between=between))
                 anchor(AnchorSchedule.finish)
-                done = opened[0].feed.total if opened else FeedProgress()
+                done = schedules[0].feed.total if schedules else FeedProgress()
                 _log.info("batching %s has ended: %s batches handed over, %s anchors", log, done.batches, done.anchors)
 
             run.add(f"batching {log}", batch_all)
