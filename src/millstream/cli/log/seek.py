@@ -41,8 +41,8 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
                 f"cannot move the consumer to id {first_id}: log {name} was trimmed and begins at id "
                 f"{found.first_id}; choose that id or a later one"
             )
+        _forget_other_position(settings, name, consumer)  # before it moves: feeding would move it back
         found.set_pointer(consumer, first_id - 1)
-    _forget_other_position(settings, name, consumer)
     record_change_if_node(settings, "seek", f"log {name}", consumer=consumer, next_id=first_id)
     click.echo(f"consumer {consumer} continues with id {first_id} of {name}")
 
