@@ -291,6 +291,27 @@ def test_consumers_get_what_another_process_wrote_after_a_topic_lost_its_lease()
         asyncio.run(run(store))
 
 
+def test_a_topic_whose_writer_cannot_be_replaced_holds_up_no_other_and_a_closed_journal_is_not_usable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run(store: LogStore) -> None:
+        core = BrokerCore(store, VirtualClock())
+        for name in ("bad", "good"):
+            await core.create_topic(TopicSpec(name))
+        bad, good = core.topic("bad"), core.topic("good")
+        replaced: list[str] = []
+        monkeypatch.setattr(bad, "replace_failed_writer", lambda: 1 // 0)
+        monkeypatch.setattr(good, "replace_failed_writer", lambda: replaced.append("good"))
+        core.replace_failed_writers()
+        assert replaced == ["good"]
+        assert core.journal.is_usable
+        core.close()
+        assert not core.journal.is_usable
+
+    with open_store("memory://") as store:
+        asyncio.run(run(store))
+
+
 def test_a_log_that_is_shorter_than_its_writer_says_is_an_error() -> None:
     with open_store("memory://") as store:
         log = store.log(LogSpec("t"))

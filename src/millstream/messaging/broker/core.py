@@ -222,8 +222,11 @@ class BrokerCore:
     def replace_failed_writers(self) -> None:
         """Let all open topics have writers that can be used, where that is possible."""
         for name, topic in self._topics.items():
-            if topic.replace_failed_writer():
-                self.notifier.notify(name)
+            try:
+                if topic.replace_failed_writer():
+                    self.notifier.notify(name)
+            except Exception:  # it holds up no other topic
+                _log.exception("replacing the failed writer of topic %s failed; trying again", name)
 
     def check_handle(self, group: str, topic: str, handle: str) -> int:
         """The message whose receipt *handle* is current. Raises INVALID_RECEIPT_HANDLE."""

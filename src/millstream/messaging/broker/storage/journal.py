@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from millstream.log import (
-    FencedError,
     Gap,
     Log,
     LogError,
@@ -16,7 +15,6 @@ from millstream.log import (
     LogSpec,
     LogStore,
     Message,
-    WriterFailedError,
     system_log,
 )
 from millstream.messaging.broker.delivery.id_ranges import to_ranges
@@ -79,11 +77,11 @@ class BrokerJournal:
 
     @property
     def is_usable(self) -> bool:
-        """Whether no commit has failed, and no other broker has taken over."""
+        """Whether no commit has failed, no other broker has taken over, and it is not closed."""
         try:
             for writer in (self._writer, self._held_writer):
                 writer.append_nowait([])
-        except (WriterFailedError, FencedError):
+        except LogError:
             return False
         return True
 
@@ -221,7 +219,7 @@ class BrokerJournal:
         positions = {key: each.done.pointer for key, each in deliveries if key[1] in self.state.topics}
         self._saved_positions = {key: saved for key, saved in self._saved_positions.items() if key in positions}
         moved = {key: pointer for key, pointer in positions.items() if self._saved_positions.get(key) != pointer}
-        failed: list[LogError] = []
+        failed: list[Exception] = []
         try:
             if moved:
                 await self._writer.durable_async(self._recorded)
@@ -233,7 +231,7 @@ class BrokerJournal:
             try:
                 await asyncio.to_thread(self._save_position, group, topic, pointer)
                 self._saved_positions[group, topic] = pointer
-            except LogError as error:  # of one topic, say
+            except Exception as error:  # of one topic, say
                 failed.append(error)
         if failed:
             _log.warning(
@@ -247,7 +245,9 @@ class BrokerJournal:
             log = self._store.log(LogSpec(topic), create=False)
         except LogNotFoundError:  # it was deleted
             return
-        log.set_pointer(GROUP_PREFIX + group, min(pointer, log.last_id))
+        consumer, last_id = GROUP_PREFIX + group, min(pointer, log.last_id)
+        if last_id == 0 or log.pointer(consumer) != last_id:  # a read is cheaper; 0 is also that of an unknown consumer
+            log.set_pointer(consumer, last_id)
 
 
 def snapshot(state: BrokerState, held_upto: int) -> Iterator[Message]:
