@@ -124,7 +124,8 @@ class BrokerSupervisor:
                 self._install(BrokerCore(self._store, self._clock, self._limits, before=self._core))
             except (LogError, BrokerError) as error:
                 _log.warning("the broker cannot continue yet: %s", error)
-                await asyncio.sleep(_RETRY_SECONDS)
+                is_damaged = isinstance(error, BrokerError)  # reading the whole journal again blocks the event loop
+                await asyncio.sleep(_SWEEP_SECONDS if is_damaged else _RETRY_SECONDS)
             except Exception:  # clients are told that the broker restarts: it has to, in the end
                 _log.exception("the broker cannot continue yet")
                 await asyncio.sleep(_SWEEP_SECONDS)
