@@ -14,10 +14,11 @@ from millstream.messaging.broker.delivery.id_ranges import merge_ranges, missing
 from millstream.messaging.broker.delivery.in_flight_runs import InFlightRun, InFlightRuns, LeaseTerms
 from millstream.messaging.broker.names import read_handle, read_handles, write_handle, write_handles
 from millstream.messaging.broker.storage import broker_state
-from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot, delivery_snapshot_messages
+from millstream.messaging.broker.storage.broker_state import BrokerState, _flight, delivery_snapshot_messages
 from millstream.messaging.broker.storage.journal_events import (
     DeliverySnapshot,
     InFlightSnapshot,
+    MessagesLeased,
     TopicMade,
     event_message,
     read_event,
@@ -27,6 +28,13 @@ from support.per_message_delivery import MessageInFlight, PerMessageDelivery
 
 IDS = st.integers(1, 24)
 RANGES = st.tuples(IDS, st.integers(0, 9)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery) -> DeliverySnapshot:
+    """What :func:`delivery_snapshot_messages` says, as one event with an entry for each message in flight."""
+    pointer, ahead, runs = delivery.keep()
+    flights = [_flight(run, number) for run in runs for number in range(run.first, run.last + 1)]
+    return DeliverySnapshot(group, topic, pointer, ahead, flights)
 
 
 class RunsMachine(RuleBasedStateMachine):
@@ -352,3 +360,19 @@ def test_handles_of_messages_that_follow_one_another_are_read_as_one_run() -> No
 def test_ranges_are_merged_in_any_order() -> None:
     assert merge_ranges([(7, 9), (1, 2), (3, 3), (8, 8), (11, 12)]) == [(1, 3), (7, 9), (11, 12)]
     assert merge_ranges([]) == []
+
+
+def test_what_a_topic_lost_is_cut_by_several_events_where_very_many_messages_are_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_state, "_FLIGHTS_BYTES", 400)
+    monkeypatch.setattr(broker_state, "_FLIGHTS_AT_ONCE", 5)
+    state = BrokerState()
+    state.apply(TopicMade("t", "NORMAL", 1), 1)
+    state.apply(MessagesLeased(group="g", topic="t", ids=[(1, 100)], at=1, until=2), 2)
+    events = state.cut_to("t", 90)
+    assert len(events) > 1
+    for number, event in enumerate(events, 3):
+        state.apply(event, number)
+    delivery = state.delivery("g", "t")
+    assert (delivery.last_seen, delivery.in_flight.messages) == (90, 90)

@@ -32,6 +32,7 @@ from millstream.messaging.broker.storage.journal_events import (
     TransactionChecked,
     delivery_message,
     flights_json,
+    read_event,
 )
 from millstream.messaging.broker.storage.topic import TopicSpec
 
@@ -124,7 +125,12 @@ class BrokerState:
         deliveries = ((group, each) for (group, name), each in self.deliveries.items() if name == topic)
         offsets = ((key, offset) for key, offset in self.offsets.items() if key[1] == topic)
         return [
-            *(delivery_snapshot(group, topic, each, last_id) for group, each in deliveries if each.last_seen > last_id),
+            *(
+                read_event(message)
+                for group, each in deliveries
+                if each.last_seen > last_id
+                for message in delivery_snapshot_messages(group, topic, each, last_id)
+            ),
             *(OffsetMoved(*key, last_id) for key, offset in offsets if offset > last_id),
         ]
 
@@ -207,16 +213,12 @@ class BrokerState:
             delivery.restore(event.pointer, event.ahead, runs)
 
 
-def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery, last_id: int = MAX_ID) -> DeliverySnapshot:
-    """The progress of *group* in *topic*, for a snapshot; in its messages up to *last_id*."""
+def delivery_snapshot_messages(
+    group: str, topic: str, delivery: GroupDelivery, last_id: int = MAX_ID
+) -> Iterator[Message]:
+    """The progress of *group* in *topic*, for a snapshot, in its messages up to *last_id*, as messages of the journal:
+    one, or several where very many messages are in flight."""
     pointer, ahead, runs = delivery.keep(last_id)
-    flights = [_flight(run, number) for run in runs for number in range(run.first, run.last + 1)]
-    return DeliverySnapshot(group, topic, pointer, ahead, flights)
-
-
-def delivery_snapshot_messages(group: str, topic: str, delivery: GroupDelivery) -> Iterator[Message]:
-    """:func:`delivery_snapshot` as messages of the journal: one, or several where very many messages are in flight."""
-    pointer, ahead, runs = delivery.keep()
     flights, size, more = list[str](), 0, False
     for run in runs:
         for first in range(run.first, run.last + 1, _FLIGHTS_AT_ONCE):
