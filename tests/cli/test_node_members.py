@@ -589,6 +589,11 @@ def test_a_role_that_keeps_failing_at_a_member_with_errors_that_may_pass_is_left
     assert [process.roles for process in rest] == [{"batching a"}] * others
     assert one.membership.details.failed.keys() == ({"batching a"} if others else set())
     assert len(begun) == 9 - others
+    for _ in range(70):  # the others are dead, and the longest pause is one minute
+        one.membership.renew()
+        one.scheduler.step()
+        host.clock.advance(1.0)
+    assert len(begun) == 10 - others and not one.membership.details.failed
 
 
 def test_a_role_that_could_not_begin_and_has_run_for_long_since_is_begun_again_at_once(host: Host) -> None:

@@ -10,7 +10,13 @@ from mill_workers import Scripted, fails, manager, task
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.mill.duplication.duplicator import DuplicationProcessor
-from millstream.mill.errors import ChangePendingError, NoAnswerError, UnknownStoreError, UnresolvedError
+from millstream.mill.errors import (
+    ChangePendingError,
+    NoAnswerError,
+    PoliciesUnavailableError,
+    UnknownStoreError,
+    UnresolvedError,
+)
 from millstream.mill.integrity.check_processor import BitCheckProcessor
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
@@ -69,11 +75,14 @@ def test_a_task_that_fails_for_a_transient_reason_waits_longer_each_time(world: 
     assert (tally.failed, tally.dead) == (2, 1)
 
 
-def test_a_task_waits_for_the_end_of_a_change_for_as_long_as_that_takes(world: Any) -> None:
+@pytest.mark.parametrize("error", [ChangePendingError, PoliciesUnavailableError])
+def test_a_task_waits_for_the_end_of_a_change_or_for_policies_as_long_as_that_takes(
+    world: Any, error: type[Exception]
+) -> None:
     def pending(_name: str, attempt: int) -> TaskResult | None:
         started.append(attempt)
         if len(started) <= 2 * MOST_LEASES:
-            raise ChangePendingError
+            raise error
         workers.stop()
         return None
 

@@ -209,7 +209,10 @@ def decode_proof(data: bytes) -> Proof | ChainProof:
             "prove` unchanged"
         ) from error
     if canonical_json(members["batch_header"]) != encode_header(proof.batch_header):
-        raise ProofError("the file is not a proof in canonical form: its batch_header names a kind that is left out")
+        raise ProofError(
+            "the file is not a proof in canonical form: its batch_header has a member with the default value, which is "
+            "left out; give the output of `millstream prove` unchanged"
+        )
     del members["digest"]
     if sha256(canonical_json(members)).hexdigest() != proof.digest:
         raise ProofError("the proof was changed: its digest does not match; get the proof again from the node")

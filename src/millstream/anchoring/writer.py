@@ -311,8 +311,9 @@ class BatchWriter:
         entry = self._ledger.find(cut.anchor_string, after=cut.ledger_after)
         if entry is None or entry.number != cut.anchor:
             raise AnchoringError(
-                f"cut {cut.cut} was anchored as entry {cut.anchor} of the ledger, but the ledger has no such entry: "
-                f"restore {NODE_LOGS} from a backup"
+                f"the node's database records that batches were anchored as entry {cut.anchor} of the ledger, but the "
+                f"ledger has no such entry: restore {NODE_LOGS} from a backup, or read the ledger again as "
+                'docs/how-to/recover.md says under "Entries of a ledger are lost"'
             )
         return entry
 

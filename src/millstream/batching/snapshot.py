@@ -113,7 +113,7 @@ def decode_snapshot_for(data: bytes, rules: Rulebook) -> EngineState:
     if state.clock is not None and state.clock > added[0].decided:
         raise SnapshotError(
             f"the snapshot was taken at {time_text(state.clock)}, after the rules were changed at "
-            f"{time_text(added[0].decided)}, but does not contain this change: use an older snapshot, or replay the log"
+            f"{time_text(added[0].decided)}, but does not contain this change: {OLDER_SNAPSHOT}"
         )
     parts = [_without_records(period, state) for period in rules.periods[len(periods) :]]
     return EngineState(state.clock, False, [], parts=[*(state.parts if later else [state]), *parts])

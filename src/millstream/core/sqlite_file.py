@@ -81,9 +81,14 @@ def _refuse_replaced(engine: sa.Engine, path: Path) -> None:
 
     def check(*_: object) -> None:
         if first is not None and identity() != first:
+            if not path.exists():
+                raise DatabaseFileError(
+                    f"{path} was deleted while this process had it open: stop all processes of the node, and restore "
+                    "the file from a backup before one is started again (it would begin with an empty file)"
+                )
             raise DatabaseFileError(
-                f"{path} was replaced or deleted while this process had it open: restart this process, and stop all "
-                "processes of the node before its files are replaced"
+                f"{path} was replaced while this process had it open: stop all processes of the node that use the "
+                "file, and start them again"
             )
 
     sa.event.listen(engine, "connect", connected)

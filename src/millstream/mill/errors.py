@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.core.errors import BusyError, InputError, MillstreamError, NotFoundError
-from millstream.stores.protocol import ItemNotFoundError, StoreError
+from millstream.stores.protocol import ItemNotFoundError, StoreError, StoreUnavailableError
 
 
 class MillError(MillstreamError):
@@ -74,6 +74,10 @@ class ChangePendingError(MillError):
     """A change of the item was begun, and it is not known yet whether it happened."""
 
     transient = True
+
+
+class PoliciesUnavailableError(MillError, StoreUnavailableError):
+    """The setting names a place of policies that has none: its disk may not be mounted."""
 
 
 class RepairError(MillError):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from millstream.core.cached import locked_cached_property
+from millstream.mill.errors import PoliciesUnavailableError
 from millstream.mill.policies.locations import FolderLocation, PolicyLocation, SpaceLocation
 from millstream.mill.policies.repository import CachedPolicies, Policies, PolicyRepository
 from millstream.node.context import NodeContext
 from millstream.node.stores import StoresPart
-from millstream.stores.protocol import StoreUnavailableError
 
 
 class PoliciesPart:
@@ -34,15 +34,15 @@ class PoliciesPart:
     def require(self) -> Policies:
         """:attr:`current`, for what must not be done without them.
 
-        Raises :class:`StoreUnavailableError` where the setting ``mill.policies`` names a place that has none: its disk
-        may not be mounted. Without the setting there may be no policies.
+        Raises :class:`PoliciesUnavailableError` where the setting ``mill.policies`` names a place that has none: its
+        disk may not be mounted. Without the setting there may be no policies.
         """
         return self.required(self.current)
 
     def required(self, policies: Policies) -> Policies:
         """*policies*, with the error of :meth:`require`."""
         if not policies.found and self._context.settings.mill.policies:
-            raise StoreUnavailableError(
+            raise PoliciesUnavailableError(
                 f"{policies.missing}: mount the disk with the policies, or save a policy with `millstream mill policy "
                 "save`"
             )

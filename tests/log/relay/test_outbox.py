@@ -320,6 +320,20 @@ def test_a_log_that_lost_batches_is_named(
     assert caplog.text.count("log orders ends with batch 1 of outbox outbox, but got batch 9") == 1
 
 
+def test_a_log_that_lost_batches_is_named_once_while_nothing_comes(
+    source: OutboxDatabase, application: DatabaseConnection, log: Log, caplog: Any
+) -> None:
+    insert(application, b"1")
+    relay_all(source, log)
+    application.execute("UPDATE outbox_relay SET number = 9")
+    clock, looks = VirtualClock(), iter(range(30))
+    relay = Relay(Outbox(source, OutboxTable(), "orders"), log, clock, stopped=lambda: next(looks, None) is None)
+    for _ in relay.follow():
+        pass
+    assert clock.monotonic() > 1  # it has looked several times
+    assert caplog.text.count("lost messages") == 1
+
+
 # Transactions that end in another order than they began
 
 

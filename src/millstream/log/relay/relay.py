@@ -59,6 +59,8 @@ class Relay:
         self.relayed = RelayResult()
         self._ahead = 0
         """The sequence of the log at which it was last told that the log is ahead of the outbox."""
+        self._compared: Writer | None = None
+        """The writer whose log was compared with the outbox when it was taken; what another relay moves comes later."""
         self.writer: Writer | None = None
         """The log's writer, while it is this relay's: for others of this process that have something to append."""
 
@@ -139,7 +141,9 @@ class Relay:
     def _settled(self, writer: Writer) -> RelayProgress:
         """How far the outbox was moved, once the log certainly has its last batch."""
         progress = self._outbox.progress()
-        if 0 < writer.sequence < (last := progress.number - bool(progress.rows)):  # 0: a copy of the log, or a new one
+        is_first, self._compared = writer is not self._compared, writer
+        last = progress.number - bool(progress.rows)
+        if is_first and 0 < writer.sequence < last:  # 0: a copy of the log, or a new one
             _log.warning(
                 "log %s ends with batch %d of outbox %s, but got batch %d: the log was restored from a backup, or lost "
                 "messages at a power loss (durability=os). Their rows are deleted unless the relay marks rows (--mark)",

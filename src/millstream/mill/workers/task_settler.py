@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.core.errors import MillstreamError
 from millstream.core.metric_collection.hook import Metrics
-from millstream.mill.errors import ChangePendingError, UnknownStoreError, UnresolvedError
+from millstream.mill.errors import ChangePendingError, PoliciesUnavailableError, UnknownStoreError, UnresolvedError
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import decode_task, stores_of
 from millstream.mill.workers.dead_letter_index import DeadLetterIndex
@@ -78,7 +78,8 @@ class TaskSettler:
     permanent reason at once; for a transient one it waits *transient_first* seconds before the second attempt. A
     finding that is a dead letter already does not become another one: each check of its item finds it again. If it
     :attr:`leaves_tasks`, one that needs a store which this process does not have is left to others where
-    *others_can_do* it, and one that waits for the end of a change is not counted as tried: an upload may take hours.
+    *others_can_do* it, and one that waits for the end of a change, or for the disk of the policies, is not counted as
+    tried: an upload may take hours.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class TaskSettler:
         if isinstance(error, UnknownStoreError) and self._is_left(job, error.store):
             self.give_back(job, self._transient_first, counted=False)
             return
-        if isinstance(error, ChangePendingError) and self.leaves_tasks:
+        if isinstance(error, ChangePendingError | PoliciesUnavailableError) and self.leaves_tasks:
             self.give_back(job, self._transient_first * PENALTY_FACTOR, counted=False)
             return
         self._metrics.count("mill_tasks_failed_total", queue=queue_name(job.queue.name))

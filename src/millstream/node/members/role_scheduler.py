@@ -76,6 +76,7 @@ class RoleScheduler:
         self._membership, self._start, self._failed = membership, start, failed
         self._running: dict[str, tuple[Lease, RunningRole]] = {}
         self._excluded: dict[str, float] = {}  # until when, on the monotonic clock
+        self._left = set[str]()  # those of the excluded that only go to another member as long as there is one
         self._pauses: dict[str, _Pause] = {}
         self._waiting: set[str] = set()
         self._unrecorded: set[str] = set()
@@ -97,10 +98,14 @@ class RoleScheduler:
             member.join()
             _log.info("this process is the member %s of the node", member.id)
         now = member.table.clock.monotonic()
-        for name in [name for name, end in self._excluded.items() if now >= end]:
+        survivors = member.survivors()
+        offers, _ = self._assigned(survivors)
+        alone = [name for name in self._left if not self._is_offered_elsewhere(name, offers)]
+        for name in {*alone, *(name for name, end in self._excluded.items() if now >= end)}:
             del self._excluded[name]
+            self._left.discard(name)
             member.offer_again(name)
-        offers, mine = self._assigned(member.survivors())
+        offers, mine = self._assigned(survivors)
         lost = [name for name, (_, role) in self._running.items() if role.is_lost]
         self._end([name for name in self._running if name not in mine or name in lost])
         for name in lost:
@@ -127,9 +132,12 @@ class RoleScheduler:
     def _leave_failing(self, name: str, offers: _Offers) -> None:
         """Leave the role *name*, of which the pauses have become long, to another member that offers it: its disk may
         have room."""
-        me = self._membership.id
-        if self._pauses[name].is_longest and any(name in roles for one, roles in offers.items() if one != me):
+        if self._pauses[name].is_longest and self._is_offered_elsewhere(name, offers):
             self._exclude(name, RoleFailingError("it keeps failing here, with errors that may pass: see the log"))
+            self._left.add(name)
+
+    def _is_offered_elsewhere(self, name: str, offers: _Offers) -> bool:
+        return any(name in roles for one, roles in offers.items() if one != self._membership.id)
 
     def _begin(self, name: str, offers: _Offers) -> None:
         began = self._membership.table.clock.monotonic()

@@ -59,11 +59,16 @@ _SCHEMA: Final = pa.schema([MESSAGE_SCHEMA.field(name) for name in ("event_time"
 def check_columns(batch: SendBatchRequest) -> None:
     """Raise MESSAGE_CORRUPTED where the columns of *batch* do not match, and as :func:`check_count` does."""
     ids, bodies = batch.ids, batch.bodies
-    if not (ids.is_valid and bodies.is_valid and ids.count == bodies.count):
+    if ids.count != bodies.count:
         raise StatusError(
             v2.MESSAGE_CORRUPTED,
-            f"the request has {ids.count:,} message ids but {bodies.count:,} bodies, or fewer or more bytes than it "
-            "states: send one body for each message",
+            f"the request has {ids.count:,} message ids but {bodies.count:,} bodies: send one body for each message",
+        )
+    if not (ids.is_valid and bodies.is_valid):
+        raise StatusError(
+            v2.MESSAGE_CORRUPTED,
+            f"the lengths in the column of {'bodies' if ids.is_valid else 'message ids'} do not add up to its bytes: "
+            "send the length of each",
         )
     columns: dict[str, Sequence[Any]] = {"tags": batch.tags, "keys": batch.keys, "properties": batch.properties}
     for name, column in columns.items():
