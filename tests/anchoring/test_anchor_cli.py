@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from millstream.anchoring import LocalCas, NotAnchoredError
+from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.transparency.policy import trusting
 from millstream.anchoring.transparency.signed_note import parse_verifier_key
@@ -22,7 +23,7 @@ from millstream.batching import Reject
 from millstream.cli.doctor_ledgers import check_ledgers
 from millstream.core.message import Message
 from millstream.core.timestamps import parse_timestamp
-from millstream.log import LogSpec
+from millstream.log import Log, LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.testing.batches import CONFIG, make_batch, make_batches
@@ -86,6 +87,18 @@ def test_a_feed_goes_on_past_what_it_cannot_read_after_a_seek(data: Path) -> Non
     assert (code, out) == (0, "consumer anchor continues with id 3 of out\n")
     code, out, _ = run_command(*feed)
     assert (code, out[:25]) == (0, "1 batch of 1 message hand")
+
+
+def test_a_seek_of_the_consumer_that_anchors_forgets_its_recorded_position_before_it_moves(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(BatchJournal, "forget_fed", lambda *_: calls.append("forget"))
+    monkeypatch.setattr(Log, "set_pointer", lambda *_: calls.append("move"))
+    with Node.open(Settings(data=str(data))) as node:
+        node.logs.store.log(LogSpec("out", kind="batches"))
+    assert run_command("log", "seek", "out", "--consumer", "anchor", "--to", "1", "--data", str(data)).code == 0
+    assert calls == ["forget", "move"]
 
 
 def test_no_message_is_proven_by_the_anchor_of_a_lost_one_with_its_id(data: Path) -> None:
