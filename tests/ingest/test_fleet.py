@@ -153,6 +153,7 @@ def test_sigterm_leaves_nothing_taken_unacknowledged_and_the_next_run_goes_on(mo
         ("mqtt://h", ("--topic", "a#"), 2, "invalid topic filter"),
         ("mqtt://h", ("--in-flight", "0"), 2, "in flight"),
         ("mqtt://h", ("--expiry", "soon"), 2, "invalid duration"),
+        ("mqtt://h", ("--expiry", "100ms"), 2, "choose 1 to 4,294,967,295 seconds"),
         ("mqtt://h", ("--key", "kind"), 2, "key: invalid selector 'kind'"),
     ],
 )

@@ -204,3 +204,24 @@ def test_a_record_is_not_of_the_source_of_ticks_which_no_consumer_gets(shape):
     with pytest.raises(MalformedError, match=r"the source 'millstream\.tick' is reserved for ticks") as refused:
         records(shape, "millstream.tick/key", b'{"value": 1}')
     assert refused.value.reason == "source"
+
+
+@pytest.mark.parametrize(
+    ("type_", "count"), [("t", 10_001), ("t" * 60_000, 18), ("", 10_001)], ids=["many", "long type", "no type"]
+)
+def test_a_message_of_many_measurements_is_put_aside_before_it_grows(type_, count):
+    payload = json.dumps({f"m{n}": n for n in range(count)}).encode()
+    with pytest.raises(MalformedError, match=r"measurements, .* publish several messages") as caught:
+        records("auto", f"te/device/main///m/{type_}", payload)
+    assert caught.value.reason == "size"
+
+
+def test_a_type_in_the_payload_is_limited_as_one_in_the_topic():
+    payload = json.dumps({"type": "t" * 600_000, "a": 1, "b": 2}).encode()
+    with pytest.raises(MalformedError, match="600,000 characters"):
+        records("auto", "tedge/measurements", payload)
+
+
+def test_ten_thousand_measurements_of_an_ordinary_entity_are_records():
+    payload = json.dumps({f"m{n}": n for n in range(10_000)}).encode()
+    assert len(records("auto", "te/device/pump-17/service/collector/m/environment", payload)) == 10_000

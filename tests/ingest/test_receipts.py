@@ -147,3 +147,16 @@ def test_a_publish_packet_is_taken_apart(qos, properties):
     for end in range(len(packet) - len(b"payload")):
         with pytest.raises((IndexError, struct.error)):
             decode_publish(0x30 | qos << 1, packet[:end], properties=True)
+
+
+@pytest.mark.parametrize(("length", "is_kept"), [(54, False), (55, True), (65_000, False)])
+def test_only_what_has_the_length_of_a_trace_is_copied_to_the_records(length, is_kept):
+    name, value = b"traceparent", b"0" * length
+    prop = b"\x26" + struct.pack("!H", len(name)) + name + struct.pack("!H", length) + value
+    count = bytearray()
+    left = len(prop)
+    while left > 127:
+        count.append(left & 127 | 128)
+        left >>= 7
+    packet = b"\x00\x01a" + bytes(count) + bytes([left]) + prop + b"1"
+    assert decode_publish(0x30, packet, properties=True).trace == (value.decode() if is_kept else "")

@@ -19,7 +19,7 @@ from millstream.cli.log_sources import MqttIngestRunner
 from millstream.cli.parameter_types import Duration, Seconds, SizeType
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.metric_collection.collector import MetricsCollector
-from millstream.ingest.options import Protocol
+from millstream.ingest.options import MOST_PAYLOAD, Protocol
 from millstream.ingest.payload_parsers import PARSER_NAMES
 from millstream.ingest.timestamps import Unit
 from millstream.log import LogSpec, Writer
@@ -60,7 +60,7 @@ def ingest() -> None:
 )
 @click.option(
     "--max-payload",
-    type=SizeType(1, 64 << 20),
+    type=SizeType(1, MOST_PAYLOAD),
     default="1MiB",
     show_default=True,
     help="MQTT 5: maximum size of a payload.",

@@ -14,6 +14,9 @@ Protocol = Literal["5", "3.1.1"]
 
 MOST_IN_FLIGHT = 65_535
 _MOST_TOPIC_BYTES = 65_535
+MOST_PAYLOAD = 63 << 20
+"""Bytes. A log takes messages of 64 MiB, with their source, key and headers."""
+_MOST_EXPIRY = 2**32 - 1
 
 
 class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,16 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= self.in_flight <= MOST_IN_FLIGHT:
             raise IngestInputError(
                 f"invalid number of messages in flight, {self.in_flight} (--in-flight): choose 1 to {MOST_IN_FLIGHT:,}"
+            )
+        if not 1 <= self.max_payload <= MOST_PAYLOAD:
+            raise IngestInputError(
+                f"invalid maximum size of a payload, {self.max_payload:,} bytes (max_payload): choose 1 byte to "
+                f"{MOST_PAYLOAD >> 20} MiB"
+            )
+        if not 1 <= self.expiry <= _MOST_EXPIRY:
+            raise IngestInputError(
+                f"invalid time for which the broker keeps the session, {self.expiry:,} seconds (expiry): choose "
+                f"1 to {_MOST_EXPIRY:,} seconds"
             )
 
     @property

@@ -7,11 +7,14 @@ import struct
 from millstream.core.tracing import HEADER
 from millstream.ingest.received_message import ReceivedMessage
 
+_TRACE_CHARACTERS = 55  # of a `traceparent`, which is copied to each record of the message
+
 
 def decode_publish(command: int, packet: bytes | bytearray, *, properties: bool) -> ReceivedMessage:
     """The message of a PUBLISH packet (MQTT 5 §3.3), its first byte *command* and all after its length in *packet*.
 
-    Of its properties a log keeps the trace that it is part of, and none stands for the topic, for we allow no aliases.
+    Of its properties a log keeps the trace that it is part of, if that has the length of one, and none stands for the
+    topic, for we allow no aliases.
     Raises IndexError or struct.error where the packet is too short.
     """
     qos = command >> 1 & 3
@@ -25,6 +28,7 @@ def decode_publish(command: int, packet: bytes | bytearray, *, properties: bool)
         place = begin + size
         if size:
             trace = _user_property(packet[begin:place], HEADER.encode("ascii"))
+            trace = trace if len(trace) == _TRACE_CHARACTERS else ""
     if place > len(packet):
         raise IndexError("the packet ends within its header")
     topic = packet[2 : 2 + length].decode("utf-8", "replace")

@@ -17,6 +17,9 @@ from millstream.ingest.received_message import ReceivedMessage
 from millstream.ingest.timestamps import read_timestamp
 
 _MAIN = "device/main//"
+_MOST_RECORDS = 10_000
+_MOST_NAME_CHARACTERS = 1 << 20
+"""Of one message: each of its records repeats the entity and the type, which may be as long as the message."""
 _CHANNELS = {"m": "measurement", "e": "event", "a": "alarm"}
 
 
@@ -75,6 +78,13 @@ def _measurements(topic: _Topic, arrival: ReceivedMessage) -> list[Message]:
         raise MalformedError("empty", "the payload has no measurement, that is, no member besides time and type")
     if "" in members:
         raise MalformedError("member", "a measurement has an empty name: give each measurement a name")
+    if len(members) > _MOST_RECORDS or len(members) * (len(kind) + len(topic.source)) > _MOST_NAME_CHARACTERS:
+        raise MalformedError(
+            "size",
+            f"the payload has {len(members):,} measurements, under an entity and a type of {len(topic.source):,} and "
+            f"{len(kind):,} characters: the limits are {_MOST_RECORDS:,} measurements, and {_MOST_NAME_CHARACTERS:,} "
+            "characters of entity and type for all of them; publish several messages",
+        )
     return [
         Message(_checked(name, raw), f"{kind}/{name}" if kind else name, topic.source, time)
         for name, raw in members.items()
