@@ -60,7 +60,7 @@ def test_what_was_written_is_read_back(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b'{"b":1,"a":2}', b'{"a": 1}', b"1.0", b'"\\u0041"', b"[1,]", b"", b'{"a":1}\n', b"\xff"]
+    "text", [b'{"b":1,"a":2}', b'{"a": 1}', b"1.0", b'"\\u0041"', b"[1,]", b"", b'{"a":1}\n', b"\xff", b"1" * 310]
 )
 def test_anything_but_the_canonical_bytes_is_refused(text: bytes) -> None:
     with pytest.raises(CanonicalError):

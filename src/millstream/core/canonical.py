@@ -59,6 +59,8 @@ def parse_canonical(data: bytes) -> Any:
         value = msgspec.json.decode(data)
         value = value if _is_plain(value) else _with_doubles(value)
         canonical = canonical_json(value)
+    except OverflowError as error:  # of an integer that is larger than any double
+        raise CanonicalError(f"the JSON has a number that no double can hold: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CanonicalError(f"not JSON: {error}") from error
     except RecursionError as error:
