@@ -13,7 +13,9 @@ import pytest
 
 from millstream.cli.logging_setup import start_logging, stop_logging
 from millstream.cli.main import run
+from millstream.core.database_server import open_server
 from millstream.core.secrets import Secret, SecretCommand, SecretUrl, is_secret_name, public_url, safe_url
+from millstream.core.sql import SqlInputError
 from millstream.node import Node
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest
@@ -126,6 +128,22 @@ def test_doctor_prints_no_part_of_a_password(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "millstream.toml").write_text('queue.broker = "amqp://ada:S3CRET/x@mq.example/v"\n', "utf-8")
     run(["doctor", "--data", str(tmp_path)])
     assert "S3CRET" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sslpassword", "ssl_key_password", "access_token", "client_secret", "aws_secret_access_key", "refreshToken"],
+)
+def test_names_that_end_in_that_of_a_secret_hide_what_follows(name: str) -> None:
+    url = f"postgresql://u@h/d?sslkey=/k&{name}=S3CRET&sslmode=require"
+    assert safe_url(url) == f"postgresql://u@h/d?sslkey=/k&{name}=***&sslmode=require"
+    assert safe_url(f"s3://b/p?{name}_file=/k") == f"s3://b/p?{name}_file=/k"
+
+
+def test_the_error_of_an_invalid_database_url_shows_no_secret_of_its_options() -> None:
+    with pytest.raises(SqlInputError) as caught:
+        open_server("postgres://u@h/d?password=S3CRET")
+    assert "S3CRET" not in str(caught.value)
 
 
 def test_urls_that_are_shown_keep_what_is_no_secret() -> None:

@@ -14,7 +14,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError
 from millstream.core.postgresql_refusals import is_invalid_option, is_refused_connection
 from millstream.core.retry import RetryPolicy
-from millstream.core.secrets import mask_password, read_password
+from millstream.core.secrets import read_password, safe_url
 from millstream.core.sql import NoDatabaseError, SqlBusyError, SqlInputError, current_patience
 from millstream.core.sql_failures import describe_sql_failure, is_read_only
 from millstream.core.sql_rows import without_nul
@@ -61,7 +61,7 @@ def open_server(
     kind = _KINDS.get(place.drivername)
     if kind is None or not place.host or not _NAME.fullmatch(place.database or ""):
         raise SqlInputError(
-            f"invalid database URL {mask_password(url)[:200]!r}: use postgresql://user:password@host:port/name or "
+            f"invalid database URL {safe_url(url)[:200]!r}: use postgresql://user:password@host:port/name or "
             "mysql://user:password@host:port/name"
         )
     try:

@@ -34,7 +34,7 @@ _URL_PASSWORD = re.compile(r"(://[^\s:/@]*:)[^\s/]+@")
 _WEB_USER = re.compile(r"(?i)(\bhttps?://)[^\s/:@]+@")
 _NAMED_SECRET = re.compile(
     rf"""(?ix)
-    (\b (?:{_NAMES}) \b
+    (\b \w{{0,40}} (?:{_NAMES}) \b
      ["']? \s* [=:] \s* ["']? (?:bearer\s|basic\s)?)
     [^\s"',;&]+"""
 )

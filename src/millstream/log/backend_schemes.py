@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from millstream.core.clock import Clock
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log.backend import Backend
 from millstream.log.backends.durability import Durability, FileDurability, file_durability, split_durability
 from millstream.log.backends.nerve.address import is_nerve, parse_nerve
@@ -48,7 +48,7 @@ def _objects(url: str, clock: Clock, open_bucket: OpenBucket | None, *, read_onl
 
     if open_bucket is None:
         raise LogInputError(
-            f"cannot open {mask_password(url)[:200]}: open log stores in a bucket with "
+            f"cannot open {safe_url(url)[:200]}: open log stores in a bucket with "
             "millstream.stores.tiers.open_log_store"
         )
     return ObjectsBackend(open_bucket(url), clock, read_only=read_only)
@@ -89,7 +89,7 @@ def open_backend(
         chosen = file_durability(stated if durability is None else durability)
         return open_files(Path(rest[1:]), clock, create=create, read_only=read_only, durability=chosen)
     raise LogInputError(
-        f"invalid log store URL {mask_password(url)[:200]!r}: use sqlite:///path/to/log.db or "
+        f"invalid log store URL {safe_url(url)[:200]!r}: use sqlite:///path/to/log.db or "
         "segments:///path/to/folder (four slashes for an absolute path), mysql:// or "
         "postgresql://user:password@host:port/database, s3://bucket/prefix, or memory://"
     )

@@ -17,7 +17,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.database_server import end_idle_transactions, open_server
 from millstream.core.documents import DatabaseDocuments, Documents, FolderDocuments
 from millstream.core.retry import RetryPolicy
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.core.sql import NoDatabaseError, SqlBusyError
 from millstream.core.sql_failures import describe_sql_failure
 from millstream.core.sqlite_file import open_database
@@ -154,7 +154,7 @@ class DatabasesPart:
         require_finished(engine)
         if self._context.reads and not _has_node(engine):
             raise NoDatabaseError(
-                f"the database {mask_password(url)} has no tables of a node: correct node.database in the settings; "
+                f"the database {safe_url(url)} has no tables of a node: correct node.database in the settings; "
                 "the tables of a new node are made when `millstream serve` starts for the first time"
             )
         require_known_schema(engine)

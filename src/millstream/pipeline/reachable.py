@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log.backend_schemes import store_files
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.schema import spark_schema
@@ -107,7 +107,7 @@ def require_identity(store_url: str, known: FileIdentity) -> None:
     files = store_files(store_url)
     if files is not None and known and not is_same(files, known):
         raise PipelineInputError(
-            f"host {socket.gethostname()} cannot read the log store {mask_password(store_url)}: the path has no files "
+            f"host {socket.gethostname()} cannot read the log store {safe_url(store_url)}: the path has no files "
             "there, or other files than on the driver's host; run with --master local[*], or copy the log to a store "
             "that all hosts can reach (`millstream log copy`)"
         )

@@ -23,7 +23,7 @@ import pyarrow as pa
 from millstream.core.canonical import canonical_json
 from millstream.core.decoding import prepared
 from millstream.core.errors import NotFoundError
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log import Log, Writer
 from millstream.log.writing.append_request import make_request, require_bodies_only, set_columns
 from millstream.pipeline.errors import PipelineError, PipelineInputError, StagedPartGoneError
@@ -198,7 +198,7 @@ class Staging:
             if size is None or (part.size and size != part.size):
                 found = "is gone" if size is None else f"has {size:,} bytes, not {part.size:,}"
                 raise StagedPartGoneError(
-                    f"the staged part {part.name} {found} in {mask_password(self._url)}, and nothing was appended: set "
+                    f"the staged part {part.name} {found} in {safe_url(self._url)}, and nothing was appended: set "
                     "'staging' to a storage provider that all hosts can reach"
                 )
 
@@ -271,7 +271,7 @@ class Staging:
         if known is None:
             raise PipelineError(
                 f"commit {number} of the write {write!r} was started by another driver, but its record "
-                f"is not in {mask_password(self._url)}: set 'staging' to the same URL as that driver"
+                f"is not in {safe_url(self._url)}: set 'staging' to the same URL as that driver"
             )
         return known
 
@@ -283,7 +283,7 @@ class Staging:
             return None
         except msgspec.DecodeError as error:
             raise PipelineError(
-                f"the commit record {name} in {mask_password(self._url)} is damaged ({error}), and a part of its rows "
+                f"the commit record {name} in {safe_url(self._url)} is damaged ({error}), and a part of its rows "
                 "may be in the log already: restore the record from a copy of the storage. A write under another name "
                 "would append these rows again"
             ) from error
@@ -305,7 +305,7 @@ class Staging:
             found = copy_stream(source, file).sha256
         if found != part.sha256:
             raise PipelineError(
-                f"the staged part {part.name} in {mask_password(self._url)} is damaged: repeat the write under the "
+                f"the staged part {part.name} in {safe_url(self._url)} is damaged: repeat the write under the "
                 "same name with the same rows and partitions, or restore the part from a copy of the storage"
             )
         file.seek(0)

@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from millstream.core.errors import InputError
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.messaging.broker.admin import AdminCall, AdminCallError
 from millstream.messaging.errors import UnreachableError
 from millstream.rest.access_control import is_loopback
@@ -38,7 +38,7 @@ class BrokerClient(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            found = mask_password(self.url)
+            found = safe_url(self.url)
             if parts.username:
                 raise InputError(
                     f"--url: {found!r} contains a user name: remove the name, and use --user and --password-file"

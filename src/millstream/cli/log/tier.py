@@ -13,7 +13,7 @@ from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import counted, size_text
 from millstream.core.decoding import prepared
 from millstream.core.errors import InputError
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log import Log, Tiering
 from millstream.settings import Settings
 
@@ -62,7 +62,7 @@ def tier(
         _keep_rules(found, rules)
         done = found.move_blocks(partial=partial)
         there = found.info().tier
-    url = None if there is None else mask_password(there.url)
+    url = None if there is None else safe_url(there.url)
     record_freed_space(settings, "tier", f"log {name}", messages=done.messages, url=url, rules=sorted(rules))
     if as_json:
         print_json(done)

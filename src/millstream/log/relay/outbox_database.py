@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from millstream.core.clock import Clock
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log.backends.database.dialect import Dialect
 from millstream.log.backends.database.driver import DatabaseConnection, DatabaseDriver
 from millstream.log.backends.database.pool import RETRY_SECONDS, ConnectionPool, DatabaseLocation, PooledConnection
@@ -71,7 +71,7 @@ def open_outbox_database(
     scheme, separator, _ = url.partition("://")
     if scheme not in _PARTS or not separator:
         raise LogInputError(
-            f"invalid URL of an outbox database {mask_password(url)[:200]!r}: use "
+            f"invalid URL of an outbox database {safe_url(url)[:200]!r}: use "
             "sqlite:///path/to/application.db, mysql:// or "
             "postgresql://user:password@host:port/database"
         )

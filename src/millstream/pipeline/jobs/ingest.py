@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.decoding import prepared
 from millstream.core.message import Message
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log import LogInputError, LogSpec, LogStore, Writer
 from millstream.pipeline.errors import PipelineError, PipelineInputError, StagedPartGoneError, UnusableFileError
 from millstream.pipeline.output.job_folder import JobRecord, log_record
@@ -184,7 +184,7 @@ class IngestLogs:
                 raise
             raise PipelineError(
                 f"the rejects of the last run of the ingest into log {self._log.name!r} are not in "
-                f"{mask_password(self._staging)}, and its messages are in the log already: use the --staging of "
+                f"{safe_url(self._staging)}, and its messages are in the log already: use the --staging of "
                 "that run"
             ) from error
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, StringT
 from millstream.core.clock import SystemClock
 from millstream.core.errors import MillstreamError
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log import LogSpec, user_log
 from millstream.log.backend_schemes import store_files
 from millstream.pipeline.errors import PipelineError, PipelineInputError
@@ -226,7 +226,7 @@ def beside(store_url: str) -> str:
     path = store_files(store_url)
     if path is None:
         raise PipelineInputError(
-            f"option 'staging' is missing, and {mask_password(store_url)} has no folder for it: name a storage "
+            f"option 'staging' is missing, and {safe_url(store_url)} has no folder for it: name a storage "
             "provider that all hosts reach, such as file:///shared/folder or s3://bucket/prefix"
         )
     return path.with_name(f"{path.name}.staging").as_uri()

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log import LogInputError, LogNotFoundError, StorageError
 from millstream.log.backend_schemes import is_database_store, store_files
 from millstream.log.backends.database.driver import ServerError
@@ -43,7 +43,7 @@ def scratch_beside(url: str, name: str) -> ScratchStore:
     if scheme == "s3":
         return _prefix(url, name)
     raise LogInputError(
-        f"cannot test {mask_password(url)[:200]!r}: give a store on a disk, a database server or in a bucket"
+        f"cannot test {safe_url(url)[:200]!r}: give a store on a disk, a database server or in a bucket"
     )
 
 
@@ -83,14 +83,14 @@ def _database(url: str, name: str) -> ScratchStore:
                 connection.execute(statement)
         except ServerError as error:
             if error.code in _DATABASE_EXISTS:
-                raise _exists(mask_password(own)) from error
+                raise _exists(safe_url(own)) from error
             raise StorageError(
-                f"{mask_password(own)}: {error}; the database user must be allowed to create a database"
+                f"{safe_url(own)}: {error}; the database user must be allowed to create a database"
             ) from error
 
     execute(f"CREATE DATABASE {name}")
     force = " WITH (FORCE)" if url.startswith("postgresql:") else ""
-    return ScratchStore(own, mask_password(own), lambda: execute(f"DROP DATABASE {name}{force}"))
+    return ScratchStore(own, safe_url(own), lambda: execute(f"DROP DATABASE {name}{force}"))
 
 
 def _plain(url: str) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import msgspec
 
 from millstream.core.decoding import prepared
-from millstream.core.secrets import HIDDEN, mask_password, read_password
+from millstream.core.secrets import HIDDEN, read_password, safe_url
 from millstream.log.errors import LogInputError
 
 _DATABASE = re.compile(r"[A-Za-z0-9_$-]{1,63}")
@@ -84,22 +84,22 @@ def _password(url: str, parts: SplitResult, file: str | None) -> str:
     password = unquote(parts.password or "")
     if password == HIDDEN:
         raise LogInputError(
-            f"the password in {mask_password(url)} is masked: write the password itself, or put the password in a "
+            f"the password in {safe_url(url)} is masked: write the password itself, or put the password in a "
             "file and add ?password_file=/path"
         )
     if file is None:
         return password
     if password:
         raise LogInputError(
-            f"invalid database URL {mask_password(url)[:200]!r}: it has both a password and a password_file; remove "
+            f"invalid database URL {safe_url(url)[:200]!r}: it has both a password and a password_file; remove "
             "one of them"
         )
     try:
         return read_password(file)
     except (OSError, ValueError) as error:
-        raise LogInputError(f"cannot read the password file {file} of {mask_password(url)}: {error}") from error
+        raise LogInputError(f"cannot read the password file {file} of {safe_url(url)}: {error}") from error
 
 
 def _refusal(url: str, kind: type[DatabaseAddress], advice: str) -> LogInputError:
     form = f"{kind.scheme}://user:password@host:port/database"
-    return LogInputError(f"invalid database URL {mask_password(url)[:200]!r}: use {form}{advice}")
+    return LogInputError(f"invalid database URL {safe_url(url)[:200]!r}: use {form}{advice}")

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log.backends.mysql.address import MysqlAddress, parse_address
 from millstream.log.errors import LogInputError
 
@@ -65,7 +65,7 @@ def _number(url: str, name: str, text: str) -> int:
 
 def _refusal(url: str) -> LogInputError:
     return LogInputError(
-        f"invalid log store URL {mask_password(url)[:200]!r}: use "
+        f"invalid log store URL {safe_url(url)[:200]!r}: use "
         "mysql://user:password@host:port/database?layout=nerve, with the options "
         f"{', '.join(f'{name}=0 to {most:,}' for name, most in _OPTIONS.items())}"
     )
