@@ -188,7 +188,10 @@ def _item(message: BatchLogMessage) -> EventBatch | Reject:
     if message.rejected is not None:
         return Reject(message.rejected, message.reason)  # type: ignore[arg-type]
     if message.kind == "amendment":
-        raise BatchFormatError(f"batch {message.batch} is an amendment, but {_FINAL}")
+        raise BatchFormatError(
+            f"batch {message.batch} is an amendment, but anchored batches are final: anchor the history with "
+            '`millstream pipeline anchor`, or set late = "reject" or "side", and choose a new output log'
+        )
     cut: Any = message.cut
     return EventBatch(
         batch=message.batch,

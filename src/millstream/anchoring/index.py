@@ -229,9 +229,7 @@ class AnchorIndex:
             counts = np.bincount(ordinals)
             for name in [each for each, anchor in numbers.items() if anchor == number]:
                 wanted = np.array(batches[name], "<u8")
-                places = np.searchsorted(
-                    ids[:-1], wanted
-                )  # of the ids, which are in order; the last where all are less
+                places = np.searchsorted(ids[:-1], wanted)  # in the sorted ids; the last where all are less
                 hits = ordinals[places[ids[places] == wanted]]
                 if 0 < len(hits) == len(batches[name]) and (hits == hits[0]).all() and counts[hits[0]] == len(hits):
                     found[name] = row.leaves[32 * hits[0] : 32 * hits[0] + 32]

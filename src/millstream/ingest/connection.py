@@ -127,7 +127,8 @@ class MqttConnection:
             if code is not None and code.is_failure:
                 raise BrokerRefusedError(
                     f"{self._place.url} refused to end the subscription to {topic!r} ({code}): allow this user to end "
-                    "it in the access rules of the broker, or select another client id with --client-id"
+                    "it in the access rules of the broker. With another client id (--client-id) the messages that the "
+                    "broker still keeps for this one are lost"
                 )
 
     def poll(self, seconds: float, most: int) -> PollResult:

@@ -80,7 +80,10 @@ class ProofsPart:
         """Raise an error where *proof* is of another message than the one that the log has under this id."""
         proven = msgspec.json.decode(proof)["message"]
         try:
-            parts = list(self._logs.store.log(LogSpec(log), create=False).read(message_id, message_id, gaps="all"))
+            opened = self._logs.store.log(LogSpec(log), create=False)
+            if opened.bodies_only:  # a copy without the times of its messages
+                return
+            parts = list(opened.read(message_id, message_id, gaps="all"))
         except MillstreamError:  # the log is not here, is shorter, or cannot be read: the proof does not need it
             return
         if any(msgspec.json.decode(encode_line(found)) != proven for part in parts for found in part):

@@ -36,8 +36,8 @@ def stream_lag(progress: Mapping[str, Any], store_url: str, log: str, *, source:
         start, end, latest = (_offset(reported[name]) for name in ("startOffset", "endOffset", "latestOffset"))
     except (LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
         raise PipelineInputError(
-            f"source {source} of this progress reads no log: give the position of the source "
-            f"that reads {log!r} in the query"
+            f"source {source} of this progress reads no log: give as `source` the position (from 0) of the source that "
+            f"reads {log!r}, and call it after the first trigger of the query"
         ) from error
     end = end or 0
     latest = latest or end

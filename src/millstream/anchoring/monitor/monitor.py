@@ -170,7 +170,10 @@ class _Look:
         """The newest checkpoint, signed by a trusted key; None where it is not, which is a finding."""
         data = self._files.read(CHECKPOINT)
         if data is None:
-            raise PublishedFileError(f"{CHECKPOINT} is missing in {self._files}: check the URL")
+            raise PublishedFileError(
+                f"{CHECKPOINT} is missing in {self._files}: check the URL or folder, and that the operator of the "
+                "ledger publishes it (setting anchoring.tiles)"
+            )
         try:
             found = check_checkpoint(data, trusting(self._rules.policy.logs))
         except NoteError as error:

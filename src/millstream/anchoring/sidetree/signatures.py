@@ -119,7 +119,14 @@ def _header(text: str) -> Mapping[str, Any]:
 def _object(data: bytes, name: str) -> dict[str, Any]:
     """The object in *data*, which every parser must read alike: readers differ in what they make of odd JSON."""
     try:
-        value = msgspec.json.decode(data) if parses_alike(data) else None
+        if not parses_alike(data):
+            raise RequestError(
+                "signed_data_invalid",
+                f"the {name} of signedData has a \\u escape, a member __proto__, many blanks, or a long number or one "
+                "with a signed exponent, which parsers read differently: encode it as canonical JSON (RFC 8785) "
+                "without these",
+            )
+        value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("signed_data_invalid", f"the {name} of signedData is not JSON") from error
     if not isinstance(value, dict):

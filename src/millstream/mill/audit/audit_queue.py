@@ -16,7 +16,6 @@ from millstream.stores.audit import AuditOutbox
 MOST = 1000
 """Events that are put on the queue together."""
 
-
 _LOOK_SECONDS = 60.0
 """How often it is checked whether events were delivered whose tasks the queue lost."""
 

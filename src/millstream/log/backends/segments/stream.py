@@ -239,7 +239,8 @@ class SegmentStream(CommittedSegments):
         if len(head) > SEGMENT_HEAD + MOST_SNAPSHOT_BYTES:
             raise StorageError(
                 f"the sequences of all producers of log {self._name!r} take {len(head):,} bytes, more than the limit "
-                f"of {MOST_SNAPSHOT_BYTES:,} bytes: copy it to a new log (`millstream log copy`), and write to that"
+                f"of {MOST_SNAPSHOT_BYTES:,} bytes: copy the log to another store (`millstream log copy`), which "
+                "leaves them out, and write to the copy; producers must not repeat earlier appends there"
             )
         with _undone(handle, end.offset):
             write_all(handle, [encode_footer(self._table.entries)], end.offset)
