@@ -394,6 +394,25 @@ def test_a_service_whose_log_was_trimmed_beyond_where_it_stood_is_told_so(tmp_pa
         service.close()
 
 
+def test_the_state_of_a_service_at_work_is_as_old_as_a_minute_and_no_older(tmp_path):
+    """So that the service goes on after a kill where a rule has trimmed what it had taken long ago."""
+    clock = AppendingClock()
+    with open_store(f"sqlite:///{tmp_path}/log.db", clock=clock) as store:
+        source, output, state = store.log(LogSpec("in")), store.log(LogSpec("out")), FileDocument(tmp_path / "state")
+        with source.writer() as writer:
+            messages = traffic(7, 5)
+            for message in messages[:3]:
+                writer.append([message])
+            killed, begin = BatchService(source, output, RULES, state, clock=clock), clock.monotonic()
+            clock.append_after(10.0, lambda: writer.append(messages[3:]))
+            killed.run(lambda: clock.monotonic() > begin + 70)
+        killed._writer.close()
+        source.trim(5)
+        service = BatchService(source, output, RULES, state, clock=clock)
+        assert (service.position, service.step()) == (5, 0)
+        service.close()
+
+
 def test_p6_a_service_that_was_closed_saves_nothing_over_what_its_successor_saved(store, tmp_path):
     store.log(LogSpec("in")).writer("w").append(traffic(4, 20))
     first = serve(store, tmp_path)

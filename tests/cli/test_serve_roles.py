@@ -372,6 +372,7 @@ def test_an_mqtt_broker_that_refuses_suspends_its_own_ingest_alone(
 ) -> None:
     pytest.importorskip("paho.mqtt")
     monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 1.0)
+    monkeypatch.setattr("millstream.cli.role_run._STEADY_SECONDS", 0.1)
     refusal: dict[int, Answer] = {CONNECT: lambda _: packet(0x20, bytes([0, 0x87, 0]))}
     forbidden: dict[int, Answer] = {CONNECT: welcome(), SUBSCRIBE: granted(0x87)}
     arrival = message(1, 1, payload=b'{"n":1}')
@@ -399,6 +400,7 @@ def test_a_row_of_an_outbox_that_is_no_message_suspends_its_own_relay_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millstream.cli.role_run._RETRY_SECONDS", 1.0)
+    monkeypatch.setattr("millstream.cli.role_run._STEADY_SECONDS", 0.1)
     url = f"sqlite:///{tmp_path / 'application.db'}"
     sqlite3.connect(tmp_path / "application.db").close()
     make_outbox(url)

@@ -53,6 +53,12 @@ _MOST_PAUSES = 5
 _LOOK = 5.0
 """Seconds between two looks for a requested change of the rules; in a bucket each costs a request."""
 
+_SAVE_SECONDS = 60.0
+"""How old a saved state gets: a service that starts from it needs the messages since then, which a rule may trim."""
+
+_SAVE_SHARE = 100
+"""A large state is saved less often: for one part in so many of the time at most."""
+
 _MUCH = 2000
 """After a read with this many messages, the next one begins without a pause."""
 
@@ -62,9 +68,9 @@ class BatchService:
 
     *state* holds its snapshots (made when it is absent); *ticks* appends ticks to *source*
     (:mod:`~millstream.batching.ticks`): without it quiet sources close when the next message of any source comes. What
-    comes of *commit_every* messages is one commit; after *save_every* the state is saved, so that no more need be
-    replayed. Where *output* has batches, *rules* must be the latest by which they were made: see
-    :mod:`~millstream.batching.rule_changes`. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is
+    comes of *commit_every* messages is one commit; after *save_every* the state is saved, and in :meth:`run` once a
+    minute, so that no more need be replayed. Where *output* has batches, *rules* must be the latest by which they were
+    made: see :mod:`~millstream.batching.rule_changes`. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is
     of other logs or rules, :class:`~millstream.batching.errors.ConfigError` where *rules* are not the latest,
     :class:`~millstream.batching.errors.BatchServiceError` where *output* or *state* came of more than *source* holds,
     or *output* of another log, and the errors of the log, such as :class:`TrimmedError` for a source that was
@@ -93,7 +99,7 @@ class BatchService:
         self._metrics = metrics or NoMetrics()
         self._position = self._saved = source.first_id - 1
         self._torn = self._closed = False
-        self._look_at = 0.0
+        self._look_at = self._save_at = 0.0
         self._writer = output.writer("batching")
         try:
             self._continue(rules if isinstance(rules, Rulebook) else Rulebook(rules))
@@ -164,6 +170,8 @@ class BatchService:
                     return
                 appended.clear()
                 taken = self.step(stopped, between)
+                if self._position > self._saved and self._clock.monotonic() >= self._save_at:
+                    self.save()
                 self._change_when_requested()
                 pauses = 1 if taken else min(pauses + 1, _MOST_PAUSES)
                 if taken < _MUCH and (taken or not self.tick()):
@@ -175,9 +183,11 @@ class BatchService:
         """Write the state, durably, unless another process has taken over the output: its state is the valid one."""
         if not self._record.is_mine:
             return
-        names, snapshot = (self._source.name, self._output.name), self._batcher.snapshot()
-        write_state(self._state, ServiceState(*names, self._position, snapshot, end_of(self._writer)))
-        self._saved = self._position
+        began, names = self._clock.monotonic(), (self._source.name, self._output.name)
+        state = ServiceState(*names, self._position, self._batcher.snapshot(), end_of(self._writer))
+        write_state(self._state, state)
+        self._saved, ended = self._position, self._clock.monotonic()
+        self._save_at = ended + max(_SAVE_SECONDS, _SAVE_SHARE * (ended - began))
 
     def close(self) -> None:
         """Save the state and release *output*.
