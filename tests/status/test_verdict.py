@@ -386,6 +386,12 @@ def test_status_shows_the_verdict_where_policies_or_logs_cannot_be_read(
     with FAULTS["a policy that cannot be read"](desk):
         code, found = status()
         assert (code, [one["kind"] for one in found["issues"]]) == (1, ["trouble"])
+    text = (desk.folder / "millstream.toml").read_text()
+    (desk.folder / "millstream.toml").write_text(f'{text}\n[mill]\npolicies = "/proc/nowhere"\n')
+    code, found = status()
+    (issue,) = found["issues"]
+    assert (code, issue["kind"]) == (1, "trouble") and "mount the disk with the policies" in issue["what"]
+    (desk.folder / "millstream.toml").write_text(text)
     with (desk.folder / "millstream.toml").open("a") as settings:
         settings.write('[log]\nstore = "sqlite:////proc/nowhere/log.db"\n')
     code, found = status()

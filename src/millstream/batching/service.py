@@ -70,8 +70,10 @@ class BatchService:
     (:mod:`~millstream.batching.ticks`): without it quiet sources close when the next message of any source comes. What
     comes of *commit_every* messages is one commit; after *save_every* the state is saved, and in :meth:`run` once a
     minute, so that no more need be replayed. Where *output* has batches, *rules* must be the latest by which they were
-    made: see :mod:`~millstream.batching.rule_changes`. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is
-    of other logs or rules, :class:`~millstream.batching.errors.ConfigError` where *rules* are not the latest,
+    made: see :mod:`~millstream.batching.rule_changes`.
+
+    Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is of other logs or rules,
+    :class:`~millstream.batching.errors.ConfigError` where *rules* are not the latest,
     :class:`~millstream.batching.errors.BatchServiceError` where *output* or *state* came of more than *source* holds,
     or *output* of another log, and the errors of the log, such as :class:`TrimmedError` for a source that was
     trimmed beyond where the service stood. Use it as one thread; :meth:`close` it.

@@ -114,7 +114,7 @@ def look_at_copies(
     troubles = dict[str, str]()
     policies = Policies()
     try:
-        policies = PolicyRepository(node.policies.location).load()
+        policies = node.policies.required(PolicyRepository(node.policies.location).load())
     except (PolicyError, StoreError) as error:
         troubles[POLICIES] = str(error)
     adopted = {(one.store, one.space): one.ended_at for one in AdoptionCatalog(node.databases.own).spaces()}
