@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
 
+from millstream.core.passing_errors import is_passing
 from millstream.core.sqlite_file import DatabaseFileError, explain_errors, explained, open_database, require_database
 
 
@@ -71,6 +75,37 @@ def test_errors_of_the_file_say_what_to_do(tmp_path: Path, name: str, query: str
     with pytest.raises(DatabaseFileError, match=said), engine.begin() as connection:
         connection.exec_driver_sql(statement)
     engine.dispose()
+
+
+def _no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", refuse)
+
+
+def _read_only_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_flag=os.ST_RDONLY))
+
+
+@pytest.mark.parametrize(
+    ("lack", "said"),
+    [
+        (_no_descriptors, r"cannot be opened \(Too many open files\): raise the limit on open files"),
+        (_read_only_disk, r"cannot be opened \(Read-only file system\): check the disk"),
+    ],
+)
+def test_what_the_process_or_the_disk_lacks_may_pass_and_is_no_matter_of_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Callable[[pytest.MonkeyPatch], None], said: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'folder'}")
+    explain_errors(engine, tmp_path / "folder")
+    lack(monkeypatch)
+    with pytest.raises(DatabaseFileError, match=said) as caught:
+        engine.connect()
+    engine.dispose()
+    assert is_passing(caught.value)
 
 
 def test_a_file_that_cannot_grow_is_said_to_be_one_that_cannot_be_written(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import sqlalchemy as sa
 
@@ -25,6 +28,7 @@ _REASONS = {
     sqlite3.SQLITE_READONLY: ("cannot be written", "give this user the right to write the file and its folder"),
     sqlite3.SQLITE_PERM: ("cannot be opened", "give this user the right to read and write the file and its folder"),
 }
+_MAY_PASS = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
 _DISK_REASONS = {
     sqlite3.SQLITE_FULL: ("cannot be written", "free some space on its disk"),
     sqlite3.SQLITE_IOERR: (
@@ -36,6 +40,12 @@ _DISK_REASONS = {
 
 class DatabaseFileError(MillstreamError):
     """The database cannot be used."""
+
+
+class DatabaseFileUnavailableError(DatabaseFileError):
+    """The database cannot be used at present, for want of something that the process or the machine lacks."""
+
+    transient: ClassVar[bool] = True
 
 
 def open_database(
@@ -144,8 +154,28 @@ def explain_errors(engine: sa.Engine, path: Path, *, if_damaged: str = _DAMAGED)
 def _explain(
     path: Path, error: BaseException, if_damaged: str, reasons: Mapping[int, tuple[str, str]] = _REASONS
 ) -> DatabaseFileError | None:
-    found = reasons.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-    return None if found is None else DatabaseFileError(f"{path} {found[0]} ({error}): {found[1] or if_damaged}")
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    found = reasons.get(code)
+    if found is None:
+        return None
+    if code in _MAY_PASS and (lack := _lack(path.parent)):
+        return DatabaseFileUnavailableError(f"{path} {found[0]} ({lack[0]}): {lack[1]}")
+    return DatabaseFileError(f"{path} {found[0]} ({error}): {found[1] or if_damaged}")
+
+
+def _lack(folder: Path) -> tuple[str, str] | None:
+    """What is lacking, and what to do, where SQLite could not use a file in *folder* for another reason than rights.
+
+    Not by opening the file: closing it again would release the locks that this process has on it.
+    """
+    try:
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return os.strerror(errno.EROFS), "check the disk for errors, and mount its file system for writing"
+        os.close(os.open(folder, os.O_RDONLY))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return os.strerror(error.errno), "raise the limit on open files of this process (`ulimit -n`)"
+    return None
 
 
 def _is_cut_off(path: Path) -> bool:
