@@ -127,6 +127,20 @@ def test_ticks_close_quiet_sources_and_a_replay_needs_no_timer(tmp_path):
         assert given(store.log(LogSpec("again"))) == given(store.log(LogSpec("out"))) != ([], [])
 
 
+def test_an_idle_log_without_ticks_shows_for_how_long_a_batch_is_overdue(tmp_path):
+    clock, figures = VirtualClock(), Recorder()
+    start = clock.now()
+    with open_store("memory://", clock=clock) as store:
+        with store.log(LogSpec("in")).writer() as writer:
+            writer.append([Message(b"1", "a", "pump", start)])
+        service = serve(store, tmp_path, clock=clock, metrics=figures)
+        service.step()
+        assert figures.gauges["batching_settle_lag_seconds"] == 0
+        service.run(lambda: clock.now() >= start + 1_000_000_000)
+        assert 900 < figures.gauges["batching_settle_lag_seconds"] <= 1_000
+        service.close()
+
+
 class AppendingClock(VirtualClock):
     """A clock that appends a message to *log* once so many seconds have passed."""
 

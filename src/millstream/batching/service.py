@@ -177,6 +177,8 @@ class BatchService:
                 self._change_when_requested()
                 pauses = 1 if taken else min(pauses + 1, _MOST_PAUSES)
                 if taken < _MUCH and (taken or not self.tick()):
+                    if not taken:
+                        self._measure_open()  # while nothing comes, a batch that is due is more overdue at each look
                     self._rest(pauses, appended)
         finally:
             stop_listening()
